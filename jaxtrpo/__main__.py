@@ -1,0 +1,8 @@
+"""`python -m jaxtrpo`."""
+
+import sys
+
+from jaxtrpo.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""Which devices collect and learn, and how a function is mapped over them. Nobody else knows that there are many.
+
+An actor is one JAX device: a CPU core, or an accelerator. Each runs its own copy of a function on its own environments;
+they meet only where the function sums, averages or gathers over actors.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+AXIS = "actors"
+
+
+class Actors(NamedTuple):
+    """The devices, in order."""
+
+    devices: tuple[jax.Device, ...]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.devices)
+
+    def map(self, function: Callable, *, donate: tuple[int, ...] = ()) -> Callable:
+        """Compiles `function` to run on every actor; arguments and results have a leading axis of actors.
+
+        Args:
+          function: one actor's part; may use the functions below.
+          donate: positions of arguments whose memory the results may take over.
+        """
+        return jax.pmap(function, axis_name=AXIS, devices=self.devices, donate_argnums=donate)
+
+    def replicate(self, tree: PyTree) -> PyTree:
+        """The same value for every actor."""
+        return self._place(jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.count, *np.shape(leaf))), tree))
+
+    def split_envs(self, tree: PyTree) -> PyTree:
+        """Deals out the leading axis of environments in equal consecutive parts."""
+        return self._place(
+            jax.tree.map(lambda leaf: np.reshape(leaf, (self.count, -1, *np.shape(leaf)[1:])), jax.device_get(tree))
+        )
+
+    def _place(self, tree: PyTree) -> PyTree:
+        identity = self.map(lambda leaf: leaf)
+        return identity(tree)
+
+
+def first(tree: PyTree) -> PyTree:
+    """One actor's copy, on the host, of a value that all share."""
+    return jax.device_get(jax.tree.map(lambda leaf: leaf.addressable_shards[0].data.reshape(leaf.shape[1:]), tree))
+
+
+def join_envs(tree: PyTree) -> PyTree:
+    """Undoes `Actors.split_envs`, on the host."""
+    return jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *leaf.shape[2:])), jax.device_get(tree))
+
+
+def sum_over_actors(tree: PyTree) -> PyTree:
+    """Inside a mapped function: the sum of every actor's value."""
+    return jax.lax.psum(tree, AXIS)
+
+
+def gather_envs(tree: PyTree, axis: int) -> PyTree:
+    """Inside a mapped function: all actors' environments along `axis`, in the order that one actor would have them."""
+    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, axis=axis, tiled=True), tree)
+
+
+def choose_actors(num: int | None = None) -> Actors:
+    """Takes `num` CPU devices as actors, or all of them.
+
+    JAX decides how many devices a CPU has when it starts. If it has not started yet, every core becomes one.
+
+    Raises:
+      ValueError: there are fewer devices than asked for.
+    """
+    already_started = not _make_cores_devices()
+    devices = jax.local_devices(backend="cpu")
+    if num is not None and num > len(devices):
+        raise ValueError(f"actors={num}, but there are {len(devices)} CPU devices; {_how_to_get_more(num)}")
+    if num is None and already_started and len(devices) < available_cores():
+        warnings.warn(
+            f"JAX was already started with {len(devices)} CPU devices on {available_cores()} cores, so training uses "
+            f"{len(devices)}; {_how_to_get_more(available_cores())}",
+            stacklevel=3,
+        )
+    return Actors(tuple(devices[:num]))
+
+
+def available_cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _how_to_get_more(num: int) -> str:
+    return f"to get more, set the environment variable JAX_NUM_CPU_DEVICES={num} before Python starts"
+
+
+def _make_cores_devices() -> bool:
+    """Tells JAX to make a device of every core; returns False if it has started already."""
+    # A core that is an actor must not lend its threads to the others' matrix products.
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_multi_thread_eigen" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    try:
+        asked_for = jax.config.jax_num_cpu_devices
+        jax.config.update("jax_num_cpu_devices", asked_for if asked_for > 0 else available_cores())
+    except RuntimeError:
+        return False
+    return True
+
+
+def num_actors() -> int:
+    """Inside a mapped function: how many actors run it."""
+    return jax.lax.axis_size(AXIS)

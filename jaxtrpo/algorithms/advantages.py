@@ -1,0 +1,89 @@
+"""Batch -> advantages and critic targets."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+
+from jaxtrpo.actors import sum_over_actors
+from jaxtrpo.critics.critic import Critic, Targets
+from jaxtrpo.ops.gae import Tail, empty_tail, generalized_advantages
+from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
+from jaxtrpo.types import Batch, Steps
+
+
+class Advantages(NamedTuple):
+    """What the learner makes of a batch before it learns; leading axes segment, time, env."""
+
+    advantage: Float[Array, "segment time env"]  # mean 0, variance 1 over all actors' valid steps
+    targets: Targets  # for the critic
+    explained_variance: Float[Array, ""]  # of the targets, by the critic that has not seen them
+
+
+def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:
+    """1 for a step that counts; 0 for one whose simulation broke, or where the buffer holds no data."""
+    filled = jnp.arange(batch.steps.invalid.shape[0]) < batch.num_segments
+    return (filled[:, None, None] & ~batch.steps.invalid).astype(jnp.float32)
+
+
+def estimate_advantages(
+    critic: Critic, state: PyTree, moments: Moments, batch: Batch, *, discount: float, gae_lambda: float
+) -> Advantages:
+    """Generalised advantages of one actor's batch, standardised over all actors.
+
+    Args:
+      critic: predicts what follows.
+      state: of the critic.
+      moments: that the observations were normalised with when the policy acted.
+      batch: one actor's part.
+      discount: per environment step.
+      gae_lambda: see `ops.gae`; 1 gives plain Monte Carlo returns as targets.
+
+    Returns:
+      Advantages, and lambda-returns as targets. Steps that do not count have advantage 0 and weight 0.
+    """
+    last = batch.num_segments - 1
+    obs = normalize(batch.steps.obs, moments)
+
+    def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array]) -> tuple[Tail, Array, Array]:
+        tail, advantage, value = carry
+        index = last - i
+        steps: Steps = jax.tree.map(lambda leaf: leaf[index], batch.steps)
+        at_end = jnp.zeros_like(steps.truncated).at[-1].set(index == last) & ~steps.terminated
+        cut = steps.truncated | at_end
+        # Few segments hold a cut, and only those need values of the states that the reset hid.
+        final_value = jax.lax.cond(
+            jnp.any(cut),
+            lambda: critic.value(state, normalize(steps.final_obs, moments), steps.elapsed + 1),
+            lambda: jnp.zeros_like(steps.reward),
+        )
+        now = critic.value(state, obs[index], steps.elapsed)
+        found, tail = generalized_advantages(
+            steps.reward,
+            now,
+            final_value,
+            steps.terminated,
+            cut,
+            ~steps.invalid,
+            tail,
+            discount=discount,
+            gae_lambda=gae_lambda,
+        )
+        return tail, advantage.at[index].set(found), value.at[index].set(now)
+
+    nothing = jnp.zeros_like(batch.steps.reward)
+    start = (empty_tail(nothing.shape[-1]), nothing, nothing)
+    _, advantage, value = jax.lax.fori_loop(0, batch.num_segments, segment_backwards, start)
+
+    weight = valid_weight(batch)
+    target = value + advantage
+    of_advantage = weighted_moments(advantage, weight, sum_over_actors)
+    of_target = weighted_moments(target, weight, sum_over_actors)
+    return Advantages(
+        advantage=weight * (advantage - of_advantage.mean) / (jnp.sqrt(of_advantage.variance) + 1e-8),
+        targets=Targets(obs, batch.steps.elapsed, target, weight, batch.num_segments),
+        explained_variance=1.0 - of_advantage.variance / of_target.variance,
+    )

@@ -1,0 +1,95 @@
+"""Trust region policy optimisation (Schulman et al. 2015), on one actor's part of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxtrpo.actors import sum_over_actors
+from jaxtrpo.algorithms.advantages import estimate_advantages
+from jaxtrpo.algorithms.trust_region import StepInfo, make_policy_step
+from jaxtrpo.critics.critic import Critic
+from jaxtrpo.losses import Surrogate, importance_weighted_advantage
+from jaxtrpo.ops.moments import merge, weighted_moments
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.policies.networks import Policy
+from jaxtrpo.types import Batch, LearnerState
+
+
+class LearnInfo(NamedTuple):
+    """What one update did to the learner."""
+
+    step: StepInfo  # the policy's
+    explained_variance: Float[Array, ""]  # of the critic's targets, by the critic before the fit
+    policy_std: Float[Array, ""]  # after the step, mean over action coordinates
+
+
+Learn = Callable[[LearnerState, Batch, Float[Array, ""], PRNGKeyArray], tuple[LearnerState, LearnInfo]]
+
+
+def make_learn(
+    policy: Policy,
+    critic: Critic,
+    *,
+    discount: float = 0.99,
+    gae_lambda: float = 0.95,
+    surrogate: Surrogate = importance_weighted_advantage,
+    fisher_samples: int = 1024,
+    cg_iterations: int = 15,
+    cg_damping: float = 0.1,
+    line_search_shrink: float = 0.8,
+    line_search_steps: int = 10,
+    normalize_observations: bool = True,
+) -> Learn:
+    """Builds one update of the learner.
+
+    Args:
+      policy: to improve.
+      critic: to fit.
+      discount: per environment step.
+      gae_lambda: see `ops.gae`.
+      surrogate: objective per step (see `losses`).
+      fisher_samples: states of all actors that the Fisher matrix is estimated on, drawn anew each update.
+      cg_iterations: products with the Fisher matrix, at most.
+      cg_damping: added to its diagonal.
+      line_search_shrink: factor between trials.
+      line_search_steps: trials before giving up.
+      normalize_observations: update the observation moments with each batch.
+
+    Returns:
+      (learner state, batch, max_kl, key) -> (learner state, info), to be mapped over actors.
+    """
+    policy_step = make_policy_step(
+        policy,
+        surrogate=surrogate,
+        fisher_samples=fisher_samples,
+        cg_iterations=cg_iterations,
+        cg_damping=cg_damping,
+        line_search_shrink=line_search_shrink,
+        line_search_steps=line_search_steps,
+    )
+
+    def learn(
+        learner: LearnerState, batch: Batch, max_kl: Float[Array, ""], key: PRNGKeyArray
+    ) -> tuple[LearnerState, LearnInfo]:
+        for_policy, for_critic = jax.random.split(key)
+        found = estimate_advantages(
+            critic, learner.critic, learner.obs_moments, batch, discount=discount, gae_lambda=gae_lambda
+        )
+        params, step = policy_step(learner.policy, batch.steps.action, found, max_kl, for_policy)
+        fitted = critic.fit(learner.critic, found.targets, for_critic)
+        moments = learner.obs_moments
+        if normalize_observations:
+            # Only now: this batch had to be judged by the moments that it was acted with.
+            moments = merge(moments, weighted_moments(batch.steps.obs, found.targets.weight, sum_over_actors))
+        fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
+        std = jnp.exp(policy.apply(params, found.targets.obs[0, 0, :1]).log_std)
+        info = LearnInfo(step, found.explained_variance, jnp.mean(std))
+        return LearnerState(params, fitted, moments), info
+
+    return learn

@@ -1,0 +1,154 @@
+"""The policy step: a natural gradient under a KL bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from jaxtrpo.actors import num_actors, sum_over_actors
+from jaxtrpo.algorithms.advantages import Advantages
+from jaxtrpo.losses import Samples, Surrogate
+from jaxtrpo.ops.cg import conjugate_gradient
+from jaxtrpo.ops.fisher import fisher_vector_product
+from jaxtrpo.ops.line_search import Trial, backtracking_line_search
+from jaxtrpo.policies.distributions import Gaussian, entropy, fisher_metric, kl_divergence
+from jaxtrpo.policies.networks import Policy
+
+
+class StepInfo(NamedTuple):
+    """What one policy step did."""
+
+    kl: Float[Array, ""]  # between the policies before and after, nats
+    improvement: Float[Array, ""]  # of the surrogate
+    line_search_steps: Int[Array, ""]
+    accepted: Bool[Array, ""]  # if not, the old policy stays
+    cg_iterations: Int[Array, ""]
+    cg_residual: Float[Array, ""]  # norm, relative to the gradient's
+    gradient_norm: Float[Array, ""]
+    entropy: Float[Array, ""]  # of the policy that acted, mean over states, nats
+
+
+PolicyStep = Callable[
+    [PyTree, Float[Array, "segment time env action"], Advantages, Float[Array, ""], PRNGKeyArray],
+    tuple[PyTree, StepInfo],
+]
+
+
+def make_policy_step(
+    policy: Policy,
+    *,
+    surrogate: Surrogate,
+    fisher_samples: int,
+    cg_iterations: int,
+    cg_damping: float,
+    line_search_shrink: float,
+    line_search_steps: int,
+) -> PolicyStep:
+    """The natural-gradient step under a KL bound (Schulman et al. 2015, appendix C); arguments as in `make_learn`.
+
+        x = F^-1 g,   step = sqrt(2 max_kl / x^T F x) x,   then backtracking until surrogate and KL agree
+    """
+
+    def policy_step(params, action, found, max_kl, key):
+        obs, weight, num_segments = found.targets.obs, found.targets.weight, found.targets.num_segments
+        count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
+
+        def samples_of(index: Int[Array, ""] | int) -> tuple[Samples, Float[Array, " step"]]:
+            def flat(leaf: Array) -> Array:
+                return leaf[index].reshape(-1, *leaf.shape[3:])
+
+            old = policy.apply(params, flat(obs))
+            return Samples(flat(obs), flat(action), flat(found.advantage), old), flat(weight)
+
+        def mean_over_steps(function: Callable[[Samples, Array], PyTree]) -> PyTree:
+            """Sums `function` (samples, weight) over segments and actors, divided by the number of valid steps."""
+            zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(lambda: function(*samples_of(0))))
+            total = jax.lax.fori_loop(
+                0, num_segments, lambda i, sums: optax.tree.add(sums, function(*samples_of(i))), zero
+            )
+            return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
+
+        def objective(candidate: PyTree, samples: Samples, weight: Array) -> Array:
+            return jnp.sum(weight * surrogate(policy.apply(candidate, samples.obs), samples))
+
+        def start(samples: Samples, weight: Array) -> tuple[tuple[Array, Array], PyTree]:
+            value, gradient = jax.value_and_grad(objective)(params, samples, weight)
+            return (value, jnp.sum(weight * entropy(samples.old))), gradient
+
+        def evaluate(candidate: PyTree) -> Trial:
+            def both(samples: Samples, weight: Array) -> Trial:
+                new = policy.apply(candidate, samples.obs)
+                return Trial(
+                    jnp.sum(weight * surrogate(new, samples)),
+                    jnp.sum(weight * kl_divergence(samples.old, new)),
+                )
+
+            return mean_over_steps(both)
+
+        (start_objective, mean_entropy), gradient = mean_over_steps(start)
+        fisher = _fisher(policy, params, obs, weight, num_segments, key, fisher_samples, cg_damping)
+        gradient_norm = optax.tree.norm(gradient)
+        direction, cg = conjugate_gradient(fisher, gradient, max_iterations=cg_iterations)
+        curvature = optax.tree.vdot(direction, fisher(direction))
+        # Without curvature there is no direction to go; the line search then stays.
+        scale = jnp.where(curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
+        new_params, search = backtracking_line_search(
+            evaluate,
+            params,
+            optax.tree.scale(scale, direction),
+            max_kl=max_kl,
+            start_objective=start_objective,
+            shrink=line_search_shrink,
+            max_trials=line_search_steps,
+        )
+        return new_params, StepInfo(
+            kl=search.kl,
+            improvement=search.improvement,
+            line_search_steps=search.trials,
+            accepted=search.accepted,
+            cg_iterations=cg.iterations,
+            cg_residual=cg.residual_norm / gradient_norm,
+            gradient_norm=gradient_norm,
+            entropy=mean_entropy,
+        )
+
+    return policy_step
+
+
+def _fisher(
+    policy: Policy,
+    params: PyTree,
+    obs: Float[Array, "segment time env obs"],
+    weight: Float[Array, "segment time env"],
+    num_segments: Int[Array, ""],
+    key: PRNGKeyArray,
+    fisher_samples: int,
+    damping: float,
+) -> Callable[[PyTree], PyTree]:
+    """Products with the Fisher matrix, estimated on a fixed number of states spread over the batch.
+
+    The time of the batch is cut into equal stretches, one moment is drawn from each, and every environment's state at
+    that moment is taken: the same states however many actors there are. A batch with fewer moments gives all it has.
+    """
+    segments, length, envs = weight.shape
+    moments = min(max(fisher_samples // (envs * num_actors()), 1), segments * length)
+    filled = num_segments * length
+    position = jnp.arange(moments)
+    spread = ((position + jax.random.uniform(key, (moments,))) * (filled / moments)).astype(jnp.int32)
+    enough = filled >= moments
+    chosen = jnp.minimum(jnp.where(enough, spread, position), filled - 1)
+    chosen_obs = obs.reshape(-1, envs, obs.shape[-1])[chosen]
+    chosen_weight = weight.reshape(-1, envs)[chosen] * (enough | (position < filled))[:, None]
+    share = (chosen_weight / jnp.maximum(sum_over_actors(jnp.sum(chosen_weight)), 1.0))[..., None]
+
+    def metric(distribution: Gaussian, tangent: Gaussian) -> Gaussian:
+        return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
+
+    return fisher_vector_product(
+        lambda p: policy.apply(p, chosen_obs), params, metric, damping=damping, reduce=sum_over_actors
+    )

@@ -1,0 +1,89 @@
+"""One actor's rollout: policy x environment -> Batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
+
+from jaxtrpo.envs.base import Environment, EnvState, env_keys
+from jaxtrpo.ops.moments import normalize
+from jaxtrpo.policies.distributions import sample, stretch
+from jaxtrpo.policies.networks import Policy
+from jaxtrpo.types import ActorState, Batch, LearnerState, Steps
+
+Collect = Callable[[ActorState, LearnerState, Int[Array, ""]], tuple[ActorState, Batch]]
+
+
+def start_actors(env: Environment, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> ActorState:
+    """All environments of a run at the beginning; environment i does not depend on who will step it."""
+    for_env, for_noise = jax.random.split(key)
+    return ActorState(
+        env=env.reset(for_env, num_envs),
+        noise_key=env_keys(for_noise, num_envs),
+        episode_return=jnp.zeros(num_envs),
+    )
+
+
+def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_segments: int) -> Collect:
+    """Builds the rollout.
+
+    Args:
+      env: what to act in.
+      policy: who acts; sees observations normalised with the learner's moments.
+      segment_length: steps of every environment in a segment.
+      max_segments: segments that the batch has room for.
+
+    Returns:
+      (actor state, learner state, number of segments) -> (actor state, batch). The number of segments is traced: the same
+      compiled function collects batches of every size, and takes time in proportion.
+    """
+
+    def act(learner: LearnerState, env_state: EnvState, noise: Float[Array, "env action"]) -> Float[Array, "env action"]:
+        obs = normalize(env_state.obs, learner.obs_moments)
+        return sample(policy.apply(learner.policy, obs), noise)
+
+    def collect(actor: ActorState, learner: LearnerState, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:
+        def one_step(carry: tuple[EnvState, Array], noise: Array) -> tuple[tuple[EnvState, Array], Steps]:
+            before, episode_return = carry
+            action = act(learner, before, noise)
+            after = env.step(before, stretch(action, env.action_low, env.action_high))
+            episode_return = episode_return + after.reward
+            done = after.terminated | after.truncated
+            step = Steps(
+                obs=before.obs,
+                action=action,
+                reward=after.reward,
+                terminated=after.terminated,
+                truncated=after.truncated,
+                invalid=after.invalid,
+                final_obs=after.final_obs,
+                elapsed=before.elapsed,
+                # An episode that broke is no complete episode.
+                episode_return=jnp.where(done & ~after.invalid, episode_return, jnp.nan),
+            )
+            return (after, jnp.where(done, 0.0, episode_return)), step
+
+        def one_segment(actor: ActorState) -> tuple[ActorState, Steps]:
+            keys = jax.vmap(jax.random.split)(actor.noise_key)
+            draw = jax.vmap(lambda key: jax.random.normal(key, (segment_length, env.action_size)), out_axes=1)
+            carry = (actor.env, actor.episode_return)
+            (env_state, episode_return), steps = jax.lax.scan(one_step, carry, draw(keys[:, 0]))
+            return ActorState(env_state, keys[:, 1], episode_return), steps
+
+        shapes = jax.eval_shape(one_segment, actor)[1]
+        buffers = jax.tree.map(lambda leaf: jnp.zeros((max_segments, *leaf.shape), leaf.dtype), shapes)
+
+        def fill_segment(index: Int[Array, ""], carry: tuple[ActorState, Steps]) -> tuple[ActorState, Steps]:
+            actor, buffers = carry
+            actor, steps = one_segment(actor)
+            return actor, jax.tree.map(
+                lambda buffer, new: jax.lax.dynamic_update_index_in_dim(buffer, new, index, 0), buffers, steps
+            )
+
+        actor, steps = jax.lax.fori_loop(0, num_segments, fill_segment, (actor, buffers))
+        return actor, Batch(steps, num_segments)
+
+    return collect

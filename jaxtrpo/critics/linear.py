@@ -1,0 +1,51 @@
+"""The closed-form critic of the 2016 system."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+from jaxtrpo import actors
+from jaxtrpo.critics.critic import Critic, Targets
+
+
+def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
+    """Ridge regression of returns on [o, o^2, t, t^2, 1] (Duan et al. 2016, supplement, section 2).
+
+    t is the time since the episode began, in hundreds of steps. Each fit forgets the one before.
+
+    Args:
+      observation_size: length of o.
+      ridge: added to the diagonal of the mean outer product of the features.
+
+    Returns:
+      The critic; its state are the coefficients.
+    """
+    num_features = 2 * observation_size + 3
+
+    def features(obs: Float[Array, "... obs"], elapsed: Int[Array, "..."]) -> Float[Array, "... features"]:
+        time = elapsed[..., None] / 100.0
+        return jnp.concatenate([obs, obs**2, time, time**2, jnp.ones_like(time)], axis=-1)
+
+    def fit(state: Float[Array, " features"], targets: Targets, key: PRNGKeyArray) -> Float[Array, " features"]:
+        def add_segment(index: Int[Array, ""], sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+            obs, elapsed, value, weight = (leaf[index] for leaf in targets[:-1])
+            x = features(obs, elapsed).reshape(-1, num_features)
+            weighted = x * weight.reshape(-1, 1)
+            outer, cross, count = sums
+            return outer + weighted.T @ x, cross + weighted.T @ value.reshape(-1), count + jnp.sum(weight)
+
+        nothing = (jnp.zeros((num_features, num_features)), jnp.zeros(num_features), jnp.zeros(()))
+        sums = jax.lax.fori_loop(0, targets.num_segments, add_segment, nothing)
+        outer, cross, count = actors.sum_over_actors(sums)
+        count = jnp.maximum(count, 1.0)
+        return jax.scipy.linalg.solve(
+            outer / count + ridge * jnp.eye(num_features), cross / count, assume_a="pos"
+        )
+
+    return Critic(
+        init=lambda key: jnp.zeros(num_features),
+        value=lambda state, obs, elapsed: features(obs, elapsed) @ state,
+        fit=fit,
+    )

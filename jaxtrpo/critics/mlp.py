@@ -1,0 +1,110 @@
+"""A neural critic, fitted with minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+
+from jaxtrpo import actors
+from jaxtrpo.critics.critic import Critic, Targets
+from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
+from jaxtrpo.policies.networks import LAST, MLP, orthogonal_init
+
+
+class MLPState(NamedTuple):
+    """The network predicts (return - mean) / std."""
+
+    params: PyTree
+    optimizer: optax.OptState
+    returns: Moments  # of the returns seen so far
+
+
+class _Rows(NamedTuple):
+    """Samples of all actors, one a row."""
+
+    obs: Float[Array, "row obs"]
+    value: Float[Array, " row"]
+    weight: Float[Array, " row"]
+
+
+def mlp_critic(
+    observation_size: int,
+    *,
+    hidden: Sequence[int] = (64, 64),
+    epochs: int = 10,
+    minibatch_size: int = 128,
+    learning_rate: float = 1e-3,
+    normalize_returns: bool = True,
+) -> Critic:
+    """A tanh network fitted with Adam on minibatches.
+
+    Every actor fits the same network to the samples of all: a gradient step on a minibatch is shorter than the meeting of
+    actors that sharing it would need, and the result does not depend on how many there are.
+
+    Args:
+      observation_size: length of an observation.
+      hidden: sizes of the hidden layers.
+      epochs: passes over the samples in a fit.
+      minibatch_size: samples a gradient step.
+      learning_rate: of Adam.
+      normalize_returns: scale targets by the moments of all returns so far. When the moments change the last layer is
+        rescaled, so that predictions stay what they were (PopArt, van Hasselt et al. 2016, section 2.1).
+    """
+    network = MLP(tuple(hidden), 1)
+    optimizer = optax.adam(learning_rate)
+
+    def init(key: PRNGKeyArray) -> MLPState:
+        params = orthogonal_init(network, key, observation_size, last_scale=1.0)
+        return MLPState(params, optimizer.init(params), no_moments(()))
+
+    def value(state: MLPState, obs: Float[Array, "... obs"], elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
+        return network.apply(state.params, obs)[..., 0] * state.returns.std + state.returns.mean
+
+    def loss(params: PyTree, rows: _Rows) -> Float[Array, ""]:
+        error = network.apply(params, rows.obs)[..., 0] - rows.value
+        return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
+
+    def fit(state: MLPState, targets: Targets, key: PRNGKeyArray) -> MLPState:
+        everyone = actors.gather_envs(targets[:-1], axis=2)
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), everyone)
+        obs, _, raw, weight = flat
+        if normalize_returns:
+            state = _rescaled(state, merge(state.returns, weighted_moments(raw, weight)))
+        rows = _Rows(obs, (raw - state.returns.mean) / state.returns.std, weight)
+        per_segment = weight.size // targets.value.shape[0]
+        num_rows = targets.num_segments * per_segment
+        size = min(minibatch_size, weight.size)
+
+        def epoch(index: Int[Array, ""], carry: tuple[PyTree, optax.OptState]) -> tuple[PyTree, optax.OptState]:
+            # Random order of the rows that hold data; the others stay behind them.
+            order = jax.random.uniform(jax.random.fold_in(key, index), weight.shape)
+            order = jnp.argsort(jnp.where(jnp.arange(weight.size) < num_rows, order, 2.0))
+
+            def step(number: Int[Array, ""], carry: tuple[PyTree, optax.OptState]) -> tuple[PyTree, optax.OptState]:
+                params, optimizer_state = carry
+                chosen = jax.lax.dynamic_slice_in_dim(order, number * size, size)
+                gradient = jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[chosen], rows))
+                updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
+                return optax.apply_updates(params, updates), optimizer_state
+
+            return jax.lax.fori_loop(0, jnp.maximum(num_rows // size, 1), step, carry)
+
+        params, optimizer_state = jax.lax.fori_loop(0, epochs, epoch, (state.params, state.optimizer))
+        return MLPState(params, optimizer_state, state.returns)
+
+    return Critic(init, value, fit)
+
+
+def _rescaled(state: MLPState, returns: Moments) -> MLPState:
+    """The same predictions with other moments of the returns."""
+    last = state.params["params"][LAST]
+    scale = state.returns.std / returns.std
+    shift = (state.returns.mean - returns.mean) / returns.std
+    last = {"kernel": last["kernel"] * scale, "bias": last["bias"] * scale + shift}
+    params = {"params": {**state.params["params"], LAST: last}}
+    return MLPState(params, state.optimizer, returns)

@@ -1,0 +1,124 @@
+"""What every environment looks like, and the one place where episodes end and start again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
+
+
+class EnvState(NamedTuple):
+    """A batch of environments between two steps. The first axis of every leaf is the environment."""
+
+    physics: PyTree  # whatever the engine needs; opaque to everybody else
+    obs: Float[Array, "env obs"]  # what the next action sees: after an automatic reset, the first of the new episode
+    final_obs: Float[Array, "env obs"]  # what the last step led to, before any reset; bootstrap from this one
+    reward: Float[Array, " env"]  # of the last step; 0 where `invalid`
+    terminated: Bool[Array, " env"]  # the last step ended the episode for good: nothing follows
+    truncated: Bool[Array, " env"]  # the last step ended it early (time limit, or `invalid`): more would have followed
+    invalid: Bool[Array, " env"]  # the last step was not finite; it is no experience, and `final_obs` is the one before
+    elapsed: Int[Array, " env"]  # steps taken in the running episode
+    key: UInt32[Array, "env 2"]  # each environment's own randomness, so that who steps it does not matter
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """Many copies of one task, stepped together by pure functions.
+
+    Both functions are compiled with the code around them and can be called as they are too. An environment whose
+    episode ends starts the next one in the same step.
+    """
+
+    name: str
+    observation_size: int
+    action_size: int
+    action_low: Float[np.ndarray, " action"]
+    action_high: Float[np.ndarray, " action"]
+    episode_length: int  # steps after which an episode is truncated
+
+    def reset(self, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> EnvState:
+        """Starts `num_envs` episodes; environment i depends on `key` and i only."""
+        ...
+
+    def step(self, state: EnvState, action: Float[Array, "env action"]) -> EnvState:
+        """Applies one action to each environment, and resets those whose episode ends with it."""
+        ...
+
+
+class Transition(NamedTuple):
+    """What one step of the engine led to, before anything is reset."""
+
+    physics: PyTree
+    obs: Float[Array, "env obs"]
+    reward: Float[Array, " env"]
+    terminated: Bool[Array, " env"]
+    finite: Bool[Array, " env"]  # False where the engine left the numbers it can handle
+
+
+# (keys of one episode each, which to reset, physics now) -> (physics, first observation); rows not to reset are kept
+ResetRows = Callable[[UInt32[Array, "env 2"], Bool[Array, " env"], PyTree], tuple[PyTree, Float[Array, "env obs"]]]
+
+LARGEST_OBSERVATION = 1e10  # MuJoCo's own bound on a state that is still worth simulating (mjMAXVAL)
+
+
+def env_keys(key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> UInt32[Array, "env 2"]:
+    """One key an environment; the i-th is the same however many there are."""
+    data = key if key.dtype == jnp.uint32 else jax.random.key_data(key)
+    return jax.vmap(jax.random.fold_in, (None, 0))(data, jnp.arange(num_envs))
+
+
+def start(key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int, reset_rows: ResetRows, physics: PyTree) -> EnvState:
+    """First state of `num_envs` environments whose `physics` may hold anything."""
+    keys, now = _split(env_keys(key, num_envs))
+    physics, obs = reset_rows(now, jnp.ones(num_envs, bool), physics)
+    no = jnp.zeros(num_envs, bool)
+    zero = jnp.zeros(num_envs, jnp.float32)
+    return EnvState(physics, obs, obs, zero, no, no, no, jnp.zeros(num_envs, jnp.int32), keys)
+
+
+def advance(state: EnvState, moved: Transition, reset_rows: ResetRows, episode_length: int) -> EnvState:
+    """Finishes a step: time limit, environments that stopped being finite, automatic reset.
+
+    Args:
+      state: before the step.
+      moved: what the engine made of it.
+      reset_rows: starts new episodes; only called if one of them is over.
+      episode_length: time limit in steps.
+
+    Returns:
+      The state after the step. Where the engine's numbers were not finite the step is `invalid` and `truncated`, has
+      reward 0, and `final_obs` is the observation before it, so that nothing which is not finite leaves this function.
+    """
+    healthy = moved.finite & jnp.all(jnp.abs(moved.obs) <= LARGEST_OBSERVATION, axis=-1) & jnp.isfinite(moved.reward)
+    elapsed = state.elapsed + 1
+    terminated = moved.terminated & healthy
+    truncated = ~healthy | ((elapsed >= episode_length) & ~terminated)
+    done = terminated | truncated
+    final_obs = jnp.where(healthy[:, None], moved.obs, state.obs)
+
+    def with_resets() -> tuple[PyTree, Float[Array, "env obs"], UInt32[Array, "env 2"]]:
+        keys, now = _split(state.key)
+        physics, first_obs = reset_rows(now, done, moved.physics)
+        return physics, jnp.where(done[:, None], first_obs, final_obs), jnp.where(done[:, None], keys, state.key)
+
+    physics, obs, key = jax.lax.cond(jnp.any(done), with_resets, lambda: (moved.physics, final_obs, state.key))
+    return EnvState(
+        physics=physics,
+        obs=obs,
+        final_obs=final_obs,
+        reward=jnp.where(healthy, moved.reward, 0.0),
+        terminated=terminated,
+        truncated=truncated,
+        invalid=~healthy,
+        elapsed=jnp.where(done, 0, elapsed),
+        key=key,
+    )
+
+
+def _split(keys: UInt32[Array, "env 2"]) -> tuple[Any, Any]:
+    both = jax.vmap(jax.random.split)(keys)
+    return both[:, 0], both[:, 1]

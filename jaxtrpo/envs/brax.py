@@ -1,0 +1,120 @@
+"""Brax environments, which run on the accelerator together with everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jaxtyping import Array, Bool, Float, UInt32
+
+from jaxtrpo.envs import base
+from jaxtrpo.envs.names import unknown_name
+
+BACKENDS = ("generalized", "positional", "spring", "mjx")
+
+
+def make_brax_env(name: str, backend: str = "generalized", episode_length: int = 1000) -> BraxEnvironment:
+    """Makes an environment of Brax, or one that was registered with `brax.envs.register_environment`.
+
+    Args:
+      name: such as "ant".
+      backend: the physics. "generalized" is Brax's own default and the nearest to MuJoCo of Brax's three; "spring" and
+        "positional" are faster and softer; "mjx" is MuJoCo itself in JAX and compiles longest.
+      episode_length: time limit in steps.
+
+    Raises:
+      ValueError: no such environment or backend; the message lists near names.
+    """
+    with _quiet(), contextlib.redirect_stdout(io.StringIO()):  # mujoco.mjx prints which optional packages it misses
+        from brax import envs
+    if name not in envs._envs:
+        raise ValueError(unknown_name(name, envs._envs, prefix="brax:"))
+    if backend not in BACKENDS:
+        raise ValueError(unknown_name(backend, BACKENDS, kind="Brax backend"))
+    if episode_length < 1:
+        raise ValueError("episode_length must be at least 1")
+    with _quiet(), _no_mujoco_log():
+        return BraxEnvironment(f"brax:{name}", envs.get_environment(name, backend=backend), episode_length)
+
+
+class BraxEnvironment:
+    """A `brax.envs.Env` without Brax's wrappers (see `jaxtrpo.envs.base.Environment`).
+
+    `EnvState.physics` is the Brax `State` of every environment.
+    """
+
+    def __init__(self, name: str, env: Any, episode_length: int):
+        self.name, self.env, self.episode_length = name, env, episode_length
+        first = jax.eval_shape(self._reset, jax.ShapeDtypeStruct((1, 2), jnp.uint32))
+        if not hasattr(first.obs, "shape") or len(first.obs.shape) != 2:
+            raise ValueError(f"{name}: observations must be flat arrays")
+        self.observation_size, self.action_size = first.obs.shape[-1], int(env.action_size)
+        self.action_low = np.full(self.action_size, -1, np.float32)
+        self.action_high = np.full(self.action_size, 1, np.float32)
+
+    def reset(self, key: UInt32[Array, "2"], num_envs: int) -> base.EnvState:
+        """Starts `num_envs` episodes."""
+        shapes = jax.eval_shape(self._reset, jax.ShapeDtypeStruct((num_envs, 2), jnp.uint32))
+        blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return base.start(key, num_envs, self._reset_rows, blank)
+
+    def step(self, state: base.EnvState, action: Float[Array, "env action"]) -> base.EnvState:
+        """Applies one action between -1 and 1 to each environment."""
+        with _quiet():
+            brax_state = jax.vmap(self.env.step)(state.physics, action)
+        # Some environments step from one dtype or weak type to another, with which no loop could carry the state.
+        brax_state = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), brax_state, state.physics)
+        moved = base.Transition(
+            physics=brax_state,
+            obs=brax_state.obs.astype(jnp.float32),
+            reward=brax_state.reward.astype(jnp.float32),
+            terminated=brax_state.done > 0,
+            finite=_finite(brax_state),
+        )
+        return base.advance(state, moved, self._reset_rows, self.episode_length)
+
+    def _reset(self, keys: UInt32[Array, "env 2"]) -> Any:
+        with _quiet():
+            return jax.vmap(self.env.reset)(keys)
+
+    def _reset_rows(self, keys: UInt32[Array, "env 2"], mask: Bool[Array, " env"], now: Any) -> tuple[Any, Array]:
+        first = self._reset(keys)
+
+        def choose(new: Array, old: Array) -> Array:
+            return jnp.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old).astype(old.dtype)
+
+        return jax.tree.map(choose, first, now), first.obs.astype(jnp.float32)
+
+
+def _finite(state: Any) -> Bool[Array, " env"]:
+    """Which environments can still be simulated, by generalised positions, velocities and observations."""
+    engine = [getattr(state.pipeline_state, name) for name in ("q", "qd") if hasattr(state.pipeline_state, name)]
+    return jnp.all(jnp.abs(jnp.concatenate([state.obs, *engine], axis=-1)) <= base.LARGEST_OBSERVATION, axis=-1)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Brax warns that it is no longer developed and uses what others have deprecated; users can change neither."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Brax System", category=UserWarning)
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(brax|jaxopt|mujoco)\b")
+        yield
+
+
+@contextlib.contextmanager
+def _no_mujoco_log() -> Iterator[None]:
+    """Keeps MuJoCo's compiler from printing warnings and from writing them to a file in the working directory."""
+    before, quiet = mujoco.MjLogConfig.get(), mujoco.MjLogConfig.get()
+    quiet.logto_console = quiet.logto_file = False
+    quiet.set()
+    try:
+        yield
+    finally:
+        before.set()

@@ -1,0 +1,14 @@
+"""What to say about a name that does not exist."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def unknown_name(name: str, known: Iterable[str], *, kind: str = "environment", prefix: str = "") -> str:
+    """One sentence that offers the names nearest to a wrong one, or all if none is near."""
+    by_lower = {k.lower(): k for k in known}
+    near = [by_lower[k] for k in difflib.get_close_matches(name.lower(), by_lower, n=3, cutoff=0.5)]
+    offered = [prefix + k for k in near or by_lower.values()]
+    return f"unknown {kind} {prefix + name!r}; {'did you mean' if near else 'there are'} {', '.join(offered)}"

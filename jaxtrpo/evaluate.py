@@ -1,0 +1,106 @@
+"""Whole episodes of the deterministic policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, PyTree, UInt32
+
+from jaxtrpo.actors import Actors, choose_actors, join_envs
+from jaxtrpo.envs.base import Environment, EnvState
+from jaxtrpo.envs.registry import make_env
+from jaxtrpo.ops.moments import Moments, normalize
+from jaxtrpo.policies.distributions import stretch
+from jaxtrpo.policies.networks import Policy
+from jaxtrpo.policies.trained import TrainedPolicy
+
+
+class Evaluation(NamedTuple):
+    """Unnormalised returns of complete episodes of the deterministic policy."""
+
+    mean: float
+    std: float  # population standard deviation
+    returns: np.ndarray  # one an episode
+
+
+def evaluate(
+    policy: TrainedPolicy, env: str | Environment | None = None, episodes: int = 10, seed: int = 0
+) -> Evaluation:
+    """Lets a policy act with its mean for some whole episodes.
+
+    Args:
+      policy: who acts.
+      env: where, if not in the environment that it was trained in.
+      episodes: how many, all at once.
+      seed: of the first states.
+
+    Returns:
+      Their returns. An episode whose simulation broke has return NaN.
+
+    Raises:
+      ValueError: there is no such environment, or the policy does not fit it.
+    """
+    if episodes < 1:
+        raise ValueError(f"episodes={episodes!r} must be a whole number of at least 1")
+    actors = choose_actors()
+    environment = make_env(env or policy.env_name) if env is None or isinstance(env, str) else env
+    sizes = environment.observation_size, environment.action_size
+    if sizes != (policy.observation_size, len(policy.action_low)):
+        raise ValueError(
+            f"the policy has {policy.observation_size} observations and {len(policy.action_low)} actions, but "
+            f"{environment.name} has {sizes[0]} and {sizes[1]}"
+        )
+    run = make_evaluator(environment, policy.network, actors, episodes)
+    return run(actors.replicate((policy.params, policy.moments)), jax.random.PRNGKey(seed))
+
+
+Evaluator = Callable[[tuple[PyTree, Moments], UInt32[Array, "2"]], Evaluation]
+
+
+def make_evaluator(env: Environment, policy: Policy, actors: Actors, episodes: int) -> Evaluator:
+    """Builds (policy parameters and observation moments of every actor, key) -> evaluation; compiles once."""
+    num_envs = -(-episodes // actors.count) * actors.count
+    reset = jax.jit(env.reset, static_argnums=1)
+    rollout = actors.map(make_rollout(env, policy))
+
+    def run(who: tuple[PyTree, Moments], key: UInt32[Array, "2"]) -> Evaluation:
+        returns = rollout(actors.split_envs(reset(key, num_envs)), *who)
+        returns = join_envs(returns)[:episodes].astype(np.float64)
+        return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns)
+
+    return run
+
+
+class _Episode(NamedTuple):
+    env: EnvState
+    total: Float[Array, " env"]
+    finished: Bool[Array, " env"]
+
+
+def make_rollout(
+    env: Environment, policy: Policy
+) -> Callable[[EnvState, PyTree, Moments], Float[Array, " env"]]:
+    """Builds (first state, policy parameters, observation moments) -> return of each environment's first episode.
+
+    Environments that finish early go on unseen until the last one has finished.
+    """
+
+    def one_step(episode: _Episode, params: PyTree, moments: Moments) -> _Episode:
+        action = policy.apply(params, normalize(episode.env.obs, moments)).mean
+        after = env.step(episode.env, stretch(action, env.action_low, env.action_high))
+        reward = jnp.where(after.invalid, jnp.nan, after.reward)
+        total = episode.total + jnp.where(episode.finished, 0.0, reward)
+        return _Episode(after, total, episode.finished | after.terminated | after.truncated)
+
+    def rollout(start: EnvState, params: PyTree, moments: Moments) -> Float[Array, " env"]:
+        num_envs = start.obs.shape[0]
+        first = _Episode(start, jnp.zeros(num_envs), jnp.zeros(num_envs, bool))
+        return jax.lax.while_loop(
+            lambda episode: ~jnp.all(episode.finished), lambda episode: one_step(episode, params, moments), first
+        ).total
+
+    return rollout

@@ -1,0 +1,68 @@
+"""Conjugate gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree
+from optax import tree
+
+
+class CGInfo(NamedTuple):
+    """What one conjugate-gradient solve did."""
+
+    iterations: Int[Array, ""]
+    residual_norm: Float[Array, ""]  # Euclidean norm of b - A x, as the recursion carries it
+
+
+class _State(NamedTuple):
+    x: PyTree
+    residual: PyTree
+    direction: PyTree
+    squared_residual: Float[Array, ""]
+    iterations: Int[Array, ""]
+    usable: jax.Array  # False once a direction had no positive curvature
+
+
+def conjugate_gradient(
+    matvec: Callable[[PyTree], PyTree], b: PyTree, *, max_iterations: int, tolerance: float = 1e-10
+) -> tuple[PyTree, CGInfo]:
+    """Solves A x = b for a symmetric positive definite A known only through v -> A v.
+
+    Starts from x = 0, so a solve that stops early returns the best step inside the Krylov space so far, which is what a
+    trust region wants (Nocedal & Wright 2006, section 7.1). A direction along which A is not positive (or not finite) ends
+    the solve before it is used.
+
+    Args:
+      matvec: v -> A v on pytrees shaped like `b`.
+      b: right-hand side.
+      max_iterations: at most this many products with A.
+      tolerance: stop when the squared residual norm falls below it.
+
+    Returns:
+      x, shaped like `b`, and what the solve did.
+    """
+
+    def unfinished(state: _State) -> jax.Array:
+        return (state.iterations < max_iterations) & (state.squared_residual > tolerance) & state.usable
+
+    def iterate(state: _State) -> _State:
+        product = matvec(state.direction)
+        curvature = tree.vdot(state.direction, product)
+        usable = curvature > 0
+        alpha = jnp.where(usable, state.squared_residual / curvature, 0.0)
+        x = tree.add_scale(state.x, alpha, state.direction)
+        residual = jax.tree.map(
+            lambda r, p: jnp.where(usable, r - alpha * p, r), state.residual, product
+        )
+        squared_residual = tree.vdot(residual, residual)
+        beta = squared_residual / state.squared_residual
+        direction = tree.add_scale(residual, beta, state.direction)
+        return _State(x, residual, direction, squared_residual, state.iterations + 1, usable)
+
+    first = _State(tree.zeros_like(b), b, b, tree.vdot(b, b), jnp.int32(0), jnp.bool_(True))
+    last = jax.lax.while_loop(unfinished, iterate, first)
+    return last.x, CGInfo(last.iterations, jnp.sqrt(last.squared_residual))

@@ -1,0 +1,83 @@
+"""Networks, and the policy made of one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from jaxtrpo.policies.distributions import Gaussian
+
+
+LAST = "last"  # name of the last layer
+
+
+class MLP(nn.Module):
+    """tanh network. Initialise with `orthogonal_init`."""
+
+    hidden: Sequence[int]
+    outputs: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
+        for size in self.hidden:
+            x = nn.tanh(nn.Dense(size, kernel_init=nn.initializers.zeros)(x))
+        return nn.Dense(self.outputs, kernel_init=nn.initializers.zeros, name=LAST)(x)
+
+
+class _GaussianMLP(nn.Module):
+    hidden: Sequence[int]
+    action_size: int
+    initial_log_std: float
+
+    @nn.compact
+    def __call__(self, obs: Float[Array, "... obs"]) -> Gaussian:
+        mean = MLP(self.hidden, self.action_size)(obs)
+        log_std = self.param("log_std", nn.initializers.constant(self.initial_log_std), (self.action_size,))
+        return Gaussian(mean, jnp.broadcast_to(log_std, mean.shape))
+
+
+def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int, *, last_scale: float) -> PyTree:
+    """Parameters with orthogonal matrices (Saxe et al. 2014), scaled by sqrt(2) and, in the last layer, `last_scale`.
+
+    One draw serves all matrices; a draw for each, as flax's own initialisers make, takes seconds to compile.
+    """
+    params = network.init(key, jnp.zeros(observation_size))
+    kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 2]
+    noise = jax.random.normal(key, (sum(kernel.size for kernel in kernels),))
+    used = 0
+
+    def fill(path: tuple, leaf: Array) -> Array:
+        nonlocal used
+        if leaf.ndim != 2:
+            return leaf
+        tall = (max(leaf.shape), min(leaf.shape))
+        q, r = jnp.linalg.qr(noise[used : used + leaf.size].reshape(tall))
+        used += leaf.size
+        q = q * jnp.sign(jnp.diagonal(r))  # makes the distribution uniform over orthogonal matrices
+        is_last = any(getattr(part, "key", None) == LAST for part in path)
+        return (last_scale if is_last else 2**0.5) * (q if leaf.shape == tall else q.T)
+
+    return jax.tree_util.tree_map_with_path(fill, params)
+
+
+class Policy(NamedTuple):
+    """Maps normalised observations to distributions of actions, in units where [-1, 1] is the simulator's range."""
+
+    init: Callable[[PRNGKeyArray], PyTree]
+    apply: Callable[[PyTree, Float[Array, "... obs"]], Gaussian]
+
+
+def gaussian_policy(
+    observation_size: int, action_size: int, *, hidden: Sequence[int] = (64, 64), initial_log_std: float = -0.5
+) -> Policy:
+    """A tanh network for the mean, and a standard deviation that does not depend on the observation."""
+    network = _GaussianMLP(tuple(hidden), action_size, initial_log_std)
+    return Policy(
+        init=lambda key: orthogonal_init(network, key, observation_size, last_scale=0.01),
+        apply=network.apply,
+    )

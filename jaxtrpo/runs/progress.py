@@ -1,0 +1,118 @@
+"""How far a training run is: a bar in a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TextIO
+
+from tqdm import tqdm
+
+Row = Mapping[str, float | int | None]
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Progress:
+    """Shows the last row of metrics on standard error."""
+
+    def __init__(self, total_steps: int, enabled: bool = True):
+        """Starts at 0 environment steps.
+
+        Args:
+          total_steps: environment steps of the whole run.
+          enabled: False shows nothing.
+        """
+        self._show: _Bar | _Lines | None = None
+        if enabled:
+            self._show = _Bar(total_steps) if sys.stderr.isatty() else _Lines(total_steps, sys.stderr)
+
+    def update(self, row: Row) -> None:
+        """Shows an update.
+
+        Args:
+          row: has at least update, env_steps, wall_seconds, mean_return, return_100 and kl.
+        """
+        if self._show is not None:
+            self._show.update(row)
+
+    def note(self, text: str) -> None:
+        """Shows a line beside the progress."""
+        if self._show is not None:
+            self._show.note(text)
+
+    def close(self) -> None:
+        """Leaves the last state on the screen."""
+        if self._show is not None:
+            self._show.close()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Bar:
+    def __init__(self, total_steps: int):
+        self._total = total_steps
+        self._bar = tqdm(total=total_steps, unit=" steps", unit_scale=True, dynamic_ncols=True, file=sys.stderr)
+
+    def update(self, row: Row) -> None:
+        shown = {"return_100": row["return_100"], "last": row["mean_return"], "kl": row["kl"]}
+        self._bar.set_postfix_str(", ".join(f"{k} {_figure(v)}" for k, v in shown.items()), refresh=False)
+        # The last update may go past the end, where tqdm would give up the bar.
+        self._bar.update(min(int(row["env_steps"] or 0), self._total) - self._bar.n)
+
+    def note(self, text: str) -> None:
+        self._bar.write(text, file=sys.stderr)
+
+    def close(self) -> None:
+        self._bar.refresh()
+        self._bar.close()
+
+
+class _Lines:
+    """The first update, then one about every five seconds, and the last."""
+
+    def __init__(self, total_steps: int, file: TextIO, clock: Callable[[], float] = time.monotonic):
+        self._total, self._file, self._clock = total_steps, file, clock
+        self._printed_at = -math.inf
+        self._printed: Row = {"env_steps": 0, "wall_seconds": 0.0}
+        self._last: Row = self._printed
+
+    def update(self, row: Row) -> None:
+        self._last = row
+        if self._clock() - self._printed_at >= SECONDS_BETWEEN_LINES:
+            self._print(row)
+
+    def _print(self, row: Row) -> None:
+        steps, seconds = (float(row[k] or 0) - float(self._printed[k] or 0) for k in ("env_steps", "wall_seconds"))
+        speed = steps / seconds if seconds > 0 else None
+        percent = min(100, 100 * (row["env_steps"] or 0) / self._total)
+        print(
+            f"update {row['update']}  {row['env_steps']:,} steps ({percent:.0f}%)  "
+            f"return_100 {_figure(row['return_100'])}  last {_figure(row['mean_return'])}  kl {_figure(row['kl'])}  "
+            f"{_figure(speed)} steps/s",
+            file=self._file,
+            flush=True,
+        )
+        self._printed, self._printed_at = row, self._clock()
+
+    def note(self, text: str) -> None:
+        print(text, file=self._file, flush=True)
+
+    def close(self) -> None:
+        if self._last is not self._printed:
+            self._print(self._last)
+
+
+def _figure(value: float | int | None) -> str:
+    """Compact, and "-" for a blank."""
+    if value is None or math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,184 @@
+"""Training: collect -> learn and adapt -> report."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxtrpo.actors import Actors, choose_actors, first
+from jaxtrpo.adapt import Rule, fixed
+from jaxtrpo.config import Config, make_config, resolve_sizes
+from jaxtrpo.envs.base import Environment
+from jaxtrpo.envs.registry import make_env
+from jaxtrpo.evaluate import make_evaluator
+from jaxtrpo.losses import Surrogate, importance_weighted_advantage
+from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.runs.compilation import cache_compilations
+from jaxtrpo.runs.directory import METRICS_FILE, claim, open_directory
+from jaxtrpo.runs.metrics import Metrics
+from jaxtrpo.runs.policy_file import save_policy
+from jaxtrpo.runs.progress import Progress
+from jaxtrpo.types import TrainState
+from jaxtrpo.update import METRIC_NAMES, Update, make_update
+
+
+COUNTS = ("steps_per_update", "episodes", "line_search_steps", "accepted", "cg_iterations", "invalid_steps")
+
+
+class Result(NamedTuple):
+    """What a training run leaves."""
+
+    policy: TrainedPolicy  # callable on observations
+    metrics: dict[str, np.ndarray]  # the columns of metrics.csv; blanks are NaN
+    state: TrainState  # everything, on the actors' devices
+    config: Config
+
+
+def train(
+    env: str | Environment,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+    surrogate: Surrogate = importance_weighted_advantage,
+    adapt: Rule | None = None,
+    **settings: Any,
+) -> Result:
+    """Trains a policy with TRPO.
+
+    Args:
+      env: name (see `make_env`) or an environment of your own.
+      out: directory for metrics.csv and the policy; nothing is written without it.
+      overwrite: replace a run that `out` already holds.
+      progress: show a bar, or lines where the output is no terminal.
+      surrogate: what the policy maximises (see `jaxtrpo.losses`).
+      adapt: how settings change between updates (see `jaxtrpo.adapt`); not at all if not given.
+      **settings: see `jaxtrpo.Config`.
+
+    Returns:
+      The policy and the metrics.
+
+    Raises:
+      ValueError: a setting is out of bounds or does not fit the others, the environment is not known, or its first
+        observation is not finite. Nothing has been compiled or written then.
+      TypeError: there is no such setting.
+      FileExistsError: `out` holds a run and `overwrite` is False.
+    """
+    run = prepare(env, out=out, overwrite=overwrite, surrogate=surrogate, adapt=adapt, **settings)
+    return run.run(progress=progress)
+
+
+def prepare(
+    env: str | Environment,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    surrogate: Surrogate = importance_weighted_advantage,
+    adapt: Rule | None = None,
+    **settings: Any,
+) -> Run:
+    """Checks everything that a person may get wrong; arguments and errors as in `train`."""
+    started = time.perf_counter()
+    config = make_config(settings)
+    directory = open_directory(out, overwrite) if out is not None else None
+    actors = choose_actors(config.actors)
+    sizes = resolve_sizes(config, actors.count)
+    cache_compilations()
+    environment = make_env(env) if isinstance(env, str) else env
+    update = make_update(environment, config, sizes, actors, surrogate, adapt or fixed())
+    state = update.start(config.seed)
+    _require_finite_start(environment, state)
+    return Run(environment, config, actors, update, state, directory, started)
+
+
+def _require_finite_start(env: Environment, state: TrainState) -> None:
+    finite = np.isfinite(jax.device_get(state.actors.env.obs)).reshape(-1, env.observation_size).all(axis=0)
+    if not finite.all():
+        raise ValueError(f"env={env.name}: the first observation is not finite (entries {np.flatnonzero(~finite)[:5]})")
+
+
+class Run(NamedTuple):
+    """A training run that is ready to start."""
+
+    env: Environment
+    config: Config
+    actors: Actors
+    update: Update
+    state: TrainState
+    directory: Path | None
+    started: float  # seconds, perf_counter
+
+    def run(self, *, progress: bool = True) -> Result:
+        """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases."""
+        if self.directory is not None:
+            claim(self.directory)
+        state, metrics = self.state, Metrics(self.directory and self.directory / METRICS_FILE)
+        with Progress(self.config.total_steps, enabled=progress) as bar:
+            try:
+                for state, row in self._updates():
+                    metrics.add(row)
+                    bar.update(row)
+            except KeyboardInterrupt:
+                bar.note("interrupted; keeping what was learned so far")
+        policy = self._policy(state)
+        if self.directory is not None:
+            save_policy(self.directory, policy)
+        return Result(policy, metrics.columns(), state, self.config)
+
+    def _updates(self) -> Iterator[tuple[TrainState, dict[str, float]]]:
+        """The state and a row of metrics after each update."""
+        state, evaluate = self.state, self._evaluation()
+        update = env_steps = 0
+        while env_steps < self.config.total_steps:
+            begin = time.perf_counter()
+            state, batch = jax.block_until_ready(self.update.collect(state))
+            collected = time.perf_counter()
+            state, measured = self.update.learn(state, batch)
+            measured = dict(zip(METRIC_NAMES, first(measured).tolist(), strict=True))
+            learned = time.perf_counter()
+            update += 1
+            env_steps += round(measured["steps_per_update"])
+            row = {
+                "update": update,
+                "env_steps": env_steps,
+                "wall_seconds": learned - self.started,
+                "collect_seconds": collected - begin,
+                "learn_seconds": learned - collected,
+                **{name: round(value) if name in COUNTS else value for name, value in measured.items()},
+                "eval_return": evaluate(state, env_steps),
+            }
+            yield state, row
+
+    def _evaluation(self) -> Callable[[TrainState, int], float]:
+        """Evaluates the deterministic policy whenever another `eval_every` environment steps are done; else NaN."""
+        config = self.config
+        run = make_evaluator(self.env, self.update.policy, self.actors, config.eval_episodes)
+        done = 0
+
+        def evaluate(state: TrainState, env_steps: int) -> float:
+            nonlocal done
+            if not config.eval_every or env_steps // config.eval_every <= done:
+                return math.nan
+            done = env_steps // config.eval_every
+            key = jax.random.fold_in(jax.random.PRNGKey(config.seed), done)
+            return run((state.learner.policy, state.learner.obs_moments), key).mean
+
+        return evaluate
+
+    def _policy(self, state: TrainState) -> TrainedPolicy:
+        learner = first(state.learner)
+        return TrainedPolicy(
+            env_name=self.env.name,
+            observation_size=self.env.observation_size,
+            action_low=np.asarray(self.env.action_low),
+            action_high=np.asarray(self.env.action_high),
+            hidden=self.config.policy_hidden,
+            params=learner.policy,
+            moments=learner.obs_moments,
+        )

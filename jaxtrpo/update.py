@@ -1,0 +1,143 @@
+"""One update of a run: the functions that are compiled, mapped over actors, and put together here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
+
+from jaxtrpo.actors import Actors
+from jaxtrpo.adapt import Rule
+from jaxtrpo.algorithms.trpo import make_learn
+from jaxtrpo.collect import make_collect, start_actors
+from jaxtrpo.config import Config, Sizes
+from jaxtrpo.critics.critic import Critic
+from jaxtrpo.critics.linear import linear_critic
+from jaxtrpo.critics.mlp import mlp_critic
+from jaxtrpo.envs.base import Environment
+from jaxtrpo.episodes import no_episodes, remember
+from jaxtrpo.losses import Surrogate
+from jaxtrpo.ops.moments import no_moments
+from jaxtrpo.policies.networks import Policy, gaussian_policy
+from jaxtrpo.types import Batch, Hyperparameters, LearnerState, TrainState
+
+# What `learn` measures, in this order; they become columns of metrics.csv.
+METRIC_NAMES = (
+    "steps_per_update", "max_kl", "episodes", "mean_return", "return_100", "kl", "entropy", "policy_std",
+    "explained_variance", "improvement", "line_search_steps", "accepted", "cg_iterations", "cg_residual",
+    "gradient_norm", "invalid_steps",
+)  # fmt: skip
+
+
+class Update(NamedTuple):
+    """The three compiled parts of a run. Leaves of states, batches and metrics have a leading axis of actors."""
+
+    policy: Policy
+    start: Callable[[int], TrainState]  # seed -> first state
+    collect: Callable[[TrainState], tuple[TrainState, Batch]]  # the state that goes in is used up
+    learn: Callable[[TrainState, Batch], tuple[TrainState, Float[Array, "actor metric"]]]
+
+
+def make_update(
+    env: Environment, config: Config, sizes: Sizes, actors: Actors, surrogate: Surrogate, rule: Rule
+) -> Update:
+    """Puts policy, critic, collecting, learning and adapting together. Nothing is compiled before it is called."""
+    policy = gaussian_policy(
+        env.observation_size, env.action_size, hidden=config.policy_hidden, initial_log_std=config.initial_log_std
+    )
+    critic = _make_critic(env, config)
+    collect_batch = make_collect(
+        env, policy, segment_length=config.segment_length, max_segments=sizes.max_segments
+    )
+    learn_batch = make_learn(
+        policy,
+        critic,
+        discount=config.discount,
+        gae_lambda=1.0 if config.advantages == "monte_carlo" else config.gae_lambda,
+        surrogate=surrogate,
+        fisher_samples=config.fisher_samples,
+        cg_iterations=config.cg_iterations,
+        cg_damping=config.cg_damping,
+        line_search_shrink=config.line_search_shrink,
+        line_search_steps=config.line_search_steps,
+        normalize_observations=config.normalize_observations,
+    )
+
+    def first_state(key: UInt32[Array, "2"]) -> TrainState:
+        for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
+        hyperparameters = Hyperparameters(jnp.float32(config.max_kl), jnp.int32(config.steps_per_update))
+        return TrainState(
+            actors=start_actors(env, for_env, sizes.num_envs),
+            learner=LearnerState(policy.init(for_policy), critic.init(for_critic), no_moments((env.observation_size,))),
+            episodes=no_episodes(),
+            hyperparameters=hyperparameters,
+            adapt=rule.init(hyperparameters),
+            key=for_run,
+            segments=jnp.int32(0),
+        )
+
+    def start(seed: int) -> TrainState:
+        state = jax.jit(first_state)(jax.random.PRNGKey(seed))
+        shared = actors.replicate(state._replace(actors=None))
+        return shared._replace(actors=actors.split_envs(state.actors))
+
+    def collect(actor, learner, hyperparameters):
+        return collect_batch(actor, learner, _segments(hyperparameters, sizes))
+
+    def learn(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, " metric"]]:
+        key, for_learner = jax.random.split(state.key)
+        hyperparameters = state.hyperparameters
+        learner, info = learn_batch(state.learner, batch, hyperparameters.max_kl, for_learner)
+        episodes, finished = remember(state.episodes, batch)
+        measured = {
+            "steps_per_update": batch.num_segments * sizes.segment_steps,
+            "max_kl": hyperparameters.max_kl,
+            "explained_variance": info.explained_variance,
+            "policy_std": info.policy_std,
+            **info.step._asdict(),
+            **finished._asdict(),
+        }
+        adapt, hyperparameters = rule.update(state.adapt, hyperparameters, measured)
+        state = state._replace(
+            learner=learner,
+            episodes=episodes,
+            hyperparameters=hyperparameters,
+            adapt=adapt,
+            key=key,
+            segments=state.segments + batch.num_segments,
+        )
+        return state, jnp.stack([jnp.asarray(measured[name], jnp.float32) for name in METRIC_NAMES])
+
+    # Only the environments' memory is handed over: an interrupted update still leaves the learner from before.
+    mapped_collect = actors.map(collect, donate=(0,))
+    mapped_learn = actors.map(learn)
+
+    def collect_all(state: TrainState) -> tuple[TrainState, Batch]:
+        actor, batch = mapped_collect(state.actors, state.learner, state.hyperparameters)
+        return state._replace(actors=actor), batch
+
+    def learn_all(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, "actor metric"]]:
+        learned, measured = mapped_learn(state._replace(actors=None), batch)
+        return learned._replace(actors=state.actors), measured
+
+    return Update(policy, start, collect_all, learn_all)
+
+
+def _segments(hyperparameters: Hyperparameters, sizes: Sizes) -> Int[Array, ""]:
+    return jnp.clip(hyperparameters.steps_per_update // sizes.segment_steps, 1, sizes.max_segments)
+
+
+def _make_critic(env: Environment, config: Config) -> Critic:
+    if config.critic == "linear":
+        return linear_critic(env.observation_size)
+    return mlp_critic(
+        env.observation_size,
+        hidden=config.critic_hidden,
+        epochs=config.critic_epochs,
+        minibatch_size=config.critic_minibatch_size,
+        learning_rate=config.critic_learning_rate,
+        normalize_returns=config.normalize_returns,
+    )

@@ -1,0 +1,123 @@
+"""Batches of random experience, dealing them to actors, and counting compilations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from jaxtrpo.actors import Actors
+from jaxtrpo.types import Batch, Steps
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+@contextlib.contextmanager
+def counted_compilations() -> Iterator[list[str]]:
+    """A list that gets one entry for each program that XLA compiles inside the block."""
+    compiled: list[str] = []
+
+    def listen(name: str, seconds: float, **details: object) -> None:
+        if name == COMPILED:
+            compiled.append(name)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield compiled
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+def actors(count: int) -> Actors:
+    """The first `count` CPU devices."""
+    return Actors(tuple(jax.devices("cpu")[:count]))
+
+
+def random_batch(
+    seed: int,
+    *,
+    segments: int = 4,
+    length: int = 3,
+    envs: int = 4,
+    obs_size: int = 3,
+    action_size: int = 2,
+    num_segments: int | None = None,
+    end: float = 0.15,
+    broken: float = 0.05,
+    padding: float = 0.0,
+) -> Batch:
+    """Experience of `envs` environments, as they produce it, in NumPy; `padding` stands where there is no data."""
+    rng = np.random.default_rng(seed)
+    shape = (segments, length, envs)
+    flat = (segments * length, envs)
+    invalid = rng.random(flat) < broken
+    terminated = (rng.random(flat) < end) & ~invalid
+    truncated = ((rng.random(flat) < end) & ~terminated) | invalid
+    done = terminated | truncated
+    reward = np.where(invalid, 0, rng.normal(size=flat)).astype(np.float32)
+    elapsed = np.zeros(flat, np.int32)
+    episode_return = np.full(flat, np.nan, np.float32)
+    now, total = rng.integers(0, 50, envs), np.zeros(envs)
+    for t in range(flat[0]):
+        elapsed[t] = now
+        total += reward[t]
+        episode_return[t] = np.where(done[t] & ~invalid[t], total, np.nan)
+        now, total = np.where(done[t], 0, now + 1), np.where(done[t], 0, total)
+    obs = rng.normal(size=(*flat, obs_size)).astype(np.float32)
+    following = np.concatenate([obs[1:], rng.normal(size=(1, envs, obs_size)).astype(np.float32)])
+    elsewhere = rng.normal(size=obs.shape).astype(np.float32)
+    steps = Steps(
+        obs=obs,
+        action=rng.normal(size=(*flat, action_size)).astype(np.float32),
+        reward=reward,
+        terminated=terminated,
+        truncated=truncated,
+        invalid=invalid,
+        final_obs=np.where(done[..., None], np.where(invalid[..., None], obs, elsewhere), following),
+        elapsed=elapsed,
+        episode_return=episode_return,
+    )
+    steps = jax.tree.map(lambda leaf: leaf.reshape(shape + leaf.shape[2:]), steps)
+    num = segments if num_segments is None else num_segments
+    return pad(Batch(steps, np.int32(num)), padding)
+
+
+def pad(batch: Batch, value: float) -> Batch:
+    """Writes `value` into the numbers of the segments that hold no data; unless it is 0, flags are up there."""
+
+    def fill(leaf: np.ndarray) -> np.ndarray:
+        leaf = leaf.copy()
+        leaf[batch.num_segments :] = value if leaf.dtype.kind == "f" else value != 0
+        return leaf
+
+    return Batch(jax.tree.map(fill, batch.steps), batch.num_segments)
+
+
+def deal(leaf: np.ndarray, count: int) -> np.ndarray:
+    """[segment, time, env, ...] -> [actor, segment, time, env of the actor, ...]."""
+    split = leaf.reshape(*leaf.shape[:2], count, leaf.shape[2] // count, *leaf.shape[3:])
+    return np.ascontiguousarray(np.moveaxis(split, 2, 0))
+
+
+def deal_batch(batch: Batch, count: int) -> Batch:
+    """Each actor's part of a batch."""
+    steps = jax.tree.map(lambda leaf: deal(leaf, count), batch.steps)
+    return Batch(steps, np.full(count, batch.num_segments, np.int32))
+
+
+def undeal(leaf: jax.Array) -> np.ndarray:
+    """Undoes `deal`."""
+    leaf = np.moveaxis(np.asarray(leaf), 0, 2)
+    return leaf.reshape(*leaf.shape[:2], -1, *leaf.shape[4:])
+
+
+def spread(tree: object, count: int) -> object:
+    """The same value for every actor, in NumPy."""
+    return jax.tree.map(lambda leaf: np.stack([np.asarray(leaf)] * count), tree)
+
+
+def first(tree: object) -> object:
+    """The first actor's value, in NumPy."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[0], tree)

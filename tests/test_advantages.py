@@ -1,0 +1,201 @@
+"""From a batch to advantages and targets, against plain Python loops in float64."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import actors, counted_compilations, deal_batch, first, pad, random_batch, spread, undeal
+
+from jaxtrpo.algorithms.advantages import estimate_advantages
+from jaxtrpo.critics.critic import Critic
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.types import Batch
+
+DISCOUNT, LAMBDA = 0.9, 0.8
+MOMENTS = Moments(np.float32(10), np.float32([0.3, -0.2, 0.0]), np.float32([4.0, 0.25, 1.0]))
+STATE = np.float32([0.5, -1.0, 2.0, 0.01, 0.3])  # of a critic whose value is easily written down
+
+
+def known_value(obs, elapsed):
+    """The value of raw observations, in float64."""
+    normalised = (obs.astype(np.float64) - MOMENTS.mean) / np.sqrt(MOMENTS.variance)
+    return np.clip(normalised, -10, 10) @ STATE[:3] + STATE[3] * elapsed + STATE[4]
+
+
+KNOWN_CRITIC = Critic(
+    init=lambda key: jnp.asarray(STATE),
+    value=lambda state, obs, elapsed: obs @ state[:3] + state[3] * elapsed + state[4],
+    fit=lambda state, targets, key: state,
+)
+
+
+@functools.cache
+def mapped(count=1, discount=DISCOUNT, gae_lambda=LAMBDA):
+    def estimate(state, moments, batch):
+        return estimate_advantages(KNOWN_CRITIC, state, moments, batch, discount=discount, gae_lambda=gae_lambda)
+
+    return actors(count).map(estimate)
+
+
+def estimate(batch: Batch, count: int = 1, **options):
+    """Of the whole batch, whoever did it."""
+    found = mapped(count, **options)(spread(STATE, count), spread(MOMENTS, count), deal_batch(batch, count))
+    targets = found.targets._replace(
+        **{name: undeal(getattr(found.targets, name)) for name in ("obs", "elapsed", "value", "weight")}
+    )
+    return found._replace(
+        advantage=undeal(found.advantage), targets=targets, explained_variance=first(found.explained_variance)
+    )
+
+
+def plain(batch: Batch, discount=DISCOUNT, gae_lambda=LAMBDA):
+    """Raw advantages, values and weights by loops over the future; zero where there is no data."""
+    steps, num = batch.steps, int(batch.num_segments)
+    shape = steps.reward.shape
+    time = num * shape[1]
+    flat = jax.tree.map(lambda leaf: leaf[:num].reshape(time, *leaf.shape[2:]), steps)
+    value = known_value(flat.obs, flat.elapsed)
+    advantage = np.zeros((shape[0] * shape[1], shape[2]))
+    for env in range(shape[2]):
+        for start in range(time):
+            factor = 1.0
+            for t in range(start, time):
+                if flat.invalid[t, env]:
+                    break
+                if flat.terminated[t, env]:
+                    following = 0.0
+                elif flat.truncated[t, env] or t == time - 1:
+                    following = known_value(flat.final_obs[t, env], flat.elapsed[t, env] + 1)
+                else:
+                    following = value[t + 1, env]
+                advantage[start, env] += factor * (flat.reward[t, env] + discount * following - value[t, env])
+                if flat.terminated[t, env] or flat.truncated[t, env]:
+                    break
+                factor *= discount * gae_lambda
+    weight = np.zeros(shape)
+    weight[:num] = ~steps.invalid[:num]
+    padded = np.zeros(shape)
+    padded[:num] = value.reshape(num, *shape[1:])
+    return advantage.reshape(shape), padded, weight
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 2**31),
+    end=st.sampled_from([0.0, 0.1, 0.5]),
+    broken=st.sampled_from([0.0, 0.1]),
+    num_segments=st.integers(1, 4),
+)
+def test_advantages_targets_and_weights_are_those_of_a_plain_loop(count, seed, end, broken, num_segments):
+    batch = random_batch(seed, end=end, broken=broken, num_segments=num_segments, padding=np.nan)
+    found = estimate(batch, count)
+    advantage, value, weight = plain(batch)
+    counts = weight > 0
+    np.testing.assert_array_equal(found.targets.weight, weight)
+    np.testing.assert_allclose(found.targets.value[counts], (advantage + value)[counts], rtol=1e-4, atol=1e-4)
+    standardised = (advantage - advantage[counts].mean()) / advantage[counts].std()
+    np.testing.assert_allclose(found.advantage[counts], standardised[counts], rtol=1e-3, atol=1e-3)
+    assert np.all(found.advantage[~counts] == 0)
+    np.testing.assert_allclose(
+        found.explained_variance, 1 - advantage[counts].var() / (advantage + value)[counts].var(), rtol=1e-3, atol=1e-3
+    )
+    filled = slice(0, num_segments)
+    np.testing.assert_array_equal(found.targets.elapsed[filled], batch.steps.elapsed[filled])
+    normalised = (batch.steps.obs[filled] - MOMENTS.mean) / np.sqrt(MOMENTS.variance)
+    np.testing.assert_allclose(found.targets.obs[filled], np.clip(normalised, -10, 10), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_advantages_have_mean_zero_and_variance_one_over_all_actors(count):
+    found = estimate(random_batch(1, broken=0.2, num_segments=3, padding=5.0), count)
+    counted = found.advantage[found.targets.weight > 0].astype(np.float64)
+    np.testing.assert_allclose([counted.mean(), counted.std()], [0, 1], atol=1e-5)
+
+
+def test_targets_do_not_depend_on_who_collected():
+    batch = random_batch(2, num_segments=3)
+    one, two = estimate(batch, 1), estimate(batch, 2)
+    np.testing.assert_allclose(two.advantage, one.advantage, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(two.targets.value, one.targets.value, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(two.explained_variance, one.explained_variance, rtol=1e-5)
+
+
+def quiet(**changes) -> Batch:
+    """Two segments of three steps of four environments in which nothing ends, but for the changes in environment 1."""
+    batch = random_batch(3, segments=4, num_segments=2, end=0.0, broken=0.0)
+    for name, (where, value) in changes.items():
+        getattr(batch.steps, name)[(*where, 1)] = value
+    return batch
+
+
+def test_truncated_step_bootstraps_from_the_observation_that_the_reset_hid():
+    """With lambda 1 the target is the discounted return, so that it can be read off."""
+    at = (0, 1)
+    batch = quiet(truncated=(at, True), final_obs=(at, [5.0, -1.0, 2.0]))
+    target = estimate(batch, gae_lambda=1.0).targets.value[..., 1]
+    steps = batch.steps
+    after = known_value(np.float32([5.0, -1.0, 2.0]), steps.elapsed[0, 1, 1] + 1)
+    np.testing.assert_allclose(target[0, 1], steps.reward[0, 1, 1] + DISCOUNT * after, rtol=1e-5)
+    np.testing.assert_allclose(target[0, 0], steps.reward[0, 0, 1] + DISCOUNT * target[0, 1], rtol=1e-5)
+
+
+def test_terminated_step_bootstraps_from_nothing():
+    at = (0, 1)
+    batch = quiet(terminated=(at, True), final_obs=(at, [5.0, -1.0, 2.0]))
+    target = estimate(batch, gae_lambda=1.0).targets.value[..., 1]
+    np.testing.assert_allclose(target[0, 1], batch.steps.reward[0, 1, 1], rtol=1e-4, atol=1e-6)
+
+
+def test_last_step_of_the_batch_bootstraps_from_what_it_led_to():
+    """Also where it is not the last of the buffer; and a step that terminated there still bootstraps from nothing."""
+    last = (1, 2)
+    batch = quiet(final_obs=(last, [5.0, -1.0, 2.0]))
+    after = known_value(np.float32([5.0, -1.0, 2.0]), batch.steps.elapsed[1, 2, 1] + 1)
+    reward = batch.steps.reward[1, 2, 1]
+    target = estimate(batch, gae_lambda=1.0).targets.value
+    np.testing.assert_allclose(target[1, 2, 1], reward + DISCOUNT * after, rtol=1e-5)
+    batch = quiet(final_obs=(last, [5.0, -1.0, 2.0]), terminated=(last, True))
+    target = estimate(batch, gae_lambda=1.0).targets.value
+    np.testing.assert_allclose(target[1, 2, 1], reward, rtol=1e-4, atol=1e-6)
+
+
+def test_final_observations_of_ordinary_steps_are_not_read():
+    batch = quiet(truncated=((0, 1), True))
+    other = quiet(truncated=((0, 1), True))
+    ordinary = ~other.steps.truncated
+    ordinary[1, 2] = False
+    other.steps.final_obs[ordinary] = 1e6
+    np.testing.assert_array_equal(estimate(other).advantage, estimate(batch).advantage)
+
+
+def test_what_stands_in_the_padding_does_not_matter():
+    batch = random_batch(4, num_segments=2)
+    expected = estimate(batch)
+    for garbage in (np.nan, 1e20):
+        found = estimate(pad(batch, garbage))
+        np.testing.assert_array_equal(found.advantage, expected.advantage)
+        np.testing.assert_array_equal(found.targets.value, expected.targets.value)
+        np.testing.assert_array_equal(found.targets.weight, expected.targets.weight)
+        np.testing.assert_array_equal(found.explained_variance, expected.explained_variance)
+
+
+def test_number_of_segments_is_data():
+    estimate(random_batch(5))
+    with counted_compilations() as compiled:
+        for num_segments in (1, 2, 3):
+            estimate(random_batch(6, num_segments=num_segments))
+    assert not compiled
+
+
+def test_batch_with_one_step_that_counts_has_advantage_zero():
+    batch = random_batch(7, num_segments=1, broken=1.0)
+    batch.steps.invalid[0, 1, 2] = False
+    found = estimate(batch)
+    np.testing.assert_array_equal(found.advantage, np.zeros_like(found.advantage))

@@ -1,0 +1,279 @@
+"""The command, and what importing the package gives."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_runs import make_policy
+
+import jaxtrpo
+from jaxtrpo import cli, config
+from jaxtrpo.config import Config
+from jaxtrpo.runs.directory import METRICS_FILE
+from jaxtrpo.runs.policy_file import save_policy
+
+# A value of every setting that is not its default, as words and as what they mean.
+SETTINGS = {
+    "total_steps": ("5000", 5000),
+    "seed": ("3", 3),
+    "actors": ("1", 1),
+    "num_envs": ("8", 8),
+    "segment_length": ("4", 4),
+    "steps_per_update": ("512", 512),
+    "max_steps_per_update": ("4096", 4096),
+    "max_kl": ("0.02", 0.02),
+    "discount": ("0.9", 0.9),
+    "advantages": ("monte_carlo", "monte_carlo"),
+    "gae_lambda": ("0.5", 0.5),
+    "critic": ("linear", "linear"),
+    "critic_hidden": ("3 4 5", (3, 4, 5)),
+    "critic_epochs": ("2", 2),
+    "critic_minibatch_size": ("32", 32),
+    "critic_learning_rate": ("1e-4", 1e-4),
+    "policy_hidden": ("7", (7,)),
+    "initial_log_std": ("-1", -1.0),
+    "fisher_samples": ("100", 100),
+    "cg_iterations": ("5", 5),
+    "cg_damping": ("0.2", 0.2),
+    "line_search_shrink": ("0.7", 0.7),
+    "line_search_steps": ("6", 6),
+    "normalize_observations": (None, False),
+    "normalize_returns": (None, False),
+    "eval_every": ("10000", 10000),
+    "eval_episodes": ("3", 3),
+}
+
+
+def flag(name):
+    return "--" + name.replace("_", "-")
+
+
+def run(*arguments):
+    """A command line in a Python of its own, in which it is an error to start JAX."""
+    program = (
+        f"import sys; from jaxtrpo.cli import main; code = main({list(arguments)!r}); assert 'jax' not in sys.modules; "
+        "sys.exit(code)"
+    )
+    return subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+
+
+# ---- reading the command line
+
+
+def test_every_setting_is_tried_here():
+    assert list(SETTINGS) == [field.name for field in dataclasses.fields(Config)]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_flag_sets_the_setting_of_its_name_and_no_other(name):
+    words, value = SETTINGS[name]
+    given = [flag("no_" + name)] if words is None else [flag(name), *words.split()]
+    command = cli.parse(["train", "X", *given])
+    assert command == cli.Train("X", Config(**{name: value}))
+    assert getattr(command.config, name) != getattr(Config(), name)
+
+
+def test_other_flags():
+    assert cli.parse(["train", "X"]) == cli.Train("X")
+    command = cli.parse("train brax:ant --out there --overwrite --quiet --backend spring".split())
+    assert (str(command.out), command.overwrite, command.quiet, command.backend) == ("there", True, True, "spring")
+    command = cli.parse("evaluate there --episodes 3 --seed 4 --env X --backend mjx".split())
+    assert (str(command.directory), command.episodes, command.seed, command.env) == ("there", 3, 4, "X")
+
+
+def test_help_tells_every_setting_with_its_default_and_docstring(capsys):
+    with pytest.raises(SystemExit) as exit:
+        cli.main(["train", "--help"])
+    assert exit.value.code == 0
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().out).split())
+    body = ast.parse(inspect.getsource(config.Config)).body[0].body
+    told = 0
+    for field, text in zip(body, body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign):
+            default = getattr(Config(), field.target.id)
+            default = " ".join(map(str, default)) if isinstance(default, tuple) else default
+            what = flag(field.target.id)
+            assert re.search(rf"{what}\b[^()]* {re.escape(text.value.value)} \(default: {default}\)", shown), what
+            told += 1
+    assert told == len(SETTINGS)
+
+
+@pytest.mark.parametrize("words", ["", "trian X", "train", "train X --total-stps 3", "train X --max-kl a", "evaluate"])
+def test_wrong_words_are_reported_on_standard_error(words, capsys):
+    with pytest.raises(SystemExit) as exit:
+        cli.main(words.split())
+    output = capsys.readouterr()
+    assert exit.value.code == cli.INPUT_ERROR and output.err and not output.out
+
+
+def test_version():
+    done = run("--version")
+    assert (done.returncode, done.stdout) == (0, f"jaxtrpo {jaxtrpo.__version__}\n")
+
+
+# ---- errors
+
+
+def test_bad_setting_is_one_line_long_before_jax_starts():
+    done = run("train", "HalfCheetah-v5", "--max-kl", "-1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "jaxtrpo: error: max_kl=-1.0 must be positive\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("train X --steps-per-update 0", "steps_per_update=0"),
+        ("train X --num-envs 3 --actors 2", "num_envs=3"),
+        ("train X --steps-per-update 16", "steps_per_update=16"),
+        ("train X --actors 1000", "actors=1000"),
+        ("train Halfcheetah", "HalfCheetah-v5"),
+        ("train Hopper-v5 --backend spring", "backend"),
+        ("train X --out HELD", "--overwrite"),
+        ("train X --out HELD/metrics.csv", "not a directory"),
+        ("evaluate MISSING", "MISSING"),
+        ("evaluate .", "policy.msgpack"),
+        ("evaluate POLICY --env Nothing-v0", "Nothing-v0"),
+        ("evaluate POLICY --env HalfCheetah-v5", "HalfCheetah-v5 has 17 and 6"),
+        ("evaluate POLICY --env InvertedPendulum-v5 --episodes 0", "episodes=0"),
+    ],
+)
+def test_what_a_person_can_correct_is_one_line_and_changes_nothing(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "HELD").mkdir()
+    (tmp_path / "HELD" / METRICS_FILE).write_text("precious")
+    (tmp_path / "POLICY").mkdir()
+    save_policy("POLICY", make_policy(action_size=1))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    out = [] if "--out" in words or "evaluate" in words else ["--out", "new"]
+    assert cli.main([*words.split(), *out]) == cli.INPUT_ERROR
+    error = capsys.readouterr().err
+    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "new").exists()
+
+
+# ---- running, with a training run that is made up
+
+
+def metrics(steps):
+    return {
+        "env_steps": np.array([10, steps]),
+        "return_100": np.array([np.nan, 123.456]),
+        "wall_seconds": np.array([1.0, 2.0]),
+    }
+
+
+@pytest.fixture
+def training(monkeypatch):
+    """Replaces training; a test says what `run` does and sees what it was asked for."""
+
+    class Training:
+        asked: dict = {}
+        progress: bool | None = None
+
+        def does(self):
+            raise NotImplementedError
+
+    made_up = Training()
+
+    class Run:
+        def run(self, *, progress):
+            made_up.progress = progress
+            return made_up.does()
+
+    def prepare(env, **arguments):
+        made_up.asked = {"env": env, **arguments}
+        return Run()
+
+    monkeypatch.setattr(importlib.import_module("jaxtrpo.train"), "prepare", prepare)
+    return made_up
+
+
+@dataclasses.dataclass
+class Result:
+    metrics: dict
+
+
+def test_training_is_asked_for_every_setting_and_summed_up_in_a_line(training, capsys):
+    training.does = lambda: Result(metrics(2_000_000))
+    words = [
+        w
+        for name, (v, _) in SETTINGS.items()
+        for w in ([flag("no_" + name)] if v is None else [flag(name), *v.split()])
+    ]
+    assert cli.main(["train", "X", "--out", "there", *words]) == 0
+    output = capsys.readouterr()
+    assert output.out == "return_100 123.5, 2,000,000 environment steps, 2.0 seconds, saved in there\n"
+    asked = {name: training.asked[name] for name in SETTINGS}
+    assert asked == {name: value for name, (_, value) in SETTINGS.items()}
+    assert (training.asked["env"], str(training.asked["out"]), training.asked["overwrite"]) == ("X", "there", False)
+    assert training.progress is True
+
+
+def test_quiet_shows_no_progress_and_unsaved_is_said(training, capsys):
+    training.does = lambda: Result(metrics(2_000_000))
+    assert cli.main(["train", "X", "--quiet"]) == 0
+    assert training.progress is False and training.asked["out"] is None
+    assert "not saved" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [ValueError("inside"), TypeError("inside"), OSError("inside")])
+def test_error_inside_training_keeps_its_traceback(training, error):
+    def fail():
+        raise error
+
+    training.does = fail
+    with pytest.raises(type(error), match="inside"):
+        cli.main(["train", "X"])
+
+
+def test_interrupt_has_no_traceback_and_its_own_exit_code(training, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    training.does = interrupted
+    assert cli.main(["train", "X"]) == cli.INTERRUPTED
+    assert capsys.readouterr().err == "interrupted\n"
+    training.does = lambda: Result({})
+    assert cli.main(["train", "X"]) == cli.INTERRUPTED
+    training.does = lambda: Result(metrics(500))
+    assert cli.main(["train", "X"]) == cli.INTERRUPTED
+    assert "500 environment steps" in capsys.readouterr().out
+
+
+# ---- the package
+
+IMPORTS = {
+    "package": "import jaxtrpo as j; assert 'jax' not in sys.modules; f, g = j.train, j.evaluate",
+    "names": "from jaxtrpo import train as f, evaluate as g",
+    "submodules first": "import jaxtrpo.train, jaxtrpo.evaluate; f, g = jaxtrpo.train, jaxtrpo.evaluate",
+    "from submodules": "from jaxtrpo.train import prepare; from jaxtrpo import train as f, evaluate as g",
+    "as names": "import jaxtrpo.train as f, jaxtrpo.evaluate as g",
+}
+
+
+@pytest.mark.parametrize("how", IMPORTS)
+def test_train_and_evaluate_are_functions_however_they_are_imported(how):
+    program = (
+        f"import sys, pickle, types; {IMPORTS[how]}\n"
+        "for x, name in (f, 'train'), (g, 'evaluate'):\n"
+        "    assert isinstance(x, types.FunctionType) and x.__module__ == 'jaxtrpo.' + name, x\n"
+        "    assert pickle.loads(pickle.dumps(x)) is x and x is getattr(sys.modules['jaxtrpo'], name)\n"
+        "    assert isinstance(sys.modules['jaxtrpo.' + name], types.ModuleType)\n"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_exports_exist_and_nothing_else_is_promised():
+    assert dir(jaxtrpo) == sorted(jaxtrpo.__all__)
+    assert all(getattr(jaxtrpo, name) is not None for name in jaxtrpo.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        jaxtrpo.trian  # noqa: B018

@@ -1,0 +1,216 @@
+"""Critics: ridge regression against least squares in NumPy, the network against what it is made of."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import actors, counted_compilations, deal, first, spread
+
+from jaxtrpo.critics.critic import Targets
+from jaxtrpo.critics.linear import linear_critic
+from jaxtrpo.critics.mlp import mlp_critic
+
+SEGMENTS, LENGTH, ENVS, OBS = 4, 8, 4, 3
+ROWS = LENGTH * ENVS  # in a segment
+LINEAR, MLP = "linear", "mlp"
+
+
+def target_function(obs: np.ndarray) -> np.ndarray:
+    return 50 + 20 * (np.sin(2 * obs[..., 0]) + obs[..., 1])
+
+
+def make_targets(seed: int, num_segments: int = SEGMENTS, *, garbage: float | None = None) -> Targets:
+    """Normal observations, values that depend on them, rows without weight, which may be given garbage."""
+    rng = np.random.default_rng(seed)
+    shape = (SEGMENTS, LENGTH, ENVS)
+    weight = (rng.random(shape) < 0.9).astype(np.float32)
+    weight[num_segments:] = 0
+    obs = rng.normal(size=(*shape, OBS)).astype(np.float32)
+    value = target_function(obs).astype(np.float32)
+    elapsed = rng.integers(0, 1000, shape).astype(np.int32)
+    if garbage is not None:
+        obs[weight == 0] = garbage
+        value[weight == 0] = -1e3 * garbage
+        elapsed[weight == 0] = 10**6
+    return Targets(obs, elapsed, value, weight, np.int32(num_segments))
+
+
+def dealt(targets: Targets, count: int) -> Targets:
+    return Targets(*(deal(leaf, count) for leaf in targets[:-1]), np.full(count, targets.num_segments, np.int32))
+
+
+@functools.cache
+def make(kind: str, count: int = 1, **options):
+    """A critic's first state, its fit by actors, and its value."""
+    critic = linear_critic(OBS, **options) if kind == LINEAR else mlp_critic(OBS, **{"hidden": (16,), **options})
+    state = jax.device_get(jax.jit(critic.init)(jax.random.PRNGKey(0)))
+    mapped = actors(count).map(critic.fit)
+
+    def fit(state, targets, key=0):
+        found = mapped(spread(state, count), dealt(targets, count), spread(jax.random.PRNGKey(key), count))
+        for leaf in jax.tree.leaves(found):
+            np.testing.assert_array_equal(leaf[0], leaf[-1], err_msg="actors disagree")
+        return first(found)
+
+    return state, fit, jax.jit(critic.value)
+
+
+def plain_features(obs, elapsed):
+    time = elapsed.astype(np.float64)[..., None] / 100
+    return np.concatenate([obs, obs.astype(np.float64) ** 2, time, time**2, np.ones_like(time)], axis=-1)
+
+
+def plain_ridge(targets: Targets, ridge: float) -> np.ndarray:
+    """Coefficients by least squares with extra rows instead of the normal equations."""
+    counts = targets.weight > 0
+    x, y = plain_features(targets.obs[counts], targets.elapsed[counts]), targets.value[counts].astype(np.float64)
+    rows = np.concatenate([x / np.sqrt(len(y)), np.sqrt(ridge) * np.eye(x.shape[1])])
+    return np.linalg.lstsq(rows, np.concatenate([y / np.sqrt(len(y)), np.zeros(x.shape[1])]), rcond=None)[0]
+
+
+@pytest.mark.parametrize("num_segments", [1, 3, 4])
+@pytest.mark.parametrize("ridge", [1e-4, 0.1])
+def test_linear_critic_is_ridge_regression(num_segments, ridge):
+    targets = make_targets(num_segments, num_segments, garbage=100.0)
+    start, fit, value = make(LINEAR, ridge=ridge)
+    state = fit(start, targets)
+    other = make_targets(99)
+    expected = plain_features(other.obs, other.elapsed) @ plain_ridge(targets, ridge)
+    np.testing.assert_allclose(value(state, other.obs, other.elapsed), expected, rtol=2e-3, atol=2e-2)
+
+
+def test_linear_critic_forgets_the_fit_before():
+    start, fit, _ = make(LINEAR)
+    targets = make_targets(0)
+    np.testing.assert_array_equal(fit(fit(start, make_targets(1)), targets), fit(start, targets))
+
+
+def test_linear_critic_finds_coefficients_that_are_there():
+    coefficients = np.array([1.0, -2.0, 0.5, 0.3, 0.0, -1.0, 4.0, -0.5, 7.0])
+    targets = make_targets(2)
+    value = (plain_features(targets.obs, targets.elapsed) @ coefficients).astype(np.float32)
+    start, fit, _ = make(LINEAR, ridge=1e-7)
+    np.testing.assert_allclose(fit(start, targets._replace(value=value)), coefficients, atol=0.02)
+
+
+def test_mlp_critic_learns_a_function():
+    """Explained variance on observations that it has not seen."""
+    state, fit, value = make(MLP, epochs=20, minibatch_size=16, learning_rate=5e-3)
+    for seed in range(10):
+        state = fit(state, make_targets(seed), seed)
+    unseen = make_targets(99)
+    error = value(state, unseen.obs, unseen.elapsed) - unseen.value
+    assert 1 - np.var(error) / np.var(unseen.value) > 0.95
+    assert abs(np.mean(error)) < 3
+
+
+def test_new_moments_of_returns_leave_predictions_as_they_were():
+    """With no epoch of fitting, a fit only changes moments and rescales the last layer."""
+    state, fit, value = make(MLP, epochs=0)
+    probe = make_targets(99)
+    before = value(state, probe.obs, probe.elapsed)
+    seen = []
+    for seed, scale in ((1, 1.0), (2, 30.0), (3, 0.01)):
+        targets = make_targets(seed, num_segments=2)
+        targets = targets._replace(value=scale * targets.value)
+        seen.append(targets.value[targets.weight > 0])
+        state = fit(state, targets)
+        after = value(state, probe.obs, probe.elapsed)
+        np.testing.assert_allclose(after, before, rtol=1e-3, atol=2e-6 * np.max(np.abs(np.concatenate(seen))))
+        everything = np.concatenate(seen).astype(np.float64)
+        assert state.returns.count == len(everything)
+        np.testing.assert_allclose(state.returns.mean, everything.mean(), rtol=1e-5)
+        np.testing.assert_allclose(state.returns.variance, everything.var(), rtol=1e-4)
+
+
+def test_moments_of_returns_are_not_touched_where_not_asked_for():
+    start, fit, _ = make(MLP, epochs=1, normalize_returns=False)
+    state = fit(start, make_targets(0))
+    jax.tree.map(np.testing.assert_array_equal, state.returns, start.returns)
+
+
+@pytest.mark.parametrize("normalize_returns", [True, False])
+def test_one_minibatch_of_everything_is_one_step_of_adam(normalize_returns):
+    """The first is learning rate x gradient / |gradient|, of the mean squared error over the rows that count."""
+    targets = make_targets(5)
+    options = {"epochs": 1, "minibatch_size": SEGMENTS * ROWS, "learning_rate": 1e-3}
+    start, fit, _ = make(MLP, normalize_returns=normalize_returns, **options)
+    state = fit(start, targets)
+    counts = targets.weight > 0
+    obs, value = targets.obs[counts], targets.value[counts]
+    mean, std = (value.mean(), value.std()) if normalize_returns else (0.0, 1.0)
+    layers = jax.tree.map(np.asarray, start.params["params"])
+    layers["last"] = {"kernel": layers["last"]["kernel"] / std, "bias": (layers["last"]["bias"] - mean) / std}
+
+    @jax.jit
+    @jax.grad
+    def gradient(layers):
+        hidden = jnp.tanh(obs @ layers["Dense_0"]["kernel"] + layers["Dense_0"]["bias"])
+        prediction = (hidden @ layers["last"]["kernel"] + layers["last"]["bias"])[:, 0]
+        return jnp.mean((prediction - (value - mean) / std) ** 2)
+
+    def compare(new, old, slope):
+        clear = np.abs(slope) > 1e-4
+        assert np.mean(clear) > 0.9
+        np.testing.assert_allclose((new - old)[clear], -1e-3 * np.sign(slope)[clear], rtol=1e-2)
+
+    jax.tree.map(compare, state.params["params"], layers, jax.device_get(gradient(layers)))
+
+
+@pytest.mark.parametrize("kind", [LINEAR, MLP])
+@pytest.mark.parametrize("num_segments", [1, 3])
+def test_rows_that_do_not_count_do_not_matter(kind, num_segments):
+    """Broken steps and padding; for the network also where a minibatch is larger than the batch."""
+    options = {"epochs": 3, "minibatch_size": 2 * ROWS} if kind == MLP else {}
+    start, fit, _ = make(kind, **options)
+    expected = fit(start, make_targets(7, num_segments))
+    assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(expected))
+    for garbage in (10.0, -300.0):
+        found = fit(start, make_targets(7, num_segments, garbage=garbage))
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("kind", [LINEAR, MLP])
+def test_two_actors_fit_what_one_does(kind):
+    options = {"epochs": 3, "minibatch_size": 2 * ROWS} if kind == MLP else {}
+    targets, probe = make_targets(8, 3), make_targets(99)
+    values = []
+    for count in (1, 2):
+        start, fit, value = make(kind, count, **options)
+        values.append(value(fit(start, targets), probe.obs, probe.elapsed))
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("kind", [LINEAR, MLP])
+def test_number_of_segments_is_data(kind):
+    options = {"epochs": 3, "minibatch_size": 2 * ROWS} if kind == MLP else {}
+    start, fit, _ = make(kind, **options)
+    fit(start, make_targets(0))
+    with counted_compilations() as compiled:
+        for num_segments in (1, 2, 3):
+            fit(start, make_targets(0, num_segments))
+    assert not compiled
+
+
+def test_order_of_minibatches_depends_on_the_key():
+    start, fit, value = make(MLP, epochs=3, minibatch_size=2 * ROWS)
+    targets = make_targets(9)
+    same, again, other = (value(fit(start, targets, key), targets.obs, targets.elapsed) for key in (1, 1, 2))
+    np.testing.assert_array_equal(same, again)
+    assert np.any(other != same)
+
+
+def test_prediction_ignores_time_in_the_network_and_uses_it_in_the_regression():
+    obs = np.zeros((2, OBS), np.float32)
+    elapsed = np.int32([0, 500])
+    start, fit, value = make(LINEAR)
+    targets = make_targets(3)
+    late = value(fit(start, targets._replace(value=targets.elapsed.astype(np.float32))), obs, elapsed)
+    np.testing.assert_allclose(late, [0, 500], atol=1)
+    start, _, value = make(MLP, epochs=0)
+    same = value(start, obs, elapsed)
+    assert same[0] == same[1]

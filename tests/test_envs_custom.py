@@ -1,0 +1,136 @@
+"""An environment of one's own: MJCF text and three functions. The README shows what stands between the marks."""
+
+# [example
+import jax
+import jax.numpy as jnp
+
+from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
+from jaxtrpo.envs.mujoco.task import Task
+
+PENDULUM = """
+<mujoco>
+  <option timestep="0.01"/>
+  <worldbody>
+    <body>
+      <joint name="hinge" axis="0 1 0" damping="0.05"/>
+      <geom type="capsule" fromto="0 0 0  0 0 -0.5" size="0.04" mass="1"/>
+    </body>
+  </worldbody>
+  <actuator>
+    <motor joint="hinge" ctrlrange="-1 1"/>
+  </actuator>
+</mujoco>
+"""
+
+
+def initial_state(key, model):  # hanging down, nearly at rest
+    return 0.1 * jax.random.normal(key, (1,)), jnp.zeros(1)
+
+
+def observation(model, data):
+    return jnp.concatenate([jnp.cos(data.qpos), jnp.sin(data.qpos), data.qvel])
+
+
+def reward(model, data, action):  # 1 upright, -1 hanging down
+    return -jnp.cos(data.qpos[0]) - 0.01 * action[0] ** 2
+
+
+swing_up = Task(
+    name="PendulumSwingUp",
+    xml=PENDULUM,
+    frame_skip=2,
+    episode_length=250,
+    initial_state=initial_state,
+    observation=observation,
+    reward=reward,
+)
+env = MujocoEnvironment(swing_up)
+# example]
+
+import functools  # noqa: E402
+
+import mujoco  # noqa: E402
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+
+jit = functools.partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
+)  # compiles in a quarter of the time
+
+
+def test_the_sizes_come_from_the_model_and_the_functions():
+    assert (env.name, env.observation_size, env.action_size, env.episode_length) == ("PendulumSwingUp", 3, 1, 250)
+    assert (env.action_low, env.action_high) == (-1, 1)
+
+
+def test_it_moves_as_plain_mujoco_does():
+    num = 3
+    data = [mujoco.MjData(mujoco.MjModel.from_xml_string(PENDULUM)) for _ in range(num)]
+    state = jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), num)
+    for d, obs in zip(data, np.asarray(state.obs), strict=True):
+        d.qpos[0] = np.arctan2(obs[1], obs[0])
+    step = jit(env.step)
+    for action in np.random.default_rng(0).uniform(-1, 1, (60, num, 1)).astype(np.float32):
+        state = step(state, action)
+        for d, a in zip(data, action, strict=True):
+            d.ctrl[:] = a
+            mujoco.mj_step(d.model, d, swing_up.frame_skip)
+        angle, speed = (np.array([getattr(d, name)[0] for d in data]) for name in ("qpos", "qvel"))
+        np.testing.assert_allclose(state.obs, np.stack([np.cos(angle), np.sin(angle), speed], 1), atol=1e-5)
+        np.testing.assert_allclose(state.reward, -np.cos(angle) - 0.01 * action[:, 0] ** 2, atol=1e-5)
+    assert np.ptp(angle) > 0.05  # they moved, and differently
+
+
+def test_an_episode_lasts_its_length():
+    short = MujocoEnvironment(swing_up._replace(episode_length=4))
+    step, state = jit(short.step), jit(short.reset, static_argnums=1)(jax.random.PRNGKey(0), 2)
+    truncated = []
+    for _ in range(9):
+        state = step(state, jnp.zeros((2, 1)))
+        truncated.append(bool(state.truncated.all()))
+    assert truncated == [False, False, False, True] * 2 + [False]
+
+
+def test_an_actuator_without_limits_is_given_some():
+    unlimited = MujocoEnvironment(swing_up._replace(xml=PENDULUM.replace('ctrlrange="-1 1"', "")))
+    assert (unlimited.action_low, unlimited.action_high) == (-1, 1)
+
+
+def test_an_mjcf_file_is_as_good_as_its_text(tmp_path):
+    path = tmp_path / "pendulum.xml"
+    path.write_text(PENDULUM)
+    from_file = MujocoEnvironment(swing_up._replace(xml=str(path)))
+    qpos, qvel, mask = np.ones((2, 1), np.float32), np.zeros((2, 1), np.float32), np.ones(2, bool)
+    start = [e.physics.reset(e.physics.blank(2), mask, qpos, qvel)[0] for e in (env, from_file)]
+    moved = [e.physics.step(b, qvel)[0] for e, b in zip((env, from_file), start, strict=True)]
+    np.testing.assert_array_equal(*moved)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"xml": PENDULUM.replace("damping", "dampnig")}, "MJCF of the task is not valid.*dampnig"),
+        ({"xml": "<mujoco"}, "MJCF of the task is not valid"),
+        ({"xml": "nowhere/pendulum.xml"}, "no such MJCF file: nowhere/pendulum.xml"),
+        ({"fields": ("qpos", "qvle")}, "Task.fields: 'qvle' is not an MjData field of real numbers"),
+        ({"fields": ("qpos", "qvel", "contact")}, "Task.fields: 'contact'"),
+        ({"fields": ("qpos", "qvel", "efc_force")}, "Task.fields: .* 'efc_force'"),
+        ({"changes": ("xpos",)}, "Task.changes: 'xpos' is not in Task.fields"),
+        ({"frame_skip": 0}, "frame_skip and episode_length must be at least 1"),
+        ({"episode_length": 0}, "frame_skip and episode_length must be at least 1"),
+        ({"initial_state": lambda key, model: (jnp.zeros(2), jnp.zeros(1))}, r"qpos has shape \(2,\), expected \(1,\)"),
+        ({"reward": lambda model, data, action: data.qpos}, r"reward has shape \(1,\), expected \(\)"),
+        ({"terminated": lambda model, data: data.qvel > 1}, r"terminated has shape \(1,\), expected \(\)"),
+        ({"observation": lambda model, data: data.qvel[0]}, r"observation has shape \(\), expected"),
+    ],
+)
+def test_a_task_that_does_not_fit_its_model_is_refused_with_a_clear_sentence(changed, message):
+    with pytest.raises(ValueError, match=message):
+        MujocoEnvironment(swing_up._replace(**changed))
+
+
+def test_reading_a_field_that_was_not_asked_for_says_what_to_do():
+    curious = swing_up._replace(observation=lambda model, data: data.xpos.ravel())
+    with pytest.raises(AttributeError, match="does not ask for the MjData field 'xpos'.*Task.fields"):
+        MujocoEnvironment(curious)
+    MujocoEnvironment(curious._replace(fields=("qpos", "qvel", "xpos")))

@@ -1,0 +1,171 @@
+"""Conjugate gradient against dense solves, JAX's own solver and best points of Krylov spaces found by projection."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+
+from jaxtrpo.ops.cg import conjugate_gradient
+
+SIZE = 6
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    """The algorithm is under test here, not the rounding."""
+    with jax.enable_x64(True):
+        yield
+
+
+def problem(seed: int, log_condition: float = 1.0, size: int = SIZE) -> tuple[np.ndarray, np.ndarray]:
+    """A random symmetric positive definite matrix of a given condition number, and a right-hand side."""
+    rng = np.random.default_rng(seed)
+    rotation = np.linalg.qr(rng.normal(size=(size, size)))[0]
+    return (rotation * 10 ** np.linspace(0, log_condition, size)) @ rotation.T, rng.normal(size=size)
+
+
+@functools.partial(jax.jit, static_argnames=("max_iterations", "tolerance"))
+def solve(matrix, b, max_iterations=20 * SIZE, tolerance=1e-24):
+    return conjugate_gradient(lambda v: matrix @ v, b, max_iterations=max_iterations, tolerance=tolerance)
+
+
+@functools.partial(jax.jit, static_argnames="iterations")
+def solve_with_jax(matrix, b, iterations):
+    return jax.scipy.sparse.linalg.cg(matrix, b, tol=0.0, maxiter=iterations)[0]
+
+
+problems = st.builds(problem, seed=st.integers(0, 2**31), log_condition=st.floats(0, 4))
+
+
+@settings(deadline=None, max_examples=50)
+@given(problems)
+def test_solution_is_that_of_a_dense_solver(given_problem):
+    matrix, b = given_problem
+    x, info = solve(matrix, b)
+    np.testing.assert_allclose(x, np.linalg.solve(matrix, b), rtol=1e-7, atol=1e-7)
+    assert info.residual_norm <= 1e-12
+
+
+@settings(deadline=None, max_examples=20)
+@given(problems)
+def test_iterates_are_those_of_jax_scipy(given_problem):
+    matrix, b = given_problem
+    for k in (1, 2, 3):
+        x, info = solve(matrix, b, max_iterations=k, tolerance=0.0)
+        np.testing.assert_allclose(x, solve_with_jax(matrix, b, k), rtol=1e-9, atol=1e-12)
+        assert info.iterations == k
+
+
+@settings(deadline=None, max_examples=20)
+@given(problems)
+def test_early_stop_returns_the_best_point_of_the_krylov_space(given_problem):
+    matrix, b = given_problem
+    for k in (1, 2, 3):
+        krylov = np.stack([np.linalg.matrix_power(matrix, i) @ b for i in range(k)], axis=1)
+        basis = np.linalg.qr(krylov)[0]
+        best = basis @ np.linalg.solve(basis.T @ matrix @ basis, basis.T @ b)
+        x, _ = solve(matrix, b, max_iterations=k, tolerance=0.0)
+        np.testing.assert_allclose(x, best, rtol=1e-6, atol=1e-9)
+
+
+@settings(deadline=None, max_examples=20)
+@given(problems)
+def test_error_in_the_norm_of_the_matrix_falls_with_every_iteration(given_problem):
+    matrix, b = given_problem
+    exact = np.linalg.solve(matrix, b)
+    points = [np.zeros(SIZE)] + [solve(matrix, b, max_iterations=k, tolerance=0.0)[0] for k in range(1, SIZE + 1)]
+    errors = np.array([np.sqrt((x - exact) @ matrix @ (x - exact)) for x in map(np.asarray, points)])
+    assert np.all(np.diff(errors) <= 1e-9)
+    assert errors[1] < errors[0]
+
+
+@settings(deadline=None, max_examples=20)
+@given(problems)
+def test_reported_residual_is_that_of_the_returned_point(given_problem):
+    matrix, b = given_problem
+    for k in (1, 2, 3):
+        x, info = solve(matrix, b, max_iterations=k, tolerance=0.0)
+        np.testing.assert_allclose(
+            info.residual_norm, np.linalg.norm(b - matrix @ np.asarray(x)), rtol=1e-8, atol=1e-12
+        )
+
+
+def test_as_many_iterations_as_different_eigenvalues():
+    for eigenvalues in ([2.0] * 6, [1.0, 1.0, 5.0, 5.0, 5.0, 5.0], [1.0, 2.0, 2.0, 7.0, 7.0, 7.0]):
+        x, info = solve(np.diag(eigenvalues), np.ones(SIZE))
+        np.testing.assert_allclose(x, 1 / np.array(eigenvalues), rtol=1e-10)
+        assert info.iterations == len(set(eigenvalues))
+
+
+def test_stops_when_squared_residual_is_below_tolerance():
+    matrix, b = problem(3, 2.0)
+    for tolerance in (1e-1, 1e-8):
+        _, info = solve(matrix, b, tolerance=tolerance)
+        assert info.residual_norm**2 <= tolerance
+        _, one_less = solve(matrix, b, max_iterations=int(info.iterations) - 1, tolerance=tolerance)
+        assert one_less.residual_norm**2 > tolerance
+
+
+def test_nothing_to_solve_takes_no_iteration():
+    x, info = solve(np.eye(SIZE), np.zeros(SIZE))
+    assert info.iterations == 0
+    assert info.residual_norm == 0
+    np.testing.assert_array_equal(x, np.zeros(SIZE))
+
+
+def test_direction_of_negative_curvature_is_not_used():
+    down = np.diag([1.0, 1, 1, 1, 1, -1])
+    x, info = solve(down, np.eye(SIZE)[5])
+    np.testing.assert_array_equal(x, np.zeros(SIZE))
+    assert info.residual_norm == 1
+
+    # Here the first direction curves upwards and the second downwards: the solve ends with the first.
+    b = np.array([1.0, 0, 0, 0, 0, 0.5])
+    before, _ = solve(down, b, max_iterations=1)
+    after, info = solve(down, b)
+    np.testing.assert_array_equal(after, before)
+    np.testing.assert_allclose(info.residual_norm, np.linalg.norm(b - down @ np.asarray(after)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("product", [np.nan, 0.0])
+def test_useless_product_gives_no_step(product):
+    x, info = conjugate_gradient(lambda v: product * v, jnp.ones(SIZE), max_iterations=5)
+    np.testing.assert_array_equal(x, np.zeros(SIZE))
+    assert info.iterations == 1
+
+
+def test_right_hand_side_that_is_not_a_number_gives_no_step():
+    x, info = solve(np.eye(SIZE), np.full(SIZE, np.nan))
+    np.testing.assert_array_equal(x, np.zeros(SIZE))
+    assert info.iterations == 0
+    assert np.isnan(info.residual_norm)
+
+
+def test_pytrees_are_solved_as_their_flat_vector():
+    matrix, b = problem(1, 2.0)
+    as_tree = {"w": jnp.asarray(b[:4]).reshape(2, 2), "b": (jnp.asarray(b[4]), jnp.asarray(b[5:]))}
+    flat, unravel = ravel_pytree(as_tree)
+    by_tree, info = conjugate_gradient(
+        lambda v: unravel(matrix @ ravel_pytree(v)[0]), as_tree, max_iterations=3, tolerance=0.0
+    )
+    x, flat_info = solve(matrix, flat, max_iterations=3, tolerance=0.0)
+    np.testing.assert_allclose(ravel_pytree(by_tree)[0], x, rtol=1e-12)
+    np.testing.assert_allclose(info.residual_norm, flat_info.residual_norm, rtol=1e-10)
+
+
+def test_batch_of_problems_is_solved_as_one_by_one():
+    """They stop after different numbers of iterations, and one that has finished must not move any more."""
+    matrices = np.stack([np.eye(SIZE), problem(2, 1.0)[0], problem(5, 3.0)[0]])
+    b = np.stack([np.ones(SIZE), problem(2)[1], np.zeros(SIZE)])
+    together, info = jax.vmap(solve)(matrices, b)
+    for i in range(3):
+        alone, alone_info = solve(matrices[i], b[i])
+        np.testing.assert_allclose(together[i], alone, rtol=1e-10, atol=1e-14)
+        assert info.iterations[i] == alone_info.iterations

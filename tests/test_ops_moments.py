@@ -1,0 +1,143 @@
+"""Running mean and variance against NumPy in float64 on all the data at once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
+
+merge_compiled = jax.jit(merge)
+moments_compiled = jax.jit(weighted_moments)
+numbers = st.floats(-1e3, 1e3, width=32)
+batches = st.lists(numbers, min_size=0, max_size=8)
+
+
+def moments_of(values: list[float]) -> Moments:
+    """Of up to 8 numbers, by way of a weight, so that one compilation does for all."""
+    padded = np.full(8, 7.0, np.float32)
+    padded[: len(values)] = values
+    return moments_compiled(padded, (np.arange(8) < len(values)).astype(np.float32))
+
+
+def assert_moments_of(moments: Moments, values, rtol=1e-4):
+    values = np.asarray(values, np.float64)
+    spread = max(np.std(values), 1e-3 * np.max(np.abs(values)), 1e-3)  # float32 resolves no finer
+    assert moments.count == len(values)
+    np.testing.assert_allclose(moments.mean, np.mean(values), rtol=rtol, atol=rtol * spread)
+    np.testing.assert_allclose(moments.variance, np.var(values), rtol=rtol, atol=rtol * spread**2)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e3, -1e4])
+def test_thousands_of_merges_stay_exact(offset):
+    """Also far from zero, where a difference of mean squares would leave nothing."""
+    rng = np.random.default_rng(0)
+    values = (offset + rng.normal(size=(3000, 16, 3)) * [0.5, 1.0, 2.0]).astype(np.float32)
+    weight = (rng.random((3000, 16)) < 0.7).astype(np.float32)
+    weight[rng.random(3000) < 0.1] = 0.0
+
+    @jax.jit
+    def run(values, weight):
+        def add(moments, batch):
+            return merge(moments, weighted_moments(*batch)), None
+
+        return jax.lax.scan(add, no_moments((3,)), (values, weight))[0]
+
+    moments = run(values, weight)
+    kept = values[weight > 0].astype(np.float64)
+    assert moments.count == len(kept)
+    # A mean of 10,000 has a resolution of 0.001 in float32; what counts is the error in standard deviations.
+    np.testing.assert_allclose((moments.mean - kept.mean(0)) / kept.std(0), 0, atol=2e-4 + 2e-6 * abs(offset))
+    np.testing.assert_allclose(moments.variance, kept.var(0), rtol=2e-3)
+
+
+@settings(deadline=None, max_examples=100)
+@given(batches.filter(len), batches.filter(len))
+def test_merging_is_as_good_as_seeing_all_at_once(a, b):
+    assert_moments_of(merge_compiled(moments_of(a), moments_of(b)), a + b)
+
+
+@settings(deadline=None, max_examples=100)
+@given(batches, batches, batches)
+def test_order_of_merging_does_not_matter(a, b, c):
+    a, b, c = moments_of(a), moments_of(b), moments_of(c)
+    left = merge_compiled(merge_compiled(a, b), c)
+    for other in (merge_compiled(a, merge_compiled(b, c)), merge_compiled(c, merge_compiled(b, a))):
+        if left.count > 0:
+            spread = max(float(left.std), 1e-3 * abs(float(left.mean)), 1e-3)
+            np.testing.assert_allclose(other.mean, left.mean, rtol=1e-5, atol=1e-5 * spread)
+            np.testing.assert_allclose(other.variance, left.variance, rtol=1e-4, atol=1e-4 * spread**2)
+        assert other.count == left.count
+
+
+@settings(deadline=None, max_examples=30)
+@given(batches)
+def test_empty_batch_changes_nothing(values):
+    moments = moments_of(values)
+    for merged in (merge_compiled(moments, moments_of([])),):
+        for new, old in zip(merged, moments, strict=True):
+            np.testing.assert_allclose(new, old, rtol=1e-6)
+
+
+@settings(deadline=None, max_examples=30)
+@given(batches.filter(len))
+def test_first_batch_replaces_nothing_known(values):
+    """The variance of 1 that stands for nothing must not count."""
+    moments = moments_of(values)
+    merged = merge_compiled(no_moments(()), moments)
+    for new, old in zip(merged, moments, strict=True):
+        np.testing.assert_allclose(new, old, rtol=1e-6, atol=1e-30)
+
+
+def test_nothing_merged_with_nothing_normalises_nothing():
+    nothing = merge_compiled(no_moments((2,)), moments_compiled(np.ones((4, 2), np.float32), np.zeros(4, np.float32)))
+    values = np.array([[0.5, -3.0]], np.float32)
+    np.testing.assert_array_equal(normalize(values, nothing), values)
+
+
+def test_weight_selects_over_all_leading_axes():
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(3, 4, 5, 2)).astype(np.float32)
+    weight = (rng.random((3, 4, 5)) < 0.4).astype(np.float32)
+    moments = moments_compiled(values, weight)
+    kept = values[weight > 0].astype(np.float64)
+    assert moments.count == len(kept)
+    np.testing.assert_allclose(moments.mean, kept.mean(0), rtol=1e-5)
+    np.testing.assert_allclose(moments.variance, kept.var(0), rtol=1e-5)
+
+
+def test_what_has_no_weight_does_not_matter():
+    rng = np.random.default_rng(2)
+    values, weight = rng.normal(size=(40, 2)).astype(np.float32), (np.arange(40) % 3 > 0).astype(np.float32)
+    other = np.where(weight[:, None] > 0, values, np.float32(1e6))
+    for ours, theirs in zip(moments_compiled(values, weight), moments_compiled(other, weight), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("constant", [0.0, 1.0, -0.3, 1234.567])
+def test_constant_input_is_normalised_to_something_small(constant):
+    values = np.full((1000, 1), constant, np.float32)
+    moments = no_moments((1,))
+    for _ in range(20):
+        moments = merge_compiled(moments, moments_compiled(values, np.ones(1000, np.float32)))
+    np.testing.assert_allclose(moments.mean, constant, rtol=1e-5)
+    assert np.all(np.abs(normalize(values, moments)) <= 1.5)
+    assert np.all(np.asarray(moments.std) > 0)
+
+
+def test_normalised_data_has_mean_zero_and_variance_one():
+    rng = np.random.default_rng(3)
+    values = (50 + 3 * rng.normal(size=(2000, 2))).astype(np.float32)
+    normalised = np.asarray(normalize(values, moments_compiled(values, np.ones(2000, np.float32))), np.float64)
+    np.testing.assert_allclose(normalised.mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(normalised.std(0), 1, rtol=1e-4)
+
+
+def test_normalised_outliers_are_clipped():
+    moments = Moments(jnp.float32(100), jnp.zeros(2), jnp.ones(2))
+    np.testing.assert_array_equal(normalize(jnp.array([[1e9, -11.0]]), moments), [[10.0, -10.0]])
+    np.testing.assert_array_equal(normalize(jnp.array([[3.0, -4.0]]), moments, limit=3.5), [[3.0, -3.5]])

@@ -1,0 +1,313 @@
+"""The trust-region step: its bound recomputed in NumPy, its direction against dense linear algebra."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.flatten_util import ravel_pytree
+from support import actors, counted_compilations, deal, first, random_batch, spread
+
+from jaxtrpo.algorithms.advantages import Advantages
+from jaxtrpo.algorithms.trust_region import make_policy_step
+from jaxtrpo.critics.critic import Targets
+from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.policies.networks import gaussian_policy
+
+SEGMENTS, LENGTH, ENVS = 4, 3, 4
+SHAPES = [(3, 2, (8,)), (2, 1, ())]  # observations, actions, hidden layers
+OPTIONS = {"fisher_samples": 10**6, "cg_iterations": 10, "cg_damping": 0.01}
+
+
+class Problem(NamedTuple):
+    """What one policy step is given, for all environments together, and which steps count."""
+
+    params: dict
+    action: np.ndarray
+    obs: np.ndarray
+    advantage: np.ndarray
+    weight: np.ndarray
+    num_segments: int
+
+
+@functools.cache
+def structure_of(shape) -> dict:
+    obs_size, action_size, hidden = shape
+    return jax.eval_shape(gaussian_policy(obs_size, action_size, hidden=hidden).init, jax.random.PRNGKey(0))
+
+
+def make_problem(
+    seed: int, shape=SHAPES[0], *, weights: float = 0.5, advantages: float = 1.0, num_segments: int = SEGMENTS
+) -> Problem:
+    """A policy with weights of a given size that acted at random observations, and random advantages."""
+    rng = np.random.default_rng(seed)
+    params = jax.tree.map(lambda leaf: (weights * rng.normal(size=leaf.shape)).astype(np.float32), structure_of(shape))
+    steps = random_batch(
+        seed, segments=SEGMENTS, length=LENGTH, envs=ENVS, obs_size=shape[0], action_size=shape[1], broken=0.15
+    ).steps
+    mean, log_std = plain_policy(params, steps.obs)
+    action = (mean + np.exp(log_std) * rng.normal(size=mean.shape)).astype(np.float32)
+    weight = (~steps.invalid & (np.arange(SEGMENTS) < num_segments)[:, None, None]).astype(np.float32)
+    advantage = rng.normal(size=weight.shape)
+    advantage = advantages * weight * (advantage - advantage[weight > 0].mean()) / advantage[weight > 0].std()
+    return Problem(params, action, steps.obs, advantage.astype(np.float32), weight, num_segments)
+
+
+def plain_policy(params: dict, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and log standard deviation in float64, by hand."""
+    tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
+    layers = next(value for name, value in tree.items() if name != "log_std")
+    x = np.asarray(obs, np.float64)
+    for name in sorted(layers):
+        x = x @ layers[name]["kernel"] + layers[name]["bias"]
+        if name != "last":
+            x = np.tanh(x)
+    return x, np.broadcast_to(tree["log_std"], x.shape)
+
+
+def plain_kl(problem: Problem, new_params: dict) -> float:
+    """Mean KL(old || new) over the steps that count, in float64."""
+    (m, s), (n, t) = plain_policy(problem.params, problem.obs), plain_policy(new_params, problem.obs)
+    each = np.sum(t - s + (np.exp(2 * s) + (m - n) ** 2) / (2 * np.exp(2 * t)) - 0.5, axis=-1)
+    return float(np.mean(each[problem.weight > 0]))
+
+
+def plain_surrogate(problem: Problem, new_params: dict) -> float:
+    """Mean importance-weighted advantage over the steps that count, in float64."""
+    (m, s), (n, t) = plain_policy(problem.params, problem.obs), plain_policy(new_params, problem.obs)
+    a = problem.action.astype(np.float64)
+    log_ratio = np.sum(((a - m) / np.exp(s)) ** 2 / 2 - ((a - n) / np.exp(t)) ** 2 / 2 + s - t, axis=-1)
+    counts = problem.weight > 0
+    return float(np.mean(np.exp(log_ratio[counts]) * problem.advantage[counts]))
+
+
+@functools.cache
+def mapped_step(shape=SHAPES[0], count=1, surrogate=importance_weighted_advantage, **options):
+    obs_size, action_size, hidden = shape
+    policy_step = make_policy_step(
+        gaussian_policy(obs_size, action_size, hidden=hidden),
+        surrogate=surrogate,
+        line_search_shrink=0.8,
+        line_search_steps=10,
+        **{**OPTIONS, **options},
+    )
+    return actors(count).map(policy_step)
+
+
+def arguments(problem: Problem, max_kl: float, count: int = 1, seed: int = 0) -> tuple:
+    """The problem dealt to actors."""
+    part = functools.partial(deal, count=count)
+    found = Advantages(
+        advantage=part(problem.advantage),
+        targets=Targets(
+            obs=part(problem.obs),
+            elapsed=part(np.zeros(problem.weight.shape, np.int32)),
+            value=part(np.zeros_like(problem.weight)),
+            weight=part(problem.weight),
+            num_segments=np.full(count, problem.num_segments, np.int32),
+        ),
+        explained_variance=np.zeros(count, np.float32),
+    )
+    key = spread(jax.random.PRNGKey(seed), count)
+    return spread(problem.params, count), part(problem.action), found, np.full(count, max_kl, np.float32), key
+
+
+def assert_untouched(params: dict, before: dict) -> None:
+    jax.tree.map(
+        lambda new, old: np.testing.assert_array_equal(new.view(np.uint32), np.asarray(old).view(np.uint32)),
+        params,
+        before,
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 2**31),
+    weights=st.sampled_from([0.1, 0.5, 1.0]),
+    advantages=st.sampled_from([0.1, 1.0, 100.0]),
+    max_kl=st.sampled_from([1e-4, 1e-2, 0.1, 1.0]),
+    num_segments=st.integers(1, SEGMENTS),
+)
+def test_kl_never_exceeds_the_bound_and_the_surrogate_rises(shape, seed, weights, advantages, max_kl, num_segments):
+    problem = make_problem(seed, shape, weights=weights, advantages=advantages, num_segments=num_segments)
+    params, info = map(first, mapped_step(shape)(*arguments(problem, max_kl)))
+    if not info.accepted:
+        assert_untouched(params, problem.params)
+        assert info.kl == info.improvement == 0
+        return
+    kl, rise = plain_kl(problem, params), plain_surrogate(problem, params) - plain_surrogate(problem, problem.params)
+    assert kl <= max_kl * 1.001 + 1e-7
+    assert rise > -1e-6 * advantages
+    np.testing.assert_allclose(info.kl, kl, rtol=1e-2, atol=1e-6)
+    np.testing.assert_allclose(info.improvement, rise, rtol=1e-2, atol=1e-5 * advantages)
+
+
+def test_ordinary_problems_are_accepted_at_the_full_step():
+    accepted = []
+    for seed in range(20):
+        _, info = mapped_step()(*arguments(make_problem(seed), 1e-3))
+        accepted.append(first(info).accepted and first(info).line_search_steps <= 2)
+    assert np.mean(accepted) > 0.9
+
+
+@pytest.mark.parametrize("num_segments", [2, SEGMENTS])
+def test_step_is_the_natural_gradient_scaled_to_the_bound(num_segments):
+    """(F + damping)^-1 g with dense matrices in float64: F the Hessian of the KL, g the gradient of the surrogate."""
+    shape, damping, max_kl = SHAPES[1], 0.05, 1e-4
+    problem = make_problem(7, shape, num_segments=num_segments)
+    new, info = mapped_step(shape, cg_iterations=40, cg_damping=damping)(*arguments(problem, max_kl))
+    new, info = first(new), first(info)
+    with jax.enable_x64(True):
+        policy = gaussian_policy(*shape[:2], hidden=shape[2])
+        flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), problem.params))
+        counts = problem.weight > 0
+        obs, action, advantage = (
+            jnp.asarray(leaf[counts], jnp.float64) for leaf in (problem.obs, problem.action, problem.advantage)
+        )
+        old = policy.apply(unravel(flat), obs)
+
+        def kl(x):
+            d = policy.apply(unravel(x), obs)
+            moved = (jnp.exp(2 * old.log_std) + (old.mean - d.mean) ** 2) / (2 * jnp.exp(2 * d.log_std))
+            return jnp.mean(jnp.sum(d.log_std - old.log_std + moved - 0.5, axis=-1))
+
+        def surrogate(x):
+            d = policy.apply(unravel(x), obs)
+            log_density = -(((action - d.mean) / jnp.exp(d.log_std)) ** 2) / 2 - d.log_std
+            log_before = -(((action - old.mean) / jnp.exp(old.log_std)) ** 2) / 2 - old.log_std
+            return jnp.mean(jnp.exp(jnp.sum(log_density - log_before, axis=-1)) * advantage)
+
+        fisher = np.asarray(jax.jit(jax.hessian(kl))(flat)) + damping * np.eye(flat.size)
+        gradient = np.asarray(jax.jit(jax.grad(surrogate))(flat))
+        direction = np.linalg.solve(fisher, gradient)
+        full_step = np.sqrt(2 * max_kl / (direction @ fisher @ direction)) * direction
+        taken = np.asarray(ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), new))[0] - flat)
+    assert info.accepted
+    np.testing.assert_allclose(taken, 0.8 ** (info.line_search_steps - 1) * full_step, rtol=5e-3, atol=2e-6)
+    np.testing.assert_allclose(info.gradient_norm, np.linalg.norm(gradient), rtol=1e-4)
+    assert info.cg_residual < 1e-3
+    entropy = np.sum(problem.params["params"]["log_std"] + 0.5 * np.log(2 * np.pi * np.e))
+    np.testing.assert_allclose(info.entropy, entropy, rtol=1e-5)
+
+
+@pytest.mark.parametrize("fisher_samples", [OPTIONS["fisher_samples"], 2 * ENVS])
+def test_what_stands_in_the_padding_does_not_matter(fisher_samples):
+    step = mapped_step(fisher_samples=fisher_samples)
+    problem = make_problem(0, num_segments=2)
+    expected = step(*arguments(problem, 0.01))
+    assert first(expected[1]).accepted
+    for garbage in (np.nan, -1e30):
+        dirty = [leaf.copy() for leaf in problem[1:4]]
+        for leaf in dirty:
+            leaf[2:] = garbage
+        found = step(*arguments(Problem(problem.params, *dirty, *problem[4:]), 0.01))
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("fisher_samples", [OPTIONS["fisher_samples"], 2 * ENVS])
+def test_steps_that_do_not_count_do_not_matter(fisher_samples):
+    step = mapped_step(fisher_samples=fisher_samples)
+    problem = make_problem(3)
+    expected = step(*arguments(problem, 0.01))
+    assert np.any(problem.weight == 0)
+    assert first(expected[1]).accepted
+    rng = np.random.default_rng(0)
+    dirty = []
+    for leaf, size in zip(problem[1:4], (3.0, 10.0, 100.0), strict=True):
+        wrong = (problem.weight == 0).reshape(problem.weight.shape + (1,) * (leaf.ndim - 3))
+        dirty.append(np.where(wrong, size * rng.normal(size=leaf.shape).astype(np.float32), leaf))
+    found = step(*arguments(Problem(problem.params, *dirty, *problem[4:]), 0.01))
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("fisher_samples", [OPTIONS["fisher_samples"], 2 * ENVS])
+def test_two_actors_make_the_step_of_one(fisher_samples):
+    """With few iterations of conjugate gradient: in float32 each multiplies differences in rounding by up to ten."""
+    problem = make_problem(5, num_segments=3)
+    (alone, info_alone), (both, info_both) = (
+        mapped_step(count=count, fisher_samples=fisher_samples, cg_iterations=5)(*arguments(problem, 0.01, count))
+        for count in (1, 2)
+    )
+    for leaf in jax.tree.leaves(both):
+        np.testing.assert_array_equal(leaf[0], leaf[1])
+    jax.tree.map(
+        lambda a, b, old: np.testing.assert_allclose(b - old, a - old, rtol=1e-4, atol=1e-6),
+        first(alone),
+        first(both),
+        problem.params,
+    )
+    for name in ("kl", "improvement", "gradient_norm", "entropy", "accepted", "line_search_steps"):
+        np.testing.assert_allclose(getattr(info_both, name)[0], getattr(info_alone, name)[0], rtol=1e-4, err_msg=name)
+
+
+def test_number_of_segments_and_bound_are_data():
+    step = mapped_step()
+    step(*arguments(make_problem(0), 0.01))
+    others = [arguments(make_problem(1, num_segments=n), max_kl) for n, max_kl in ((1, 0.01), (2, 0.5), (4, 1e-5))]
+    with counted_compilations() as compiled:
+        kls = [float(first(step(*other)[1]).kl) for other in others]
+    assert not compiled
+    assert kls[1] > kls[0] > kls[2] > 0
+
+
+@pytest.mark.parametrize("advantage", [0.0, np.nan, np.inf])
+def test_advantages_that_teach_nothing_leave_the_old_policy(advantage):
+    problem = make_problem(2)
+    problem = problem._replace(advantage=np.full_like(problem.advantage, advantage))
+    params, info = map(first, mapped_step()(*arguments(problem, 0.01)))
+    assert_untouched(params, problem.params)
+    assert not info.accepted
+    assert info.kl == info.improvement == 0
+
+
+def test_one_advantage_that_is_not_a_number_leaves_the_old_policy():
+    problem = make_problem(2)
+    problem.advantage[np.nonzero(problem.weight)[0][0], 0, 0] = np.nan
+    params, info = map(first, mapped_step()(*arguments(problem, 0.01)))
+    assert_untouched(params, problem.params)
+    assert not info.accepted
+
+
+def test_batch_without_a_step_that_counts_leaves_the_old_policy():
+    problem = make_problem(2)
+    problem = problem._replace(weight=np.zeros_like(problem.weight))
+    params, info = map(first, mapped_step()(*arguments(problem, 0.01)))
+    assert_untouched(params, problem.params)
+    assert not info.accepted
+
+
+def towards_the_first_observation(new, samples):
+    """Wants the mean action to be twice the first observation, and ignores advantages."""
+    return -jnp.sum((new.mean - 2 * samples.obs[:, :1]) ** 2, axis=-1)
+
+
+def test_surrogate_is_replaceable():
+    """Many steps of a loss that has nothing to do with advantages end at its maximum."""
+    shape = SHAPES[1]
+    step = mapped_step(shape, surrogate=towards_the_first_observation)
+    problem = make_problem(4, shape, weights=0.3)
+    for _ in range(40):
+        params, info = map(first, step(*arguments(problem, 0.05)))
+        assert plain_kl(problem, params) <= 0.05 * 1.001
+        problem = problem._replace(params=params)
+    mean, _ = plain_policy(problem.params, problem.obs)
+    counts = problem.weight > 0
+    np.testing.assert_allclose(mean[counts], 2 * problem.obs[counts][:, :1], atol=0.05)
+
+
+def ten_times_the_default(new, samples):
+    return 10 * importance_weighted_advantage(new, samples)
+
+
+def test_size_of_the_surrogate_does_not_matter():
+    shape, problem = SHAPES[1], make_problem(6, SHAPES[1])
+    new, _ = map(first, mapped_step(shape)(*arguments(problem, 0.01)))
+    scaled, _ = map(first, mapped_step(shape, surrogate=ten_times_the_default)(*arguments(problem, 0.01)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-5), new, scaled)
