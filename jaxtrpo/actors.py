@@ -16,12 +16,13 @@ import numpy as np
 from jaxtyping import PyTree
 
 AXIS = "actors"
+JAX_CPU_DEVICES = "jax_num_cpu_devices"
 
 
 class Actors(NamedTuple):
     """The devices, in order."""
 
-    devices: tuple[jax.Device, ...]
+    devices: tuple[jax.Device, ...]  # pyright: ignore[reportInvalidTypeForm]
 
     @property
     def count(self) -> int:
@@ -109,8 +110,8 @@ def _make_cores_devices() -> bool:
     if "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
     try:
-        asked_for = jax.config.jax_num_cpu_devices
-        jax.config.update("jax_num_cpu_devices", asked_for if asked_for > 0 else available_cores())
+        asked_for = getattr(jax.config, JAX_CPU_DEVICES)
+        jax.config.update(JAX_CPU_DEVICES, asked_for if asked_for > 0 else available_cores())
     except RuntimeError:
         return False
     return True

@@ -23,4 +23,6 @@ class Rule(NamedTuple):
 
 def fixed() -> Rule:
     """Settings stay as they are."""
-    return Rule(init=lambda hyperparameters: (), update=lambda state, hyperparameters, metrics: (state, hyperparameters))
+    return Rule(
+        init=lambda hyperparameters: (), update=lambda state, hyperparameters, metrics: (state, hyperparameters)
+    )

@@ -82,15 +82,14 @@ class Evaluate:
     def prepare(self) -> Work:
         """As for `Train`."""
         from jaxtrpo.actors import choose_actors
-        from jaxtrpo.evaluate import evaluate
+        from jaxtrpo.evaluate import prepare_evaluation
         from jaxtrpo.runs.policy_file import load_policy
 
         choose_actors()
         policy = load_policy(self.directory)
         env = _make_env(self.env or policy.env_name, self.backend)
-        # Its own checks come before anything runs, and there is no way yet to have only those.
-        evaluation = evaluate(policy, env, episodes=self.episodes, seed=self.seed)
-        return lambda: self._report(evaluation)
+        evaluation = prepare_evaluation(policy, env, self.episodes)
+        return lambda: self._report(evaluation(self.seed))
 
     def _report(self, evaluation: Evaluation) -> int:
         print(f"mean {evaluation.mean:.2f}, std {evaluation.std:.2f}, {len(evaluation.returns)} episodes")

@@ -37,11 +37,13 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
       max_segments: segments that the batch has room for.
 
     Returns:
-      (actor state, learner state, number of segments) -> (actor state, batch). The number of segments is traced: the same
-      compiled function collects batches of every size, and takes time in proportion.
+      (actor state, learner state, number of segments) -> (actor state, batch). The number of segments is traced: the
+      same compiled function collects batches of every size, and takes time in proportion.
     """
 
-    def act(learner: LearnerState, env_state: EnvState, noise: Float[Array, "env action"]) -> Float[Array, "env action"]:
+    def act(
+        learner: LearnerState, env_state: EnvState, noise: Float[Array, "env action"]
+    ) -> Float[Array, "env action"]:
         obs = normalize(env_state.obs, learner.obs_moments)
         return sample(policy.apply(learner.policy, obs), noise)
 

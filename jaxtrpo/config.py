@@ -51,7 +51,7 @@ class Config:
     """sizes of the policy's hidden layers"""
     initial_log_std: float = -0.5
     """log standard deviation of the first actions, where the simulator's range is [-1, 1]"""
-    fisher_samples: int = 1024
+    fisher_samples: int = 512
     """states that the Fisher matrix is estimated on, of all actors; whole moments of all environments"""
     cg_iterations: int = 15
     """products with the Fisher matrix in one update, at most"""
@@ -83,6 +83,8 @@ class Config:
             if getattr(self, name) is not None:
                 _require(name, getattr(self, name), 1)
         _require("seed", self.seed, 0)
+        if self.seed >= 2**32:
+            raise ValueError(f"seed={self.seed} must be below 2**32")  # JAX would ignore the higher bits
         _require("eval_every", self.eval_every, 0)
         for name in ("max_kl", "critic_learning_rate"):
             _require_number(name, getattr(self, name), "positive", lambda value: value > 0)
@@ -92,8 +94,10 @@ class Config:
         _require_number("line_search_shrink", self.line_search_shrink, "between 0 and 1", lambda value: 0 < value < 1)
         _require_number("initial_log_std", self.initial_log_std, "between -10 and 5", lambda value: -10 <= value <= 5)
         for name in ("critic_hidden", "policy_hidden"):
-            for size in getattr(self, name):
-                _require(name, size, 1)
+            object.__setattr__(self, name, _sizes(name, getattr(self, name)))
+        for name in ("normalize_observations", "normalize_returns"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
         for name, choices in (("critic", ("mlp", "linear")), ("advantages", ("gae", "monte_carlo"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(choices)}")
@@ -144,6 +148,14 @@ def make_config(settings: Mapping[str, Any]) -> Config:
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise TypeError(f"unknown setting {name!r}{hint}")
     return Config(**settings)
+
+
+def _sizes(name: str, value: object) -> tuple[int, ...]:
+    if not isinstance(value, (tuple, list)):
+        raise ValueError(f"{name}={value!r} must be a sequence of sizes, such as (64, 64)")
+    for size in value:
+        _require(name, size, 1)
+    return tuple(value)
 
 
 def _require(name: str, value: object, least: int) -> None:

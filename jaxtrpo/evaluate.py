@@ -44,7 +44,14 @@ def evaluate(
     Raises:
       ValueError: there is no such environment, or the policy does not fit it.
     """
-    if episodes < 1:
+    return prepare_evaluation(policy, env, episodes)(seed)
+
+
+def prepare_evaluation(
+    policy: TrainedPolicy, env: str | Environment | None, episodes: int
+) -> Callable[[int], Evaluation]:
+    """Checks everything that a person may get wrong, and returns what only needs a seed; as `evaluate` otherwise."""
+    if isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
         raise ValueError(f"episodes={episodes!r} must be a whole number of at least 1")
     actors = choose_actors()
     environment = make_env(env or policy.env_name) if env is None or isinstance(env, str) else env
@@ -55,7 +62,7 @@ def evaluate(
             f"{environment.name} has {sizes[0]} and {sizes[1]}"
         )
     run = make_evaluator(environment, policy.network, actors, episodes)
-    return run(actors.replicate((policy.params, policy.moments)), jax.random.PRNGKey(seed))
+    return lambda seed: run(actors.replicate((policy.params, policy.moments)), jax.random.PRNGKey(seed))
 
 
 Evaluator = Callable[[tuple[PyTree, Moments], UInt32[Array, "2"]], Evaluation]
@@ -81,9 +88,7 @@ class _Episode(NamedTuple):
     finished: Bool[Array, " env"]
 
 
-def make_rollout(
-    env: Environment, policy: Policy
-) -> Callable[[EnvState, PyTree, Moments], Float[Array, " env"]]:
+def make_rollout(env: Environment, policy: Policy) -> Callable[[EnvState, PyTree, Moments], Float[Array, " env"]]:
     """Builds (first state, policy parameters, observation moments) -> return of each environment's first episode.
 
     Environments that finish early go on unseen until the last one has finished.

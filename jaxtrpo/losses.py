@@ -12,7 +12,7 @@ from jaxtrpo.policies.distributions import Gaussian, log_prob
 
 
 class Samples(NamedTuple):
-    """Steps that the old policy took, as a surrogate sees them. Every field may be used; none depends on the new policy."""
+    """Steps of the old policy, as a surrogate sees them. Every field may be used; none depends on the new policy."""
 
     obs: Float[Array, "step obs"]  # normalised
     action: Float[Array, "step action"]  # in policy units
@@ -20,7 +20,8 @@ class Samples(NamedTuple):
     old: Gaussian  # distributions that the actions were drawn from
 
 
-# (distributions of the new policy, samples) -> one number a step. Its mean over all valid steps of all actors is maximised.
+# (distributions of the new policy, samples) -> one number a step. Its mean over all valid steps of all actors is
+# maximised.
 Surrogate = Callable[[Gaussian, Samples], Float[Array, " step"]]
 
 

@@ -20,13 +20,12 @@ from jaxtrpo.evaluate import make_evaluator
 from jaxtrpo.losses import Surrogate, importance_weighted_advantage
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.compilation import cache_compilations
-from jaxtrpo.runs.directory import METRICS_FILE, claim, open_directory
+from jaxtrpo.runs.directory import METRICS_FILE, claim, open_directory, save_config
 from jaxtrpo.runs.metrics import Metrics
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import Progress
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import METRIC_NAMES, Update, make_update
-
 
 COUNTS = ("steps_per_update", "episodes", "line_search_steps", "accepted", "cg_iterations", "invalid_steps")
 
@@ -118,10 +117,12 @@ class Run(NamedTuple):
         """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases."""
         if self.directory is not None:
             claim(self.directory)
+            save_config(self.directory, self.env.name, self.config)
         state, metrics = self.state, Metrics(self.directory and self.directory / METRICS_FILE)
         with Progress(self.config.total_steps, enabled=progress) as bar:
             try:
-                for state, row in self._updates():
+                for now, row in self._updates():
+                    state = now
                     metrics.add(row)
                     bar.update(row)
             except KeyboardInterrupt:

@@ -49,9 +49,7 @@ def make_update(
         env.observation_size, env.action_size, hidden=config.policy_hidden, initial_log_std=config.initial_log_std
     )
     critic = _make_critic(env, config)
-    collect_batch = make_collect(
-        env, policy, segment_length=config.segment_length, max_segments=sizes.max_segments
-    )
+    collect_batch = make_collect(env, policy, segment_length=config.segment_length, max_segments=sizes.max_segments)
     learn_batch = make_learn(
         policy,
         critic,

@@ -10,7 +10,7 @@ import sys
 
 import numpy as np
 import pytest
-from test_runs import make_policy
+from test_policy_file import make_policy
 
 import jaxtrpo
 from jaxtrpo import cli, config

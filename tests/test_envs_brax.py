@@ -51,7 +51,8 @@ def compiled(env):
 
 def test_an_environment_follows_the_protocol(walk):
     assert isinstance(walk, base.Environment)
-    assert (walk.name, walk.observation_size, walk.action_size, walk.episode_length) == ("brax:walk", 1, 1, LIMIT)
+    assert walk.name == "brax:walk/generalized"
+    assert (walk.observation_size, walk.action_size, walk.episode_length) == (1, 1, LIMIT)
     assert (walk.action_low, walk.action_high) == (-1, 1)
 
 
@@ -135,7 +136,8 @@ def test_the_default_physics_of_brax_itself_steps_and_nobody_hears_of_it(tmp_pat
 
 def test_an_mjcf_that_mujoco_complains_about_is_loaded_in_silence(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    env = make_env("brax:halfcheetah", backend="spring")
+    env = make_env("brax:halfcheetah/spring")
+    assert env.name == "brax:halfcheetah/spring" and env.env.backend == "spring"
     assert (env.observation_size, env.action_size, env.episode_length) == (17, 6, 1000)
     assert capfd.readouterr() == ("", "")
     assert not list(tmp_path.iterdir())
@@ -157,6 +159,7 @@ def test_observations_that_are_no_flat_arrays_are_refused():
         (lambda: make_env("brax:Ants"), "unknown environment 'brax:Ants'; did you mean brax:ant"),
         (lambda: make_env("brax:zzz"), "unknown environment 'brax:zzz'; there are .*brax:ant"),
         (lambda: make_env("brax:ant", backend="sprung"), "unknown Brax backend 'sprung'; did you mean spring"),
+        (lambda: make_env("brax:ant/mjc"), "unknown Brax backend 'mjc'; did you mean mjx"),
         (lambda: make_env("brax:ant", episode_length=0), "episode_length must be at least 1"),
     ],
 )

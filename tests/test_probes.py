@@ -1,7 +1,7 @@
 """Probe environments: each can be solved exactly, and fails for one kind of bug.
 
-All probes are one environment with the kind of reward as data in its state, so that collecting and learning are compiled
-once for all of them. An observation is a random sign and the number of the step.
+All probes are one environment with the kind of reward as data in its state, so that collecting and learning are
+compiled once for all of them. An observation is a random sign and the number of the step.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Learned:
         learner = LearnerState(POLICY.init(key), CRITICS[critic].init(key), no_moments((2,)))
         learner = spread(learner, ACTORS)
         for update in range(updates):
-            actor, batch = compiled_collect()(actor, learner, np.full(ACTORS, SEGMENTS, np.int32))
+            actor, batch = compiled_collect()(actor, learner._replace(critic=()), np.full(ACTORS, SEGMENTS, np.int32))
             keys = spread(jax.random.PRNGKey(10 + update), ACTORS)
             learner, _ = compiled_learn(critic)(learner, batch, np.full(ACTORS, 0.05, np.float32), keys)
         self.learner, self.critic = first(learner), CRITICS[critic]

@@ -51,7 +51,7 @@ def make_policy_step(
 ) -> PolicyStep:
     """The natural-gradient step under a KL bound (Schulman et al. 2015, appendix C); arguments as in `make_learn`.
 
-        x = F^-1 g,   step = sqrt(2 max_kl / x^T F x) x,   then backtracking until surrogate and KL agree
+    x = F^-1 g,   step = sqrt(2 max_kl / x^T F x) x,   then backtracking until surrogate and KL agree
     """
 
     def policy_step(params, action, found, max_kl, key):
@@ -94,7 +94,7 @@ def make_policy_step(
         fisher = _fisher(policy, params, obs, weight, num_segments, key, fisher_samples, cg_damping)
         gradient_norm = optax.tree.norm(gradient)
         direction, cg = conjugate_gradient(fisher, gradient, max_iterations=cg_iterations)
-        curvature = optax.tree.vdot(direction, fisher(direction))
+        curvature = jnp.asarray(optax.tree.vdot(direction, fisher(direction)))
         # Without curvature there is no direction to go; the line search then stays.
         scale = jnp.where(curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
         new_params, search = backtracking_line_search(

@@ -40,9 +40,7 @@ def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
         sums = jax.lax.fori_loop(0, targets.num_segments, add_segment, nothing)
         outer, cross, count = actors.sum_over_actors(sums)
         count = jnp.maximum(count, 1.0)
-        return jax.scipy.linalg.solve(
-            outer / count + ridge * jnp.eye(num_features), cross / count, assume_a="pos"
-        )
+        return jax.scipy.linalg.solve(outer / count + ridge * jnp.eye(num_features), cross / count, assume_a="pos")
 
     return Critic(
         init=lambda key: jnp.zeros(num_features),

@@ -43,8 +43,8 @@ def mlp_critic(
 ) -> Critic:
     """A tanh network fitted with Adam on minibatches.
 
-    Every actor fits the same network to the samples of all: a gradient step on a minibatch is shorter than the meeting of
-    actors that sharing it would need, and the result does not depend on how many there are.
+    Every actor fits the same network to the samples of all: a gradient step on a minibatch is shorter than the
+    meeting of actors that sharing it would need, and the result does not depend on how many there are.
 
     Args:
       observation_size: length of an observation.
@@ -62,11 +62,14 @@ def mlp_critic(
         params = orthogonal_init(network, key, observation_size, last_scale=1.0)
         return MLPState(params, optimizer.init(params), no_moments(()))
 
+    def predict(params: PyTree, obs: Float[Array, "... obs"]) -> Float[Array, "..."]:
+        return jnp.asarray(network.apply(params, obs))[..., 0]
+
     def value(state: MLPState, obs: Float[Array, "... obs"], elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
-        return network.apply(state.params, obs)[..., 0] * state.returns.std + state.returns.mean
+        return predict(state.params, obs) * state.returns.std + state.returns.mean
 
     def loss(params: PyTree, rows: _Rows) -> Float[Array, ""]:
-        error = network.apply(params, rows.obs)[..., 0] - rows.value
+        error = predict(params, rows.obs) - rows.value
         return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
 
     def fit(state: MLPState, targets: Targets, key: PRNGKeyArray) -> MLPState:

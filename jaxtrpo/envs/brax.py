@@ -41,7 +41,7 @@ def make_brax_env(name: str, backend: str = "generalized", episode_length: int =
     if episode_length < 1:
         raise ValueError("episode_length must be at least 1")
     with _quiet(), _no_mujoco_log():
-        return BraxEnvironment(f"brax:{name}", envs.get_environment(name, backend=backend), episode_length)
+        return BraxEnvironment(f"brax:{name}/{backend}", envs.get_environment(name, backend=backend), episode_length)
 
 
 class BraxEnvironment:

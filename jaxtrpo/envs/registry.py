@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.names import unknown_name
 
 BRAX_PREFIX = "brax:"
 
 
-def make_env(name: str, **options: object) -> Environment:
+def make_env(name: str, **options: Any) -> Environment:
     """Makes an environment.
 
     Args:
-      name: a MuJoCo task of Gymnasium such as "HalfCheetah-v5", or "brax:NAME" such as "brax:ant".
-      **options: for Brax: `backend` ("generalized", "positional", "spring" or "mjx") and `episode_length`.
+      name: a MuJoCo task of Gymnasium such as "HalfCheetah-v5", "brax:NAME" such as "brax:ant", or
+        "brax:NAME/BACKEND" with the physics generalized, positional, spring or mjx.
+      **options: for Brax: `backend`, instead of in the name, and `episode_length`.
 
     Returns:
       The environment (see `jaxtrpo.envs.base.Environment`).
@@ -24,7 +27,8 @@ def make_env(name: str, **options: object) -> Environment:
     if name.startswith(BRAX_PREFIX):
         from jaxtrpo.envs.brax import make_brax_env  # Brax takes seconds to import, so only who asks for it pays
 
-        return make_brax_env(name.removeprefix(BRAX_PREFIX), **options)
+        brax_name, _, backend = name.removeprefix(BRAX_PREFIX).partition("/")
+        return make_brax_env(brax_name, **({"backend": backend} if backend else {}), **options)
     from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
     from jaxtrpo.envs.mujoco.tasks import TASKS
 

@@ -33,8 +33,8 @@ def conjugate_gradient(
     """Solves A x = b for a symmetric positive definite A known only through v -> A v.
 
     Starts from x = 0, so a solve that stops early returns the best step inside the Krylov space so far, which is what a
-    trust region wants (Nocedal & Wright 2006, section 7.1). A direction along which A is not positive (or not finite) ends
-    the solve before it is used.
+    trust region wants (Nocedal & Wright 2006, section 7.1). A direction along which A is not positive (or not
+    finite) ends the solve before it is used.
 
     Args:
       matvec: v -> A v on pytrees shaped like `b`.
@@ -51,18 +51,16 @@ def conjugate_gradient(
 
     def iterate(state: _State) -> _State:
         product = matvec(state.direction)
-        curvature = tree.vdot(state.direction, product)
+        curvature = jnp.asarray(tree.vdot(state.direction, product))
         usable = curvature > 0
         alpha = jnp.where(usable, state.squared_residual / curvature, 0.0)
         x = tree.add_scale(state.x, alpha, state.direction)
-        residual = jax.tree.map(
-            lambda r, p: jnp.where(usable, r - alpha * p, r), state.residual, product
-        )
-        squared_residual = tree.vdot(residual, residual)
+        residual = jax.tree.map(lambda r, p: jnp.where(usable, r - alpha * p, r), state.residual, product)
+        squared_residual = jnp.asarray(tree.vdot(residual, residual))
         beta = squared_residual / state.squared_residual
         direction = tree.add_scale(residual, beta, state.direction)
         return _State(x, residual, direction, squared_residual, state.iterations + 1, usable)
 
-    first = _State(tree.zeros_like(b), b, b, tree.vdot(b, b), jnp.int32(0), jnp.bool_(True))
+    first = _State(tree.zeros_like(b), b, b, jnp.asarray(tree.vdot(b, b)), jnp.int32(0), jnp.bool_(True))
     last = jax.lax.while_loop(unfinished, iterate, first)
     return last.x, CGInfo(last.iterations, jnp.sqrt(last.squared_residual))

@@ -19,9 +19,10 @@ def fisher_vector_product(
 ) -> Callable[[PyTree], PyTree]:
     """v -> (J^T M J + damping I) v, the Gauss-Newton form of the Fisher matrix.
 
-    J is the Jacobian of the distribution's parameters with respect to `params`, M the Fisher matrix of the distribution in
-    its own parameters. At `params` this equals the Hessian of KL(old || new) (Martens 2020, section 9.2; Schulman et al.
-    2015, appendix C), needs no second derivative, and is positive semi-definite whatever the rounding.
+    J is the Jacobian of the distribution's parameters with respect to `params`, M the Fisher matrix of the
+    distribution in its own parameters. At `params` this equals the Hessian of KL(old || new) (Martens 2020, section
+    9.2; Schulman et al. 2015, appendix C), needs no second derivative, and is positive semi-definite whatever the
+    rounding.
 
     Args:
       predict: params -> parameters of the distributions at some states, any pytree.

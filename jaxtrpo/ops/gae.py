@@ -38,8 +38,8 @@ def generalized_advantages(
         delta_t = r_t + discount * V(s_{t+1}) - V(s_t)
         A_t     = delta_t + discount * gae_lambda * A_{t+1}
 
-    After a step that terminated, V(s_{t+1}) = 0. After one that was cut (truncated by a time limit, or the last that was
-    collected), V(s_{t+1}) = `final_value`. After both A_{t+1} = 0, so that nothing leaks across a reset. With
+    After a step that terminated, V(s_{t+1}) = 0. After one that was cut (truncated by a time limit, or the last that
+    was collected), V(s_{t+1}) = `final_value`. After both A_{t+1} = 0, so that nothing leaks across a reset. With
     gae_lambda = 1, A_t + V(s_t) is the discounted Monte Carlo return.
 
     Args:

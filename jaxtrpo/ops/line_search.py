@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
 import optax
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxtrpo.ops.tree import all_finite
 

@@ -56,4 +56,5 @@ def stretch(
     action: Float[Array, "... action"], low: Float[ArrayLike, " action"], high: Float[ArrayLike, " action"]
 ) -> Float[Array, "... action"]:
     """Policy units to simulator units: clips to [-1, 1] and stretches that to the simulator's range."""
+    low, high = jnp.asarray(low), jnp.asarray(high)
     return low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxtrpo.policies.distributions import Gaussian
-
 
 LAST = "last"  # name of the last layer
 
@@ -24,6 +23,7 @@ class MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
+        """Applies the network to the last axis."""
         for size in self.hidden:
             x = nn.tanh(nn.Dense(size, kernel_init=nn.initializers.zeros)(x))
         return nn.Dense(self.outputs, kernel_init=nn.initializers.zeros, name=LAST)(x)
@@ -79,5 +79,5 @@ def gaussian_policy(
     network = _GaussianMLP(tuple(hidden), action_size, initial_log_std)
     return Policy(
         init=lambda key: orthogonal_init(network, key, observation_size, last_scale=0.01),
-        apply=network.apply,
+        apply=cast(Callable[..., Gaussian], network.apply),
     )

@@ -52,7 +52,9 @@ class TrainedPolicy:
         """
         if np.shape(obs)[-1:] != (self.observation_size,):
             raise ValueError(f"obs has shape {np.shape(obs)}; its last axis must be {self.observation_size} long")
-        distribution = _predict(self.observation_size, self.action_low.size, self.hidden, self.params, self.moments, obs)
+        distribution = _predict(
+            self.observation_size, self.action_low.size, self.hidden, self.params, self.moments, obs
+        )
         if key is None:
             action = distribution.mean
         else:

@@ -150,7 +150,7 @@ class Simulator:
         self._model = model  # the batch copies it, but the arrays' shapes are read from it
         self._layout, self._num, self._frame_skip = layout, num, frame_skip
         # cfrc_ext is only meaningful after mj_rnePostConstraint, which needs the contacts of the last step in place:
-        # then each simulation keeps an MjData of its own. Without it one MjData serves all, which is faster and smaller.
+        # then each simulation keeps an MjData of its own. Without it one serves all, which is faster and smaller.
         self._contact_forces = "cfrc_ext" in layout.fields
         error = ctypes.create_string_buffer(1000)
         config = _BatchConfig(nthread=1, persistent=self._contact_forces)
@@ -189,8 +189,8 @@ class Simulator:
             raise ValueError(f"Task.fields: MuJoCo cannot return {name!r} of a batch")
         return self._view(address, int(np.prod(self._layout.shapes[name], dtype=int)))
 
-    def step(self, state: np.ndarray, control: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Holds `control` (num, action) for one environment step; returns new state rows (uint32) and field rows.
+    def step(self, state: np.ndarray, control: np.ndarray, new_state: np.ndarray, fields: np.ndarray) -> None:
+        """Holds `control` (num, action) for one environment step; writes new state rows (uint32) and field rows.
 
         Fields are NaN where MuJoCo raised an error or calls the simulation unstable, whatever it made of it.
         """
@@ -206,14 +206,19 @@ class Simulator:
             if self._contact_forces:
                 lib.mjb_apply(batch, None, 0, self._post_constraint, None, 0)
                 lib.mjb_forward(batch, None, 0, NO_STAGE)  # computes nothing, but copies the outputs again
-        new_state, fields = self._save(before=rows)
+        self._save(rows, new_state.view(np.float64), fields)
         if broken is not None:
             fields[broken] = np.nan
-        return new_state.view(np.uint32), fields
 
     def reset(
-        self, state: np.ndarray, mask: np.ndarray, qpos: np.ndarray, qvel: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+        self,
+        state: np.ndarray,
+        mask: np.ndarray,
+        qpos: np.ndarray,
+        qvel: np.ndarray,
+        new_state: np.ndarray,
+        fields: np.ndarray,
+    ) -> None:
         """Starts the simulations in `mask` at (qpos, qvel); others keep their state, and their fields are undefined."""
         ids = np.flatnonzero(mask).astype(np.int32)
         fresh = np.zeros((len(ids), self._rows.shape[1]))
@@ -224,15 +229,14 @@ class Simulator:
         self._rows[ids] = fresh
         with self._silence:
             self._lib.mjb_forward(self._batch, ids.ctypes.data, len(ids), ALL_STAGES)
-        new_state, fields = self._save(before=None)
-        rows = state.view(np.float64).copy()
-        rows[ids] = new_state[ids]
+        self._save(None, new_state.view(np.float64), fields)
+        kept = ~mask
+        new_state[kept] = state[kept]
         if self._contact_forces:
             # Gymnasium resets MjData and only runs mj_forward: no contact forces yet.
             for name, _, where in self._slices:
                 if name == "cfrc_ext":
                     fields[:, where] = 0
-        return rows.view(np.uint32), fields
 
     @functools.cached_property
     def _default_row(self) -> np.ndarray:
@@ -249,13 +253,10 @@ class Simulator:
             start = stop
 
     @np.errstate(over="ignore", invalid="ignore")  # numbers of a simulation that broke, which is found anyway
-    def _save(self, before: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    def _save(self, before: np.ndarray | None, state: np.ndarray, fields: np.ndarray) -> None:
         """Copies state and fields out; changes are relative to the row `before`, or zero."""
-        layout = self._layout
-        state = np.empty((self._num, layout.state_size))
-        fields = np.empty((self._num, layout.field_size), np.float32)
         start = 0
-        for part in layout.carried:
+        for part in self._layout.carried:
             stop = start + part.stop - part.start
             state[:, start:stop] = self._rows[:, part]
             start = stop
@@ -263,9 +264,8 @@ class Simulator:
             value = self._outputs[name]
             if is_change:
                 stop = start + where.stop - where.start
-                state[:, start:stop] = value
                 fields[:, where] = 0 if before is None else value - before[:, start:stop]
+                state[:, start:stop] = value
                 start = stop
             else:
                 fields[:, where] = value
-        return state, fields

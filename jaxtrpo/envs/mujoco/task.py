@@ -44,7 +44,7 @@ class Task(NamedTuple):
     ]  # key -> (qpos, qvel) of a new episode
     observation: Callable[[mujoco.MjModel, Fields], Float[Array, " obs"]]
     reward: Callable[[mujoco.MjModel, Fields, Float[Array, " action"]], Float[Array, ""]]
-    terminated: Callable[[mujoco.MjModel, Fields], Bool[Array, ""]] = lambda model, data: False
+    terminated: Callable[[mujoco.MjModel, Fields], Bool[Array, ""] | bool] = lambda model, data: False
     fields: tuple[str, ...] = ("qpos", "qvel")  # MjData fields that the functions read
     changes: tuple[str, ...] = ()  # those of `fields` whose change over a step they read as well
 

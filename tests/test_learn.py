@@ -1,0 +1,112 @@
+"""One update of the learner as a whole: what changes when, and what happens if something is not finite."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import actors, counted_compilations, deal_batch, first, random_batch, spread
+
+from jaxtrpo.algorithms.trpo import make_learn
+from jaxtrpo.critics.linear import linear_critic
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.types import Batch, LearnerState
+
+POLICY, CRITIC = gaussian_policy(3, 2, hidden=(8,)), linear_critic(3)
+MOMENTS = Moments(np.float32(100), np.float32([0.5, 0.0, -0.5]), np.float32([4.0, 1.0, 0.25]))
+
+
+@functools.cache
+def mapped(count: int):
+    # Few iterations, so that the rounding of one and two actors does not grow.
+    return actors(count).map(make_learn(POLICY, CRITIC, cg_iterations=4))
+
+
+@functools.cache
+def learner() -> LearnerState:
+    rng = np.random.default_rng(0)
+    structure = jax.eval_shape(POLICY.init, jax.random.PRNGKey(0))
+    params = jax.tree.map(lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(np.float32), structure)
+    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS)
+
+
+def learn(batch: Batch, count: int = 1, *, max_kl: float = 0.01):
+    key = spread(jax.random.PRNGKey(1), count)
+    return mapped(count)(spread(learner(), count), deal_batch(batch, count), np.full(count, max_kl, np.float32), key)
+
+
+def acted(seed: int, **options) -> Batch:
+    """A batch whose actions are of the learner's policy, under the moments that it had."""
+    batch = random_batch(seed, **options)
+    obs = np.clip((batch.steps.obs - MOMENTS.mean) / np.sqrt(MOMENTS.variance), -10, 10)
+    distribution = POLICY.apply(learner().policy, jnp.asarray(obs, jnp.float32))
+    noise = np.random.default_rng(seed).normal(size=batch.steps.action.shape)
+    action = np.asarray(distribution.mean) + np.exp(distribution.log_std) * noise
+    return batch._replace(steps=batch.steps._replace(action=np.float32(action)))
+
+
+def test_moments_of_observations_take_in_the_steps_that_count():
+    """As if the 100 observations of before and the new ones were one set."""
+    batch = acted(1, num_segments=3, broken=0.2)
+    new, _ = learn(batch)
+    found = first(new).obs_moments
+    counts = ~batch.steps.invalid[:3]
+    seen = batch.steps.obs[:3][counts].astype(np.float64)
+    total = 100 + len(seen)
+    mean = (100 * MOMENTS.mean + seen.sum(0)) / total
+    squares = (100 * (MOMENTS.variance + MOMENTS.mean**2) + (seen**2).sum(0)) / total
+    assert found.count == total
+    np.testing.assert_allclose(found.mean, mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found.variance, squares - mean**2, rtol=1e-4)
+
+
+def test_policies_are_compared_under_the_moments_that_acted():
+    """The KL divergence that is reported is the one at observations normalised with the moments from before."""
+    batch = acted(2, broken=0.0)
+    new, info = map(first, learn(batch))
+    kls = []
+    for moments in (MOMENTS, new.obs_moments):
+        obs = jnp.asarray(np.clip((batch.steps.obs - moments.mean) / np.sqrt(moments.variance), -10, 10), jnp.float32)
+        old, now = POLICY.apply(learner().policy, obs), POLICY.apply(new.policy, obs)
+        shift, ratio = (old.mean - now.mean) / jnp.exp(now.log_std), old.log_std - now.log_std
+        kls.append(float(jnp.mean(jnp.sum((jnp.exp(2 * ratio) - 1 + shift**2) / 2 - ratio, axis=-1))))
+    np.testing.assert_allclose(info.step.kl, kls[0], rtol=1e-3)
+    assert abs(kls[1] / kls[0] - 1) > 0.01
+
+
+def test_two_actors_learn_what_one_does():
+    batch = acted(3, num_segments=3)
+    one, two = (learn(batch, count) for count in (1, 2))
+    for leaf in jax.tree.leaves(two):
+        np.testing.assert_array_equal(leaf[0], leaf[1])
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), first(two[0]), first(one[0]))
+    np.testing.assert_allclose(two[1].explained_variance[0], one[1].explained_variance[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_rewards_that_are_not_finite_leave_policy_and_critic(bad):
+    batch = acted(4)
+    batch.steps.reward[0, 0, 0] = bad
+    new, info = map(first, learn(batch))
+    jax.tree.map(np.testing.assert_array_equal, new.policy, learner().policy)
+    np.testing.assert_array_equal(new.critic, learner().critic)
+    assert not info.step.accepted
+
+
+def test_number_of_segments_and_bound_are_data():
+    batches = [acted(seed, num_segments=num) for seed, num in ((1, 4), (2, 1), (3, 2))]
+    bounds = (1e-3, 1e-2, 0.1)
+    learn(batches[0])
+    with counted_compilations() as compiled:
+        kls = [first(learn(batch, max_kl=bound)[1]).step.kl for batch, bound in zip(batches, bounds, strict=True)]
+    assert not compiled
+    assert 0 < kls[0] <= 1e-3 < kls[1] <= 1e-2 < kls[2] <= 0.1
+
+
+def test_reported_standard_deviation_is_that_of_the_new_policy():
+    new, info = map(first, learn(acted(5)))
+    np.testing.assert_allclose(info.policy_std, np.mean(np.exp(new.policy["params"]["log_std"])), rtol=1e-5)
