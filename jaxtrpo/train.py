@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -71,6 +73,20 @@ def train(
     """
     run = prepare(env, out=out, overwrite=overwrite, surrogate=surrogate, adapt=adapt, **settings)
     return run.run(progress=progress)
+
+
+def _with_settings(function: Callable) -> inspect.Signature:
+    """The signature that `help` shows: every setting by name, with its default."""
+    signature = inspect.signature(function)
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
+    settings = [
+        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+        for field in dataclasses.fields(Config)
+    ]
+    return signature.replace(parameters=[*own, *settings])
+
+
+train.__signature__ = _with_settings(train)  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def prepare(

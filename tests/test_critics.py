@@ -17,6 +17,7 @@ from jaxtrpo.critics.mlp import mlp_critic
 SEGMENTS, LENGTH, ENVS, OBS = 4, 8, 4, 3
 ROWS = LENGTH * ENVS  # in a segment
 LINEAR, MLP = "linear", "mlp"
+OPTIONS = {LINEAR: {}, MLP: {"epochs": 3, "minibatch_size": 2 * ROWS, "learning_rate": 1e-2}}
 
 
 def target_function(obs: np.ndarray) -> np.ndarray:
@@ -99,10 +100,10 @@ def test_linear_critic_finds_coefficients_that_are_there():
 
 def test_mlp_critic_learns_a_function():
     """Explained variance on observations that it has not seen."""
-    state, fit, value = make(MLP, epochs=20, minibatch_size=16, learning_rate=5e-3)
-    for seed in range(10):
+    state, fit, value = make(MLP, **OPTIONS[MLP])
+    for seed in range(150):
         state = fit(state, make_targets(seed), seed)
-    unseen = make_targets(99)
+    unseen = make_targets(999)
     error = value(state, unseen.obs, unseen.elapsed) - unseen.value
     assert 1 - np.var(error) / np.var(unseen.value) > 0.95
     assert abs(np.mean(error)) < 3
@@ -125,12 +126,6 @@ def test_new_moments_of_returns_leave_predictions_as_they_were():
         assert state.returns.count == len(everything)
         np.testing.assert_allclose(state.returns.mean, everything.mean(), rtol=1e-5)
         np.testing.assert_allclose(state.returns.variance, everything.var(), rtol=1e-4)
-
-
-def test_moments_of_returns_are_not_touched_where_not_asked_for():
-    start, fit, _ = make(MLP, epochs=1, normalize_returns=False)
-    state = fit(start, make_targets(0))
-    jax.tree.map(np.testing.assert_array_equal, state.returns, start.returns)
 
 
 @pytest.mark.parametrize("normalize_returns", [True, False])
@@ -159,14 +154,14 @@ def test_one_minibatch_of_everything_is_one_step_of_adam(normalize_returns):
         np.testing.assert_allclose((new - old)[clear], -1e-3 * np.sign(slope)[clear], rtol=1e-2)
 
     jax.tree.map(compare, state.params["params"], layers, jax.device_get(gradient(layers)))
+    assert state.returns.count == (np.sum(counts) if normalize_returns else 0)
 
 
 @pytest.mark.parametrize("kind", [LINEAR, MLP])
 @pytest.mark.parametrize("num_segments", [1, 3])
 def test_rows_that_do_not_count_do_not_matter(kind, num_segments):
     """Broken steps and padding; for the network also where a minibatch is larger than the batch."""
-    options = {"epochs": 3, "minibatch_size": 2 * ROWS} if kind == MLP else {}
-    start, fit, _ = make(kind, **options)
+    start, fit, _ = make(kind, **OPTIONS[kind])
     expected = fit(start, make_targets(7, num_segments))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(expected))
     for garbage in (10.0, -300.0):
@@ -176,19 +171,17 @@ def test_rows_that_do_not_count_do_not_matter(kind, num_segments):
 
 @pytest.mark.parametrize("kind", [LINEAR, MLP])
 def test_two_actors_fit_what_one_does(kind):
-    options = {"epochs": 3, "minibatch_size": 2 * ROWS} if kind == MLP else {}
     targets, probe = make_targets(8, 3), make_targets(99)
     values = []
     for count in (1, 2):
-        start, fit, value = make(kind, count, **options)
+        start, fit, value = make(kind, count, **OPTIONS[kind])
         values.append(value(fit(start, targets), probe.obs, probe.elapsed))
     np.testing.assert_allclose(values[1], values[0], rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("kind", [LINEAR, MLP])
 def test_number_of_segments_is_data(kind):
-    options = {"epochs": 3, "minibatch_size": 2 * ROWS} if kind == MLP else {}
-    start, fit, _ = make(kind, **options)
+    start, fit, _ = make(kind, **OPTIONS[kind])
     fit(start, make_targets(0))
     with counted_compilations() as compiled:
         for num_segments in (1, 2, 3):
@@ -197,7 +190,7 @@ def test_number_of_segments_is_data(kind):
 
 
 def test_order_of_minibatches_depends_on_the_key():
-    start, fit, value = make(MLP, epochs=3, minibatch_size=2 * ROWS)
+    start, fit, value = make(MLP, **OPTIONS[MLP])
     targets = make_targets(9)
     same, again, other = (value(fit(start, targets, key), targets.obs, targets.elapsed) for key in (1, 1, 2))
     np.testing.assert_array_equal(same, again)

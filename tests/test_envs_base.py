@@ -322,6 +322,12 @@ def test_actions_of_a_wrong_shape_are_refused():
         env.step(state, jnp.zeros((4, 1)))
 
 
+def test_actions_may_be_whole_numbers():
+    reset, step = compiled("Reacher-v5")
+    state = reset(jax.random.PRNGKey(0), 4)
+    same_bits(step(state, jnp.ones((4, 2), jnp.int32)).physics, step(state, jnp.ones((4, 2), jnp.float32)).physics)
+
+
 def test_the_error_for_an_unknown_name_offers_near_ones_and_does_so_in_a_sentence():
     with pytest.raises(ValueError, match="unknown environment 'HalfCheeta-v5'; did you mean .*HalfCheetah-v5") as error:
         make_env("HalfCheeta-v5")

@@ -103,6 +103,7 @@ def advance(state: EnvState, moved: Transition, reset_rows: ResetRows, episode_l
     def with_resets() -> tuple[PyTree, Float[Array, "env obs"], UInt32[Array, "env 2"]]:
         keys, now = _split(state.key)
         physics, first_obs = reset_rows(now, done, moved.physics)
+        first_obs = jnp.where(jnp.isfinite(first_obs), first_obs, 0.0)  # the next step will show whether it is broken
         return physics, jnp.where(done[:, None], first_obs, final_obs), jnp.where(done[:, None], keys, state.key)
 
     physics, obs, key = jax.lax.cond(jnp.any(done), with_resets, lambda: (moved.physics, final_obs, state.key))

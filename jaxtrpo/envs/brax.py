@@ -24,7 +24,8 @@ def make_brax_env(name: str, backend: str = "generalized", episode_length: int =
     """Makes an environment of Brax, or one that was registered with `brax.envs.register_environment`.
 
     Args:
-      name: such as "ant".
+      name: such as "ant". Brax 0.14's "swimmer" does not step with JAX 0.10 and later, which no longer have the form of
+        `jnp.clip` that it calls.
       backend: the physics. "generalized" is Brax's own default and the nearest to MuJoCo of Brax's three; "spring" and
         "positional" are faster and softer; "mjx" is MuJoCo itself in JAX and compiles longest.
       episode_length: time limit in steps.

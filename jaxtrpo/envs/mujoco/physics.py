@@ -39,7 +39,7 @@ class Physics:
         """Holds `control` for `frame_skip` physics steps."""
         if control.shape != (len(state), self.model.nu):  # NumPy would broadcast it in silence
             raise ValueError(f"actions have shape {control.shape}, expected {(len(state), self.model.nu)}")
-        return self._foreign("step", state, control)
+        return self._foreign("step", state, jnp.asarray(control, jnp.float32))
 
     def reset(
         self,
