@@ -2,8 +2,7 @@
 
     python experiments/learning.py [--quick] [--seeds 0 1 2 3 4] [--envs HalfCheetah-v5 ...]
 
-Every run is a process of its own with one actor, as many at once as there are cores: that uses them better than one run
-with several actors. The policy is evaluated on 10 deterministic episodes every 20,000 steps; the figure of a task is the
+Every run is a process of its own with one actor, as many at once as there are cores. The policy is evaluated on 10 deterministic episodes every 20,000 steps; the figure of a task is the
 best over training of the mean over seeds. A finished run is kept under experiments/.cache by its settings, so that
 starting again only fills gaps. Results go to experiments/results/learning.
 """

@@ -4,8 +4,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
-from jaxtrpo.envs.mujoco.task import Task
+from jaxtrpo import MujocoEnvironment, Task
 
 PENDULUM = """
 <mujoco>
@@ -48,6 +47,7 @@ env = MujocoEnvironment(swing_up)
 # example]
 
 import functools  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import mujoco  # noqa: E402
 import numpy as np  # noqa: E402
@@ -134,3 +134,9 @@ def test_reading_a_field_that_was_not_asked_for_says_what_to_do():
     with pytest.raises(AttributeError, match="does not ask for the MjData field 'xpos'.*Task.fields"):
         MujocoEnvironment(curious)
     MujocoEnvironment(curious._replace(fields=("qpos", "qvel", "xpos")))
+
+
+def test_readme_shows_this_example():
+    here = Path(__file__)
+    example = here.read_text().split("# [example\n")[1].split("# example]")[0].strip()
+    assert example in (here.parent.parent / "README.md").read_text()

@@ -93,6 +93,11 @@ CRITICS = {
 
 
 @functools.cache
+def compiled_start():
+    return jax.jit(lambda key: start_actors(ProbeEnvironment(), key, ENVS))
+
+
+@functools.cache
 def compiled_collect():
     return actors(ACTORS).map(make_collect(ProbeEnvironment(), POLICY, segment_length=LENGTH, max_segments=SEGMENTS))
 
@@ -107,12 +112,12 @@ class Learned:
 
     def __init__(self, kind: int, critic: str, updates: int):
         team = actors(ACTORS)
-        environments = jax.jit(lambda key: start_actors(ProbeEnvironment(), key, ENVS))(jax.random.PRNGKey(1))
+        environments = compiled_start()(jax.random.PRNGKey(1))
         physics = environments.env.physics._replace(kind=jnp.full(ENVS, kind, jnp.int32))
         actor = team.split_envs(environments._replace(env=environments.env._replace(physics=physics)))
         key = jax.random.PRNGKey(2)
         learner = LearnerState(POLICY.init(key), CRITICS[critic].init(key), no_moments((2,)))
-        learner = spread(learner, ACTORS)
+        learner = team.replicate(learner)
         for update in range(updates):
             actor, batch = compiled_collect()(actor, learner._replace(critic=()), np.full(ACTORS, SEGMENTS, np.int32))
             keys = spread(jax.random.PRNGKey(10 + update), ACTORS)
