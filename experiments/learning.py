@@ -2,9 +2,10 @@
 
     python experiments/learning.py [--quick] [--seeds 0 1 2 3 4] [--envs HalfCheetah-v5 ...]
 
-Every run is a process of its own with one actor, as many at once as there are cores. The policy is evaluated on 10 deterministic episodes every 20,000 steps; the figure of a task is the
-best over training of the mean over seeds. A finished run is kept under experiments/.cache by its settings, so that
-starting again only fills gaps. Results go to experiments/results/learning.
+Every run is a process of its own with one actor, as many at once as there are cores. The policy is evaluated on 10
+deterministic episodes every 20,000 steps; the figure of a task is the best over training of the mean over seeds. A
+finished run is kept under experiments/.cache by its settings, so that starting again only fills gaps. Results go to
+experiments/results/learning.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def main() -> None:
     settings, seeds = dict(arguments.settings), arguments.seeds
     if arguments.quick:
         settings, seeds = {"total_steps": 40_960, **settings}, seeds[:2]
-    jobs = [(env, seed) for env in arguments.envs for seed in seeds]
+    jobs = [(env, seed) for seed in seeds for env in arguments.envs]  # what is stopped early has every task
     with ThreadPoolExecutor(arguments.workers) as pool:
         found = dict(zip(jobs, pool.map(lambda job: run(*job, settings), jobs), strict=True))
     curves = {env: {seed: found[env, seed] for seed in seeds} for env in arguments.envs}
