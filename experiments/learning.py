@@ -1,30 +1,35 @@
 """What the default settings learn in one million steps, against published results.
 
-    python experiments/learning.py [--quick] [--seeds 0 1 2 3 4] [--envs HalfCheetah-v5 ...]
+    python experiments/learning.py [--seeds 0 1 2 3 4] [--envs HalfCheetah-v5 ...]
 
 Every run is a process of its own with one actor, as many at once as there are cores. The policy is evaluated on 10
 deterministic episodes every 20,000 steps; the figure of a task is the best over training of the mean over seeds. A
-finished run is kept under experiments/.cache by its settings, so that starting again only fills gaps. Results go to
-experiments/results/learning.
+finished run is kept in experiments/results/learning/evaluations.csv with a hash of its settings, so that starting again
+only fills gaps.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import hashlib
 import json
 import os
 import platform
 import subprocess
 import sys
+import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+from jaxtrpo.config import Config
+
 HERE = Path(__file__).parent
-RESULTS, CACHE = HERE / "results" / "learning", HERE / ".cache" / "learning"
+RESULTS = HERE / "results" / "learning"
 # What the defaults are asked to reach: Tianshou's TRPO, best over training of the mean over 10 seeds.
 ASKED = {
     "HalfCheetah-v5": 4471,
@@ -36,31 +41,58 @@ ASKED = {
 }
 
 
-def run(env: str, seed: int, settings: dict) -> list[tuple[int, float]]:
-    """(environment steps, mean return) of every evaluation of one training run."""
-    settings = {"seed": seed, "actors": 1, "eval_every": 20_000, "total_steps": 1_000_000, **settings}
-    name = hashlib.sha256(json.dumps([env, settings, defaults()], sort_keys=True).encode()).hexdigest()[:16]
-    out = CACHE / f"{env}-{seed}-{name}"
-    if not (out / "policy.msgpack").exists():  # written last
-        flags = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-        command = [sys.executable, "-m", "jaxtrpo", "train", env, "--out", str(out), "--overwrite", "--quiet", *flags]
+Curve = list[tuple[int, float]]  # (environment steps, mean return) of every evaluation of a run
+
+
+class Runs:
+    """The finished runs, one line an evaluation in evaluations.csv; what is there already is not run again."""
+
+    columns = ("env", "seed", "settings", "env_steps", "eval_return")
+
+    def __init__(self) -> None:
+        self.file, self.lock = RESULTS / "evaluations.csv", threading.Lock()
+        self.curves: dict[tuple[str, int, str], Curve] = {}
+        if self.file.exists():
+            with self.file.open() as file:
+                for row in csv.DictReader(file):
+                    key = row["env"], int(row["seed"]), row["settings"]
+                    self.curves.setdefault(key, []).append((int(row["env_steps"]), float(row["eval_return"])))
+
+    def get(self, env: str, seed: int, settings: dict) -> Curve:
+        """Trains if that has not been done with these settings and the same defaults."""
+        settings = {"actors": 1, "eval_every": 20_000, "total_steps": 1_000_000, **settings}
+        known = json.dumps([dataclasses.asdict(Config()), settings], sort_keys=True)
+        key = env, seed, hashlib.sha256(known.encode()).hexdigest()[:12]
+        if key not in self.curves:
+            curve = train(env, {"seed": seed, **settings})
+            with self.lock:
+                self.curves[key] = curve
+                self._append(key, curve)
+                print(f"finished {env} seed {seed}: best {max(value for _, value in curve):.1f}", flush=True)
+        return self.curves[key]
+
+    def _append(self, key: tuple[str, int, str], curve: Curve) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        new = not self.file.exists()
+        with self.file.open("a", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            if new:
+                writer.writerow(self.columns)
+            writer.writerows([*key, steps, round(value, 3)] for steps, value in curve)
+
+
+def train(env: str, settings: dict) -> Curve:
+    """One training run in a process of its own."""
+    flags = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, "-m", "jaxtrpo", "train", env, "--out", out, "--quiet", *flags]
         subprocess.run(command, check=True, env={**os.environ, "JAX_NUM_CPU_DEVICES": "1"}, stdout=subprocess.DEVNULL)
-        print(f"finished {env} seed {seed}", flush=True)
-    with (out / "metrics.csv").open() as file:
-        rows = [row for row in csv.DictReader(file) if row["eval_return"]]
+        with (Path(out) / "metrics.csv").open() as file:
+            rows = [row for row in csv.DictReader(file) if row["eval_return"]]
     return [(int(row["env_steps"]), float(row["eval_return"])) for row in rows]
 
 
-def defaults() -> dict:
-    """Settings that runs are kept by, besides those given."""
-    import dataclasses
-
-    from jaxtrpo.config import Config
-
-    return dataclasses.asdict(Config())
-
-
-def summarise(curves: dict[str, dict[int, list[tuple[int, float]]]]) -> str:
+def summarise(curves: dict[str, dict[int, Curve]]) -> str:
     """A table with a row a task."""
     import jax
     import mujoco
@@ -88,31 +120,27 @@ def summarise(curves: dict[str, dict[int, list[tuple[int, float]]]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two seeds of a short run; nothing is written")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--envs", nargs="+", default=list(ASKED))
-    parser.add_argument("--settings", type=json.loads, default={}, help="JSON; not the defaults, so nothing is written")
+    parser.add_argument(
+        "--settings", type=json.loads, default={}, help="JSON, to try others than the defaults; no summary is written"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--summary", action="store_true", help="train nothing; summarise the runs that are there")
     arguments = parser.parse_args()
-    settings, seeds = dict(arguments.settings), arguments.seeds
-    if arguments.quick:
-        settings, seeds = {"total_steps": 40_960, **settings}, seeds[:2]
-    jobs = [(env, seed) for seed in seeds for env in arguments.envs]  # what is stopped early has every task
-    with ThreadPoolExecutor(arguments.workers) as pool:
-        found = dict(zip(jobs, pool.map(lambda job: run(*job, settings), jobs), strict=True))
-    curves = {env: {seed: found[env, seed] for seed in seeds} for env in arguments.envs}
-    text = summarise(curves)
-    print(text)
-    if settings:
+    settings, runs = dict(arguments.settings), Runs()
+    if arguments.summary:
+        done = {(env, seed): curve for (env, seed, _), curve in runs.curves.items()}
+        curves = {env: {seed: curve for (name, seed), curve in done.items() if name == env} for env in arguments.envs}
+        (RESULTS / "README.md").write_text(summarise({env: found for env, found in curves.items() if found}))
         return
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    (RESULTS / "README.md").write_text(text)
-    with (RESULTS / "evaluations.csv").open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["env", "seed", "env_steps", "eval_return"])
-        for env, by_seed in curves.items():
-            for seed, curve in by_seed.items():
-                writer.writerows([env, seed, steps, round(value, 3)] for steps, value in curve)
+    jobs = [(env, seed) for seed in arguments.seeds for env in arguments.envs]  # stopped early, every task has some
+    with ThreadPoolExecutor(arguments.workers) as pool:
+        found = dict(zip(jobs, pool.map(lambda job: runs.get(*job, settings), jobs), strict=True))
+    text = summarise({env: {seed: found[env, seed] for seed in arguments.seeds} for env in arguments.envs})
+    print(text)
+    if not settings:
+        (RESULTS / "README.md").write_text(text)
 
 
 if __name__ == "__main__":
