@@ -17,7 +17,7 @@ from jaxtrpo.critics.mlp import mlp_critic
 SEGMENTS, LENGTH, ENVS, OBS = 4, 8, 4, 3
 ROWS = LENGTH * ENVS  # in a segment
 LINEAR, MLP = "linear", "mlp"
-OPTIONS = {LINEAR: {}, MLP: {"epochs": 3, "minibatch_size": 2 * ROWS, "learning_rate": 1e-2}}
+OPTIONS = {LINEAR: {}, MLP: {"hidden": (16,), "epochs": 3, "minibatch_size": 2 * ROWS, "learning_rate": 1e-2}}
 
 
 def target_function(obs: np.ndarray) -> np.ndarray:
@@ -44,10 +44,14 @@ def dealt(targets: Targets, count: int) -> Targets:
     return Targets(*(deal(leaf, count) for leaf in targets[:-1]), np.full(count, targets.num_segments, np.int32))
 
 
-@functools.cache
 def make(kind: str, count: int = 1, **options):
-    """A critic's first state, its fit by actors, and its value."""
-    critic = linear_critic(OBS, **options) if kind == LINEAR else mlp_critic(OBS, **{"hidden": (16,), **options})
+    """A critic's first state, its fit by actors, and its value; the same for the same arguments."""
+    return _make(kind, count, tuple(sorted({**OPTIONS[kind], **options}.items())))
+
+
+@functools.cache
+def _make(kind, count, options):
+    critic = {LINEAR: linear_critic, MLP: mlp_critic}[kind](OBS, **dict(options))
     state = jax.device_get(jax.jit(critic.init)(jax.random.PRNGKey(0)))
     mapped = actors(count).map(critic.fit)
 
@@ -100,7 +104,7 @@ def test_linear_critic_finds_coefficients_that_are_there():
 
 def test_mlp_critic_learns_a_function():
     """Explained variance on observations that it has not seen."""
-    state, fit, value = make(MLP, **OPTIONS[MLP])
+    state, fit, value = make(MLP)
     for seed in range(150):
         state = fit(state, make_targets(seed), seed)
     unseen = make_targets(999)
@@ -161,7 +165,7 @@ def test_one_minibatch_of_everything_is_one_step_of_adam(normalize_returns):
 @pytest.mark.parametrize("num_segments", [1, 3])
 def test_rows_that_do_not_count_do_not_matter(kind, num_segments):
     """Broken steps and padding; for the network also where a minibatch is larger than the batch."""
-    start, fit, _ = make(kind, **OPTIONS[kind])
+    start, fit, _ = make(kind)
     expected = fit(start, make_targets(7, num_segments))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(expected))
     for garbage in (10.0, -300.0):
@@ -174,14 +178,14 @@ def test_two_actors_fit_what_one_does(kind):
     targets, probe = make_targets(8, 3), make_targets(99)
     values = []
     for count in (1, 2):
-        start, fit, value = make(kind, count, **OPTIONS[kind])
+        start, fit, value = make(kind, count)
         values.append(value(fit(start, targets), probe.obs, probe.elapsed))
     np.testing.assert_allclose(values[1], values[0], rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("kind", [LINEAR, MLP])
 def test_number_of_segments_is_data(kind):
-    start, fit, _ = make(kind, **OPTIONS[kind])
+    start, fit, _ = make(kind)
     fit(start, make_targets(0))
     with counted_compilations() as compiled:
         for num_segments in (1, 2, 3):
@@ -190,7 +194,7 @@ def test_number_of_segments_is_data(kind):
 
 
 def test_order_of_minibatches_depends_on_the_key():
-    start, fit, value = make(MLP, **OPTIONS[MLP])
+    start, fit, value = make(MLP)
     targets = make_targets(9)
     same, again, other = (value(fit(start, targets, key), targets.obs, targets.elapsed) for key in (1, 1, 2))
     np.testing.assert_array_equal(same, again)

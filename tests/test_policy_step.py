@@ -89,15 +89,19 @@ def plain_surrogate(problem: Problem, new_params: dict) -> float:
     return float(np.mean(np.exp(log_ratio[counts]) * problem.advantage[counts]))
 
 
-@functools.cache
 def mapped_step(shape=SHAPES[0], count=1, surrogate=importance_weighted_advantage, **options):
+    return _mapped_step(shape, count, surrogate, tuple(sorted({**OPTIONS, **options}.items())))
+
+
+@functools.cache
+def _mapped_step(shape, count, surrogate, options):
     obs_size, action_size, hidden = shape
     policy_step = make_policy_step(
         gaussian_policy(obs_size, action_size, hidden=hidden),
         surrogate=surrogate,
         line_search_shrink=0.8,
         line_search_steps=10,
-        **{**OPTIONS, **options},
+        **dict(options),
     )
     return actors(count).map(policy_step)
 
