@@ -29,7 +29,7 @@ class Actors(NamedTuple):
         """How many there are."""
         return len(self.devices)
 
-    def map(self, function: Callable, *, donate: tuple[int, ...] = ()) -> Callable:
+    def map(self, function: Callable, *, donate: tuple[int, ...] = ()) -> jax.stages.Wrapped:
         """Compiles `function` to run on every actor; arguments and results have a leading axis of actors.
 
         Args:

@@ -7,8 +7,9 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -29,6 +30,7 @@ from jaxtrpo.runs.progress import Progress
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import METRIC_NAMES, Update, make_update
 
+T = TypeVar("T")
 COUNTS = ("steps_per_update", "episodes", "line_search_steps", "accepted", "cg_iterations", "invalid_steps")
 
 
@@ -118,6 +120,14 @@ def _require_finite_start(env: Environment, state: TrainState) -> None:
         raise ValueError(f"env={env.name}: the first observation is not finite (entries {np.flatnonzero(~finite)[:5]})")
 
 
+def _in_background(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+    """Starts a call on another thread; what is returned waits for its result."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(function, *arguments)
+    pool.shutdown(wait=False)
+    return future.result
+
+
 class Run(NamedTuple):
     """A training run that is ready to start."""
 
@@ -152,11 +162,12 @@ class Run(NamedTuple):
         """The state and a row of metrics after each update."""
         state, evaluate = self.state, self._evaluation()
         update = env_steps = 0
+        learn = _in_background(self.update.compile_learn, state)  # while the first batch is collected
         while env_steps < self.config.total_steps:
             begin = time.perf_counter()
             state, batch = jax.block_until_ready(self.update.collect(state))
             collected = time.perf_counter()
-            state, measured = self.update.learn(state, batch)
+            state, measured = learn()(state, batch)
             measured = dict(zip(METRIC_NAMES, first(measured).tolist(), strict=True))
             learned = time.perf_counter()
             update += 1

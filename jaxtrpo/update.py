@@ -32,13 +32,16 @@ METRIC_NAMES = (
 )  # fmt: skip
 
 
+Learn = Callable[[TrainState, Batch], tuple[TrainState, Float[Array, "actor metric"]]]
+
+
 class Update(NamedTuple):
     """The three compiled parts of a run. Leaves of states, batches and metrics have a leading axis of actors."""
 
     policy: Policy
     start: Callable[[int], TrainState]  # seed -> first state
     collect: Callable[[TrainState], tuple[TrainState, Batch]]  # the state that goes in is used up
-    learn: Callable[[TrainState, Batch], tuple[TrainState, Float[Array, "actor metric"]]]
+    compile_learn: Callable[[TrainState], Learn]  # for states like this one
 
 
 def make_update(
@@ -117,11 +120,18 @@ def make_update(
         actor, batch = mapped_collect(state.actors, state.learner, state.hyperparameters)
         return state._replace(actors=actor), batch
 
-    def learn_all(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, "actor metric"]]:
-        learned, measured = mapped_learn(state._replace(actors=None), batch)
-        return learned._replace(actors=state.actors), measured
+    def compile_learn(state: TrainState) -> Learn:
+        shared = state._replace(actors=None)
+        _, batch = jax.eval_shape(mapped_collect, state.actors, state.learner, state.hyperparameters)
+        compiled = mapped_learn.lower(shared, batch).compile()
 
-    return Update(policy, start, collect_all, learn_all)
+        def learn_all(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, "actor metric"]]:
+            learned, measured = compiled(state._replace(actors=None), batch)
+            return learned._replace(actors=state.actors), measured
+
+        return learn_all
+
+    return Update(policy, start, collect_all, compile_learn)
 
 
 def _segments(hyperparameters: Hyperparameters, sizes: Sizes) -> Int[Array, ""]:

@@ -55,7 +55,7 @@ class ProbeEnvironment:
         rewards = {
             CONSTANT: jnp.ones_like(action),
             DISCOUNTED: step,
-            TRUNCATED: jnp.ones_like(action),
+            TRUNCATED: sign,
             OBSERVATION: sign,
             ACTION: -((action - 0.5) ** 2),
             BOTH: -((action - 0.5 * sign) ** 2),
@@ -80,7 +80,7 @@ class ProbeEnvironment:
         return physics, self._obs(physics)
 
     def _obs(self, physics):
-        # Going on for ever looks the same everywhere, or nobody could know what the state after the last is worth.
+        # In an episode that goes on for ever all steps look alike, or the one after the last would be like no other.
         step = jnp.where(physics.kind == TRUNCATED, 0.0, physics.step)
         return jnp.stack([physics.sign, step], axis=-1)
 
@@ -156,10 +156,12 @@ def test_value_of_a_reward_in_the_next_step_is_discounted_once(critic):
 
 @both_critics
 def test_value_beyond_a_time_limit_is_that_of_going_on_for_ever(critic):
-    """Fails if a truncated episode counts as one that terminated, or bootstraps from the state after the reset."""
+    """The reward is the sign, which a reset draws anew. Fails if a truncated episode counts as one that terminated, or
+    bootstraps from the state after the reset.
+    """
     learned = Learned(TRUNCATED, critic, updates=20)
     for sign in (-1, 1):
-        np.testing.assert_allclose(learned.value(sign, 0), 1 / (1 - DISCOUNT), atol=2 * ACCURACY[critic])
+        np.testing.assert_allclose(learned.value(sign, 0), sign / (1 - DISCOUNT), atol=2 * ACCURACY[critic])
 
 
 @both_critics

@@ -134,14 +134,14 @@ def test_devices_that_jax_started_without_are_pointed_out():
 
 def test_interrupted_training_keeps_what_it_learned(tmp_path, monkeypatch):
     run = prepare(PENDULUM, out=tmp_path / "run", **{**TINY, "total_steps": 1000, "steps_per_update": 32})
-    learn, calls = run.update.learn, []
+    collect, calls = run.update.collect, []
 
-    def interrupted(*arguments):
+    def interrupted(state):
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return learn(*arguments)
+        return collect(state)
 
-    result = run._replace(update=run.update._replace(learn=interrupted)).run(progress=False)
+    result = run._replace(update=run.update._replace(collect=interrupted)).run(progress=False)
     assert list(result.metrics["update"]) == [1, 2]
     np.testing.assert_array_equal(jaxtrpo.load_policy(tmp_path / "run")(np.ones(4)), result.policy(np.ones(4)))
