@@ -111,8 +111,9 @@ def summarise(curves: dict[str, dict[int, Curve]]) -> str:
         returns = np.array([[value for _, value in curve] for curve in by_seed.values()])
         mean = returns.mean(axis=0)
         best = int(mean.argmax())
+        spread = f"{returns[:, best].std(ddof=1):.1f}" if len(returns) > 1 else "-"
         lines.append(
-            f"| {env} | {mean[best]:.1f} | {ASKED.get(env, '')} | {returns[:, best].std():.1f} | {mean[-1]:.1f} "
+            f"| {env} | {mean[best]:.1f} | {ASKED.get(env, '')} | {spread} | {mean[-1]:.1f} "
             f"| {', '.join(map(str, by_seed))} |"
         )
     return "\n".join(lines) + "\n"
