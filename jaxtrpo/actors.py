@@ -6,6 +6,7 @@ they meet only where the function sums, averages or gathers over actors.
 
 from __future__ import annotations
 
+import functools
 import os
 import warnings
 from collections.abc import Callable
@@ -49,8 +50,12 @@ class Actors(NamedTuple):
         )
 
     def _place(self, tree: PyTree) -> PyTree:
-        identity = self.map(lambda leaf: leaf)
-        return identity(tree)
+        return _identity(self)(tree)
+
+
+@functools.cache  # a new one would be compiled again
+def _identity(actors: Actors) -> jax.stages.Wrapped:
+    return actors.map(lambda leaf: leaf)
 
 
 def first(tree: PyTree) -> PyTree:
