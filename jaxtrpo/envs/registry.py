@@ -16,7 +16,7 @@ def make_env(name: str, **options: Any) -> Environment:
     Args:
       name: a MuJoCo task of Gymnasium such as "HalfCheetah-v5", "brax:NAME" such as "brax:ant", or
         "brax:NAME/BACKEND" with the physics generalized, positional, spring or mjx.
-      **options: for Brax: `backend`, instead of in the name, and `episode_length`.
+      **options: for Brax: `backend`, which overrides the name's, and `episode_length`.
 
     Returns:
       The environment (see `jaxtrpo.envs.base.Environment`).
@@ -28,7 +28,7 @@ def make_env(name: str, **options: Any) -> Environment:
         from jaxtrpo.envs.brax import make_brax_env  # Brax takes seconds to import, so only who asks for it pays
 
         brax_name, _, backend = name.removeprefix(BRAX_PREFIX).partition("/")
-        return make_brax_env(brax_name, **({"backend": backend} if backend else {}), **options)
+        return make_brax_env(brax_name, **{**({"backend": backend} if backend else {}), **options})
     from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
