@@ -12,9 +12,11 @@ from jaxtrpo.envs.base import Environment, EnvState, env_keys
 from jaxtrpo.ops.moments import normalize
 from jaxtrpo.policies.distributions import sample, stretch
 from jaxtrpo.policies.networks import Policy
+from jaxtrpo.time_limits import TimeLimits, first_time_limits, next_time_limits
 from jaxtrpo.types import ActorState, Batch, LearnerState, Steps
 
 Collect = Callable[[ActorState, LearnerState, Int[Array, ""]], tuple[ActorState, Batch]]
+Carry = tuple[EnvState, Float[Array, " env"], TimeLimits]  # from step to step; the second is the returns so far
 
 
 def start_actors(env: Environment, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> ActorState:
@@ -24,6 +26,7 @@ def start_actors(env: Environment, key: PRNGKeyArray | UInt32[Array, "2"], num_e
         env=env.reset(for_env, num_envs),
         noise_key=env_keys(for_noise, num_envs),
         episode_return=jnp.zeros(num_envs),
+        time_limits=first_time_limits(num_envs, env.episode_length),
     )
 
 
@@ -48,12 +51,17 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
         return sample(policy.apply(learner.policy, obs), noise)
 
     def collect(actor: ActorState, learner: LearnerState, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:
-        def one_step(carry: tuple[EnvState, Array], noise: Array) -> tuple[tuple[EnvState, Array], Steps]:
-            before, episode_return = carry
+        def one_step(carry: Carry, noise: Array) -> tuple[Carry, Steps]:
+            before, episode_return, limits = carry
             action = act(learner, before, noise)
-            after = env.step(before, stretch(action, env.action_low, env.action_high))
+            # The environment ends an episode with its last step, so it is told when that is.
+            last = before.elapsed + 1 >= limits.limit
+            ending = before._replace(elapsed=jnp.where(last, env.episode_length - 1, before.elapsed))
+            after = env.step(ending, stretch(action, env.action_low, env.action_high))
             episode_return = episode_return + after.reward
             done = after.terminated | after.truncated
+            survived = after.truncated & ~after.invalid
+            whole = limits.limit == env.episode_length
             step = Steps(
                 obs=before.obs,
                 action=action,
@@ -63,17 +71,20 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
                 invalid=after.invalid,
                 final_obs=after.final_obs,
                 elapsed=before.elapsed,
-                # An episode that broke is no complete episode.
-                episode_return=jnp.where(done & ~after.invalid, episode_return, jnp.nan),
+                # An episode that broke, or was not given the whole time, is no complete episode.
+                episode_return=jnp.where(done & whole & ~after.invalid, episode_return, jnp.nan),
             )
-            return (after, jnp.where(done, 0.0, episode_return)), step
+            limits = next_time_limits(limits, survived, done & ~survived, env.episode_length)
+            return (after, jnp.where(done, 0.0, episode_return), limits), step
 
         def one_segment(actor: ActorState) -> tuple[ActorState, Steps]:
             keys = jax.vmap(jax.random.split)(actor.noise_key)
-            draw = jax.vmap(lambda key: jax.random.normal(key, (segment_length, env.action_size)), out_axes=1)
-            carry = (actor.env, actor.episode_return)
-            (env_state, episode_return), steps = jax.lax.scan(one_step, carry, draw(keys[:, 0]))
-            return ActorState(env_state, keys[:, 1], episode_return), steps
+            # Of one axis: a draw of two takes a second longer to compile.
+            flat = jax.vmap(lambda key: jax.random.normal(key, (segment_length * env.action_size,)))(keys[:, 0])
+            noise = jnp.moveaxis(flat.reshape(-1, segment_length, env.action_size), 0, 1)
+            carry = (actor.env, actor.episode_return, actor.time_limits)
+            (env_state, episode_return, limits), steps = jax.lax.scan(one_step, carry, noise)
+            return ActorState(env_state, keys[:, 1], episode_return, limits), steps
 
         shapes = jax.eval_shape(one_segment, actor)[1]
         buffers = jax.tree.map(lambda leaf: jnp.zeros((max_segments, *leaf.shape), leaf.dtype), shapes)

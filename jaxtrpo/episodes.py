@@ -24,26 +24,22 @@ class EpisodeInfo(NamedTuple):
 
 def no_episodes() -> Episodes:
     """At the beginning."""
-    return Episodes(jnp.zeros(REMEMBERED), jnp.int32(0))
+    return Episodes(jnp.full(REMEMBERED, jnp.nan))
 
 
 def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo]:
     """Adds the episodes that finished in a batch, in order of time; to be mapped over actors."""
     filled = jnp.arange(batch.steps.invalid.shape[0]) < batch.num_segments
     here = jnp.where(filled[:, None, None], batch.steps.episode_return, jnp.nan)
-    returns = gather_envs(here, axis=2).reshape(-1)
-    finished = ~jnp.isnan(returns)
-    number = jnp.sum(finished)
-    rank = jnp.cumsum(finished) - 1
-    kept = finished & (rank >= number - REMEMBERED)
-    slot = jnp.where(kept, (episodes.count + rank) % REMEMBERED, REMEMBERED)
-    ring = episodes.returns.at[slot].set(returns, mode="drop")
-    count = episodes.count + number
-    in_ring = jnp.arange(REMEMBERED) < count
+    new = gather_envs(here, axis=2).reshape(-1)
+    known = jnp.concatenate([episodes.returns, new])
+    # Positions of the last that are numbers, in order; -1 where there are not enough.
+    last = jnp.sort(jnp.where(jnp.isnan(known), -1, jnp.arange(known.size)))[-REMEMBERED:]
+    returns = jnp.where(last >= 0, known[last], jnp.nan)
     info = EpisodeInfo(
-        episodes=number,
-        mean_return=jnp.sum(jnp.where(finished, returns, 0.0)) / number,
-        return_100=jnp.sum(jnp.where(in_ring, ring, 0.0)) / jnp.minimum(count, REMEMBERED),
+        episodes=jnp.sum(~jnp.isnan(new)),
+        mean_return=jnp.nanmean(new),
+        return_100=jnp.nanmean(returns),
         invalid_steps=sum_over_actors(jnp.sum(batch.steps.invalid & filled[:, None, None])),
     )
-    return Episodes(ring, count), info
+    return Episodes(returns), info

@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from jaxtrpo.envs.base import EnvState
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.time_limits import TimeLimits
 
 
 class Hyperparameters(NamedTuple):
@@ -23,6 +24,7 @@ class ActorState(NamedTuple):
     env: EnvState
     noise_key: UInt32[Array, "env 2"]  # of the exploration noise; split once a segment
     episode_return: Float[Array, " env"]  # rewards of the running episodes so far
+    time_limits: TimeLimits
 
 
 class Steps(NamedTuple):
@@ -36,7 +38,7 @@ class Steps(NamedTuple):
     invalid: Bool[Array, "*steps"]  # no experience: the simulation broke in this step
     final_obs: Float[Array, "*steps obs"]  # what the step led to, before any reset
     elapsed: Int[Array, "*steps"]  # steps taken in the episode before this one
-    episode_return: Float[Array, "*steps"]  # of the episode that ended with the step; NaN if none did
+    episode_return: Float[Array, "*steps"]  # of the complete episode that ended with the step; NaN if none did
 
 
 class Batch(NamedTuple):
@@ -60,8 +62,7 @@ class LearnerState(NamedTuple):
 class Episodes(NamedTuple):
     """The last finished episodes of all actors."""
 
-    returns: Float[Array, " last"]  # a ring
-    count: Int[Array, ""]  # finished since the beginning
+    returns: Float[Array, " last"]  # oldest first; NaN in front while they are fewer
 
 
 class TrainState(NamedTuple):
@@ -72,5 +73,5 @@ class TrainState(NamedTuple):
     episodes: Episodes
     hyperparameters: Hyperparameters
     adapt: PyTree  # state of the adaptation rule
-    key: UInt32[Array, "2"]
+    key: UInt32[Array, "2"]  # of the run; an update's is that of the segments before it
     segments: Int[Array, ""]  # collected so far by each actor

@@ -20,6 +20,7 @@ from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.episodes import no_episodes, remember
 from jaxtrpo.losses import Surrogate
+from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.moments import no_moments
 from jaxtrpo.policies.networks import Policy, gaussian_policy
 from jaxtrpo.types import Batch, Hyperparameters, LearnerState, TrainState
@@ -89,9 +90,9 @@ def make_update(
         return collect_batch(actor, learner, _segments(hyperparameters, sizes))
 
     def learn(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, " metric"]]:
-        key, for_learner = jax.random.split(state.key)
         hyperparameters = state.hyperparameters
-        learner, info = learn_batch(state.learner, batch, hyperparameters.max_kl, for_learner)
+        key = numbered_key(state.key, state.segments)
+        learner, info = learn_batch(state.learner, batch, hyperparameters.max_kl, key)
         episodes, finished = remember(state.episodes, batch)
         measured = {
             "steps_per_update": batch.num_segments * sizes.segment_steps,
@@ -107,7 +108,6 @@ def make_update(
             episodes=episodes,
             hyperparameters=hyperparameters,
             adapt=adapt,
-            key=key,
             segments=state.segments + batch.num_segments,
         )
         return state, jnp.stack([jnp.asarray(measured[name], jnp.float32) for name in METRIC_NAMES])

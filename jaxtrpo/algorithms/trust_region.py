@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.actors import num_actors, sum_over_actors
@@ -56,33 +56,39 @@ def make_policy_step(
 
     def policy_step(params, action, found, max_kl, key):
         obs, weight, num_segments = found.targets.obs, found.targets.weight, found.targets.num_segments
+        # One vector instead of a tree: an operation or a sum over actors is then one, not one a leaf.
+        old_params, unravel = ravel_pytree(params)
+
+        def apply(candidate: Float[Array, " parameter"], obs: Array) -> Gaussian:
+            return policy.apply(unravel(candidate), obs)
+
         count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
 
         def samples_of(index: Int[Array, ""] | int) -> tuple[Samples, Float[Array, " step"]]:
             def flat(leaf: Array) -> Array:
                 return leaf[index].reshape(-1, *leaf.shape[3:])
 
-            old = policy.apply(params, flat(obs))
+            old = apply(old_params, flat(obs))
             return Samples(flat(obs), flat(action), flat(found.advantage), old), flat(weight)
 
         def mean_over_steps(function: Callable[[Samples, Array], PyTree]) -> PyTree:
             """Sums `function` (samples, weight) over segments and actors, divided by the number of valid steps."""
             zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(lambda: function(*samples_of(0))))
             total = jax.lax.fori_loop(
-                0, num_segments, lambda i, sums: optax.tree.add(sums, function(*samples_of(i))), zero
+                0, num_segments, lambda i, sums: jax.tree.map(jnp.add, sums, function(*samples_of(i))), zero
             )
             return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
 
-        def objective(candidate: PyTree, samples: Samples, weight: Array) -> Array:
-            return jnp.sum(weight * surrogate(policy.apply(candidate, samples.obs), samples))
+        def objective(candidate: Array, samples: Samples, weight: Array) -> Array:
+            return jnp.sum(weight * surrogate(apply(candidate, samples.obs), samples))
 
-        def start(samples: Samples, weight: Array) -> tuple[tuple[Array, Array], PyTree]:
-            value, gradient = jax.value_and_grad(objective)(params, samples, weight)
+        def start(samples: Samples, weight: Array) -> tuple[tuple[Array, Array], Array]:
+            value, gradient = jax.value_and_grad(objective)(old_params, samples, weight)
             return (value, jnp.sum(weight * entropy(samples.old))), gradient
 
-        def evaluate(candidate: PyTree) -> Trial:
+        def evaluate(candidate: Array) -> Trial:
             def both(samples: Samples, weight: Array) -> Trial:
-                new = policy.apply(candidate, samples.obs)
+                new = apply(candidate, samples.obs)
                 return Trial(
                     jnp.sum(weight * surrogate(new, samples)),
                     jnp.sum(weight * kl_divergence(samples.old, new)),
@@ -91,28 +97,27 @@ def make_policy_step(
             return mean_over_steps(both)
 
         (start_objective, mean_entropy), gradient = mean_over_steps(start)
-        fisher = _fisher(policy, params, obs, weight, num_segments, key, fisher_samples, cg_damping)
-        gradient_norm = optax.tree.norm(gradient)
+        fisher = _fisher(apply, old_params, obs, weight, num_segments, key, fisher_samples, cg_damping)
+        gradient_norm = jnp.linalg.norm(gradient)
         direction, cg = conjugate_gradient(fisher, gradient, max_iterations=cg_iterations)
-        curvature = jnp.asarray(optax.tree.vdot(direction, fisher(direction)))
         # Without curvature there is no direction to go; the line search then stays.
-        scale = jnp.where(curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
+        scale = jnp.where(cg.curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(cg.curvature > 0, cg.curvature, 1.0)), 0.0)
         new_params, search = backtracking_line_search(
             evaluate,
-            params,
-            optax.tree.scale(scale, direction),
+            old_params,
+            scale * direction,
             max_kl=max_kl,
             start_objective=start_objective,
             shrink=line_search_shrink,
             max_trials=line_search_steps,
         )
-        return new_params, StepInfo(
+        return unravel(new_params), StepInfo(
             kl=search.kl,
             improvement=search.improvement,
             line_search_steps=search.trials,
             accepted=search.accepted,
             cg_iterations=cg.iterations,
-            cg_residual=cg.residual_norm / gradient_norm,
+            cg_residual=cg.residual_norm / jnp.where(gradient_norm > 0, gradient_norm, 1.0),
             gradient_norm=gradient_norm,
             entropy=mean_entropy,
         )
@@ -121,15 +126,15 @@ def make_policy_step(
 
 
 def _fisher(
-    policy: Policy,
-    params: PyTree,
+    apply: Callable[[Array, Array], Gaussian],
+    params: Float[Array, " parameter"],
     obs: Float[Array, "segment time env obs"],
     weight: Float[Array, "segment time env"],
     num_segments: Int[Array, ""],
     key: PRNGKeyArray,
     fisher_samples: int,
     damping: float,
-) -> Callable[[PyTree], PyTree]:
+) -> Callable[[Array], Array]:
     """Products with the Fisher matrix, estimated on a fixed number of states spread over the batch.
 
     The time of the batch is cut into equal stretches, one moment is drawn from each, and every environment's state at
@@ -150,5 +155,5 @@ def _fisher(
         return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
 
     return fisher_vector_product(
-        lambda p: policy.apply(p, chosen_obs), params, metric, damping=damping, reduce=sum_over_actors
+        lambda p: apply(p, chosen_obs), params, metric, damping=damping, reduce=sum_over_actors
     )

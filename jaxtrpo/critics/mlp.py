@@ -8,10 +8,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo import actors
 from jaxtrpo.critics.critic import Critic, Targets
+from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.policies.networks import LAST, MLP, orthogonal_init
 
@@ -20,7 +22,7 @@ class MLPState(NamedTuple):
     """The network predicts (return - mean) / std."""
 
     params: PyTree
-    optimizer: optax.OptState
+    optimizer: optax.OptState  # of the parameters as one vector
     returns: Moments  # of the returns seen so far
 
 
@@ -60,17 +62,13 @@ def mlp_critic(
 
     def init(key: PRNGKeyArray) -> MLPState:
         params = orthogonal_init(network, key, observation_size, last_scale=1.0)
-        return MLPState(params, optimizer.init(params), no_moments(()))
+        return MLPState(params, optimizer.init(ravel_pytree(params)[0]), no_moments(()))
 
     def predict(params: PyTree, obs: Float[Array, "... obs"]) -> Float[Array, "..."]:
         return jnp.asarray(network.apply(params, obs))[..., 0]
 
     def value(state: MLPState, obs: Float[Array, "... obs"], elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
         return predict(state.params, obs) * state.returns.std + state.returns.mean
-
-    def loss(params: PyTree, rows: _Rows) -> Float[Array, ""]:
-        error = predict(params, rows.obs) - rows.value
-        return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
 
     def fit(state: MLPState, targets: Targets, key: PRNGKeyArray) -> MLPState:
         everyone = actors.gather_envs(targets[:-1], axis=2)
@@ -82,23 +80,29 @@ def mlp_critic(
         per_segment = weight.size // targets.value.shape[0]
         num_rows = targets.num_segments * per_segment
         size = min(minibatch_size, weight.size)
+        # One vector instead of a tree: Adam is then one operation, not one a leaf.
+        first_params, unravel = ravel_pytree(state.params)
 
-        def epoch(index: Int[Array, ""], carry: tuple[PyTree, optax.OptState]) -> tuple[PyTree, optax.OptState]:
+        def loss(params: Float[Array, " parameter"], rows: _Rows) -> Float[Array, ""]:
+            error = predict(unravel(params), rows.obs) - rows.value
+            return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
+
+        def epoch(index: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
             # Random order of the rows that hold data; the others stay behind them.
-            order = jax.random.uniform(jax.random.fold_in(key, index), weight.shape)
+            order = jax.random.uniform(numbered_key(key, index), weight.shape)
             order = jnp.argsort(jnp.where(jnp.arange(weight.size) < num_rows, order, 2.0))
 
-            def step(number: Int[Array, ""], carry: tuple[PyTree, optax.OptState]) -> tuple[PyTree, optax.OptState]:
+            def step(number: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
                 params, optimizer_state = carry
                 chosen = jax.lax.dynamic_slice_in_dim(order, number * size, size)
                 gradient = jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[chosen], rows))
                 updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
-                return optax.apply_updates(params, updates), optimizer_state
+                return params + updates, optimizer_state
 
             return jax.lax.fori_loop(0, jnp.maximum(num_rows // size, 1), step, carry)
 
-        params, optimizer_state = jax.lax.fori_loop(0, epochs, epoch, (state.params, state.optimizer))
-        return MLPState(params, optimizer_state, state.returns)
+        params, optimizer_state = jax.lax.fori_loop(0, epochs, epoch, (first_params, state.optimizer))
+        return MLPState(unravel(params), optimizer_state, state.returns)
 
     return Critic(init, value, fit)
 

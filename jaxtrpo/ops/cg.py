@@ -16,6 +16,7 @@ class CGInfo(NamedTuple):
 
     iterations: Int[Array, ""]
     residual_norm: Float[Array, ""]  # Euclidean norm of b - A x, as the recursion carries it
+    curvature: Float[Array, ""]  # x^T A x, as the recursion carries it
 
 
 class _State(NamedTuple):
@@ -23,12 +24,13 @@ class _State(NamedTuple):
     residual: PyTree
     direction: PyTree
     squared_residual: Float[Array, ""]
+    curvature: Float[Array, ""]
     iterations: Int[Array, ""]
     usable: jax.Array  # False once a direction had no positive curvature
 
 
 def conjugate_gradient(
-    matvec: Callable[[PyTree], PyTree], b: PyTree, *, max_iterations: int, tolerance: float = 1e-10
+    matvec: Callable[[PyTree], PyTree], b: PyTree, *, max_iterations: int, tolerance: float = 1e-5
 ) -> tuple[PyTree, CGInfo]:
     """Solves A x = b for a symmetric positive definite A known only through v -> A v.
 
@@ -40,14 +42,16 @@ def conjugate_gradient(
       matvec: v -> A v on pytrees shaped like `b`.
       b: right-hand side.
       max_iterations: at most this many products with A.
-      tolerance: stop when the squared residual norm falls below it.
+      tolerance: stop when the residual norm falls below this part of the norm of `b`.
 
     Returns:
       x, shaped like `b`, and what the solve did.
     """
+    squared_norm = jnp.asarray(tree.vdot(b, b))
 
     def unfinished(state: _State) -> jax.Array:
-        return (state.iterations < max_iterations) & (state.squared_residual > tolerance) & state.usable
+        large = state.squared_residual > tolerance**2 * squared_norm
+        return (state.iterations < max_iterations) & large & state.usable
 
     def iterate(state: _State) -> _State:
         product = matvec(state.direction)
@@ -59,8 +63,10 @@ def conjugate_gradient(
         squared_residual = jnp.asarray(tree.vdot(residual, residual))
         beta = squared_residual / state.squared_residual
         direction = tree.add_scale(residual, beta, state.direction)
-        return _State(x, residual, direction, squared_residual, state.iterations + 1, usable)
+        # Directions are conjugate, so x^T A x is a sum of alpha^2 d^T A d, and alpha d^T A d = r^T r.
+        total_curvature = state.curvature + alpha * state.squared_residual
+        return _State(x, residual, direction, squared_residual, total_curvature, state.iterations + 1, usable)
 
-    first = _State(tree.zeros_like(b), b, b, jnp.asarray(tree.vdot(b, b)), jnp.int32(0), jnp.bool_(True))
+    first = _State(tree.zeros_like(b), b, b, squared_norm, jnp.zeros_like(squared_norm), jnp.int32(0), jnp.bool_(True))
     last = jax.lax.while_loop(unfinished, iterate, first)
-    return last.x, CGInfo(last.iterations, jnp.sqrt(last.squared_residual))
+    return last.x, CGInfo(last.iterations, jnp.sqrt(last.squared_residual), last.curvature)
