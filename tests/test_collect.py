@@ -198,30 +198,39 @@ def test_number_of_segments_is_data():
 
 
 def test_elapsed_steps_and_returns_are_those_of_a_plain_loop():
-    """Over three batches in a row, with terminations, time limits and broken steps among them."""
-    state = None
+    """Over six batches in a row, with terminations, whole and short time limits and broken steps among them."""
+    state, whole = None, WalkEnvironment.episode_length
     elapsed, total = np.zeros(ENVS, int), np.zeros(ENVS)
+    share = np.array([(i + 1) * whole // ENVS for i in range(ENVS)])
+    limit, spread = share.copy(), np.ones(ENVS, bool)
     seen = dict.fromkeys(("terminated", "truncated", "invalid"), 0)
-    for _ in range(3):
+    lengths = set()
+    for _ in range(6):
         state, batch = collect("walk", state=state)
         steps = flatten(batch)
         for t in range(len(steps.reward)):
             np.testing.assert_array_equal(steps.elapsed[t], elapsed)
             total += steps.reward[t]
             done = steps.terminated[t] | steps.truncated[t]
-            finished = done & ~steps.invalid[t]
+            finished = done & ~steps.invalid[t] & (limit == whole)
             np.testing.assert_allclose(steps.episode_return[t], np.where(finished, total, np.nan), rtol=1e-5)
             # A time limit, or a simulation that broke, is the only reason to truncate.
             np.testing.assert_array_equal(
                 steps.truncated[t],
-                steps.invalid[t] | ((elapsed == WalkEnvironment.episode_length - 1) & ~steps.terminated[t]),
+                steps.invalid[t] | ((elapsed == limit - 1) & ~steps.terminated[t]),
             )
+            for env in np.flatnonzero(done):
+                survived = steps.truncated[t, env] and not steps.invalid[t, env]
+                lengths |= {limit[env]} if survived else set()
+                limit[env] = share[env] if survived and not spread[env] else whole
+                spread[env] = survived
             elapsed, total = np.where(done, 0, elapsed + 1), np.where(done, 0, total)
         for name in seen:
             seen[name] += np.sum(getattr(steps, name))
         seen["truncated"] -= np.sum(steps.invalid)
         np.testing.assert_allclose(state.episode_return, total, rtol=1e-5)
     assert min(seen.values()) > 0
+    assert lengths == {*share}
 
 
 def test_final_observation_is_what_the_step_led_to():
@@ -297,6 +306,7 @@ def test_noise_is_standard_normal_and_never_used_twice():
 def test_environments_do_not_start_alike_and_do_not_depend_on_how_many_there_are():
     """Environment i depends on the key and i only."""
     few, many = (jax.device_get(start_actors(WalkEnvironment(), jax.random.PRNGKey(3), n)) for n in (2, 5))
+    few, many = (state._replace(time_limits=()) for state in (few, many))  # an environment's share does depend on it
     assert_same(jax.tree.map(lambda leaf: leaf[:2], many), few)
     assert len(np.unique(many.env.obs[:, 0])) == 5
     assert len(np.unique(many.noise_key, axis=0)) == 5
