@@ -82,7 +82,9 @@ def make_update(
         )
 
     def start(seed: int) -> TrainState:
-        state = jax.jit(first_state)(jax.random.PRNGKey(seed))
+        # It runs once: optimising it would take longer than it saves.
+        run_once = jax.jit(first_state, compiler_options={"xla_backend_optimization_level": "0"})
+        state = run_once(jax.random.PRNGKey(seed))
         shared = actors.replicate(state._replace(actors=None))
         return shared._replace(actors=actors.split_envs(state.actors))
 

@@ -7,6 +7,7 @@ from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -48,34 +49,43 @@ def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int
     """
     params = network.init(key, jnp.zeros(observation_size))
     kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 2]
-    noise = jax.random.normal(key, (sum(kernel.size for kernel in kernels),))
-    used = 0
+    tall = [(max(kernel.shape), min(kernel.shape)) for kernel in kernels]
+    noise = jnp.split(
+        jax.random.normal(key, (sum(kernel.size for kernel in kernels),)),
+        np.cumsum([kernel.size for kernel in kernels])[:-1],
+    )
+    # Padded to one size, because orthogonalising them together compiles once; zeros stay zeros.
+    size = np.max(tall, axis=0)
+    padded = [
+        jnp.pad(part.reshape(shape), [(0, most - n) for most, n in zip(size, shape, strict=True)])
+        for part, shape in zip(noise, tall, strict=True)
+    ]
+    matrices = iter(zip(_orthogonalized(jnp.stack(padded)), tall, strict=True))
 
     def fill(path: tuple, leaf: Array) -> Array:
-        nonlocal used
         if leaf.ndim != 2:
             return leaf
-        tall = (max(leaf.shape), min(leaf.shape))
-        matrix = _orthogonalized(noise[used : used + leaf.size].reshape(tall))
-        used += leaf.size
+        matrix, (rows, columns) = next(matrices)
+        matrix = matrix[:rows, :columns]
         is_last = any(getattr(part, "key", None) == LAST for part in path)
-        return (last_scale if is_last else 2**0.5) * (matrix if leaf.shape == tall else matrix.T)
+        return (last_scale if is_last else 2**0.5) * (matrix if leaf.shape == matrix.shape else matrix.T)
 
     return jax.tree_util.tree_map_with_path(fill, params)
 
 
-def _orthogonalized(matrix: Float[Array, "rows columns"]) -> Float[Array, "rows columns"]:
-    """The nearest matrix with orthonormal columns: all singular values become 1 (Newton-Schulz, Higham 2008, ch. 8).
+def _orthogonalized(matrices: Float[Array, "matrix rows columns"]) -> Float[Array, "matrix rows columns"]:
+    """The nearest with orthonormal columns: all singular values become 1 (Newton-Schulz, Higham 2008, chapter 8).
 
-    Of a normal matrix it is as uniformly distributed as the Q of a QR decomposition. It needs products only, while the
-    decomposition loads LAPACK through SciPy, which takes longer than everything else here.
+    Of normal matrices they are as uniformly distributed as the Q of a QR decomposition. It needs products only, while
+    the decomposition loads LAPACK through SciPy, which takes longer than everything else here.
     """
 
     def iterate(_: Array, x: Array) -> Array:
-        return 1.5 * x - 0.5 * x @ (x.T @ x)
+        return 1.5 * x - 0.5 * x @ (x.mT @ x)
 
+    norm = jnp.sqrt(jnp.sum(matrices**2, axis=(1, 2), keepdims=True))
     # A singular value s below 1 grows by half in an iteration until it is near 1: 60 are enough for any above 1e-10.
-    return jax.lax.fori_loop(0, 60, iterate, matrix / jnp.linalg.norm(matrix))
+    return jax.lax.fori_loop(0, 60, iterate, matrices / norm)
 
 
 class Policy(NamedTuple):
