@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from jaxtyping import Array, PyTree
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxtrpo.types import Hyperparameters
 
@@ -19,6 +20,7 @@ class Rule(NamedTuple):
 
     init: Callable[[Hyperparameters], PyTree]
     update: Callable[[PyTree, Hyperparameters, Mapping[str, Array]], tuple[PyTree, Hyperparameters]]
+    max_steps_per_update: int | None = None  # the largest batch it may ask for; none larger than the first if None
 
 
 def fixed() -> Rule:
@@ -26,3 +28,166 @@ def fixed() -> Rule:
     return Rule(
         init=lambda hyperparameters: (), update=lambda state, hyperparameters, metrics: (state, hyperparameters)
     )
+
+
+def chain(*rules: Rule) -> Rule:
+    """One rule after the other, each on what the one before made of the settings."""
+
+    def update(
+        states: tuple[PyTree, ...], hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
+    ) -> tuple[tuple[PyTree, ...], Hyperparameters]:
+        after = []
+        for rule, state in zip(rules, states, strict=True):
+            state, hyperparameters = rule.update(state, hyperparameters, metrics)
+            after.append(state)
+        return tuple(after), hyperparameters
+
+    largest = [rule.max_steps_per_update for rule in rules if rule.max_steps_per_update is not None]
+    return Rule(
+        init=lambda hyperparameters: tuple(rule.init(hyperparameters) for rule in rules),
+        update=update,
+        max_steps_per_update=max(largest, default=None),
+    )
+
+
+class _Schedule(NamedTuple):
+    first: Hyperparameters
+    env_steps: Int[Array, ""]
+
+
+def linear(*, over: int, max_kl: float | None = None, steps_per_update: int | None = None) -> Rule:
+    """Settings move to other values in a straight line; a baseline of the 2016 system.
+
+    Args:
+      over: environment steps until the values given here are reached; they stay so.
+      max_kl: at the end, nats; not changed if not given.
+      steps_per_update: at the end; not changed if not given.
+
+    Raises:
+      ValueError: a value is not positive.
+    """
+    return _schedule(lambda first, last, progress: first + progress * (last - first), over, max_kl, steps_per_update)
+
+
+def exponential(*, over: int, max_kl: float | None = None, steps_per_update: int | None = None) -> Rule:
+    """As `linear`, but by the same factor in equal stretches."""
+    return _schedule(lambda first, last, progress: first * (last / first) ** progress, over, max_kl, steps_per_update)
+
+
+def _schedule(
+    between: Callable[[Array, float, Array], Array], over: int, max_kl: float | None, steps_per_update: int | None
+) -> Rule:
+    _require_positive(over=over, max_kl=max_kl, steps_per_update=steps_per_update)
+
+    def update(
+        state: _Schedule, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
+    ) -> tuple[_Schedule, Hyperparameters]:
+        env_steps = state.env_steps + metrics["steps_per_update"].astype(jnp.int32)
+        progress = jnp.minimum(env_steps / over, 1.0)
+        if max_kl is not None:
+            hyperparameters = hyperparameters._replace(max_kl=between(state.first.max_kl, max_kl, progress))
+        if steps_per_update is not None:
+            steps = jnp.round(between(state.first.steps_per_update, steps_per_update, progress))
+            hyperparameters = hyperparameters._replace(steps_per_update=steps.astype(jnp.int32))
+        return state._replace(env_steps=env_steps), hyperparameters
+
+    return Rule(
+        init=lambda hyperparameters: _Schedule(hyperparameters, jnp.int32(0)),
+        update=update,
+        max_steps_per_update=steps_per_update,
+    )
+
+
+class _Windows(NamedTuple):
+    sum: Float[Array, ""]  # of the mean returns of this window
+    count: Int[Array, ""]  # of updates in it
+    before: Float[Array, ""]  # the sum of the window before
+    compared: Bool[Array, ""]  # whether there was one
+
+
+def improvement(
+    *,
+    window: int = 10,
+    required: float = 0.0,
+    steps_delta: int | None = 300,
+    steps_bounds: tuple[int, int] = (1_200, 20_000),
+    kl_delta: float | None = 0.0005,
+    kl_bounds: tuple[float, float] = (0.001, 0.01),
+) -> Rule:
+    """The rule of Frans and Hafner (2016): bold while it goes well, careful while it does not.
+
+    The mean returns of `window` updates are summed. Where the sum exceeds that of the window before by more than
+    `required` of its size, steps per update go down and max KL goes up, by a constant each; otherwise the other way.
+    Updates in which no episode finished do not count.
+
+    Args:
+      window: updates.
+      required: part of |sum before|.
+      steps_delta: change of steps per update; they are left alone if None. Batches change in whole segments, but the
+        rule goes on from the exact number.
+      steps_bounds: smallest and largest steps per update.
+      kl_delta: change of max KL, nats; left alone if None.
+      kl_bounds: smallest and largest max KL, nats.
+
+    Raises:
+      ValueError: a value is not positive, or the bounds are not in order.
+    """
+    _require_positive(window=window, steps_delta=steps_delta, kl_delta=kl_delta)
+    for name, (low, high) in (("steps_bounds", steps_bounds), ("kl_bounds", kl_bounds)):
+        if not 0 < low <= high:
+            raise ValueError(f"{name}={(low, high)} must be positive and in order")
+    if required < 0:
+        raise ValueError(f"required={required} must not be negative")
+
+    def init(hyperparameters: Hyperparameters) -> _Windows:
+        return _Windows(jnp.float32(0), jnp.int32(0), jnp.float32(0), jnp.bool_(False))
+
+    def update(
+        state: _Windows, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
+    ) -> tuple[_Windows, Hyperparameters]:
+        seen = jnp.isfinite(metrics["mean_return"])
+        total = state.sum + jnp.where(seen, metrics["mean_return"], 0.0)
+        count = state.count + seen
+        full = count >= window
+        better = total > state.before + required * jnp.abs(state.before)
+        change = jnp.where(full & state.compared, jnp.where(better, 1, -1), 0)
+        steps, kl = hyperparameters.steps_per_update, hyperparameters.max_kl
+        if steps_delta is not None:
+            steps = jnp.where(change == 0, steps, jnp.clip(steps - change * steps_delta, *steps_bounds))
+        if kl_delta is not None:
+            kl = jnp.where(change == 0, kl, jnp.clip(kl + change * kl_delta, *kl_bounds))
+        state = _Windows(
+            sum=jnp.where(full, 0.0, total),
+            count=jnp.where(full, 0, count),
+            before=jnp.where(full, total, state.before),
+            compared=state.compared | full,
+        )
+        return state, Hyperparameters(kl, steps)
+
+    return Rule(init, update, max_steps_per_update=None if steps_delta is None else steps_bounds[1])
+
+
+def margin(
+    *,
+    window: int = 10,
+    required: float = 0.05,
+    steps_delta: int | None = 300,
+    steps_bounds: tuple[int, int] = (1_200, 10_000),
+    kl_delta: float | None = 0.0005,
+    kl_bounds: tuple[float, float] = (0.001, 0.01),
+) -> Rule:
+    """`improvement` as published in its second form: 5 % are required, and batches stay below 10,000 steps."""
+    return improvement(
+        window=window,
+        required=required,
+        steps_delta=steps_delta,
+        steps_bounds=steps_bounds,
+        kl_delta=kl_delta,
+        kl_bounds=kl_bounds,
+    )
+
+
+def _require_positive(**values: float | None) -> None:
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name}={value} must be positive")

@@ -28,7 +28,7 @@ class Config:
     steps_per_update: int = 1024
     """environment steps of all actors between two updates, rounded down to whole segments"""
     max_steps_per_update: int | None = None
-    """largest batch that adaptation may ask for, environment steps; steps_per_update if not given"""
+    """largest batch that adaptation gets, environment steps; what its rule may ask for if not given"""
     max_kl: float = 0.01
     """trust region: mean KL divergence between the policies before and after an update, nats"""
     discount: float = 0.99

@@ -102,13 +102,16 @@ def prepare(
 ) -> Run:
     """Checks everything that a person may get wrong; arguments and errors as in `train`."""
     started = time.perf_counter()
-    config = make_config(settings)
+    config, rule = make_config(settings), adapt or fixed()
+    if config.max_steps_per_update is None and rule.max_steps_per_update is not None:
+        largest = max(rule.max_steps_per_update, config.steps_per_update)
+        config = dataclasses.replace(config, max_steps_per_update=largest)
     directory = open_directory(out, overwrite) if out is not None else None
     actors = choose_actors(config.actors)
     sizes = resolve_sizes(config, actors.count)
     cache_compilations()
     environment = make_env(env) if isinstance(env, str) else env
-    update = make_update(environment, config, sizes, actors, surrogate, adapt or fixed())
+    update = make_update(environment, config, sizes, actors, surrogate, rule)
     state = update.start(config.seed)
     _require_finite_start(environment, state)
     return Run(environment, config, actors, update, state, directory, started)

@@ -1,0 +1,180 @@
+"""Rules of adaptation against plain Python, compiled and not."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import counted_compilations
+
+from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin
+from jaxtrpo.types import Hyperparameters
+
+FIRST = Hyperparameters(jnp.float32(0.004), jnp.int32(2000))
+
+
+def follow(rule: Rule, returns, first=FIRST, *, compiled=True) -> list[tuple[float, int]]:
+    """Max KL and steps per update after each update with these mean returns."""
+    update = jax.jit(rule.update) if compiled else rule.update
+    state, now, found = rule.init(first), first, []
+    for value in returns:
+        metrics = {"mean_return": jnp.float32(value), "steps_per_update": jnp.float32(now.steps_per_update)}
+        state, now = update(state, now, metrics)
+        found.append((float(now.max_kl), int(now.steps_per_update)))
+    return found
+
+
+def plain_improvement(returns, window, required, steps_delta, steps_bounds, kl_delta, kl_bounds):
+    kl, steps = float(FIRST.max_kl), int(FIRST.steps_per_update)
+    current, before, found = [], None, []
+    for value in returns:
+        if not math.isnan(value):
+            current.append(value)
+        if len(current) == window:
+            if before is not None:
+                improved = sum(current) > before + required * abs(before)
+                steps = min(max(steps + (-steps_delta if improved else steps_delta), steps_bounds[0]), steps_bounds[1])
+                kl = min(max(kl + (kl_delta if improved else -kl_delta), kl_bounds[0]), kl_bounds[1])
+            before, current = sum(current), []
+        found.append((kl, steps))
+    return found
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    # Whole numbers, whose sums are exact, so that both see the same improvements.
+    st.lists(st.one_of(st.integers(-100, 100).map(float), st.just(math.nan)), max_size=60),
+    st.integers(1, 10),
+    st.sampled_from([0.0, 0.5]),
+)
+def test_improvement_is_the_rule_of_a_plain_loop(returns, window, required):
+    options = {
+        "window": window,
+        "required": required,
+        "steps_delta": 300,
+        "steps_bounds": (1_200, 2_500),
+        "kl_delta": 0.0005,
+        "kl_bounds": (0.003, 0.005),
+    }
+    found = follow(improvement(**options), returns)
+    expected = plain_improvement(returns, **options)
+    np.testing.assert_allclose(np.reshape(found, (-1, 2)), np.reshape(expected, (-1, 2)), rtol=1e-5)
+
+
+def test_improvement_is_bold_while_returns_rise_and_careful_while_they_fall():
+    rise, fall = follow(improvement(), range(100)), follow(improvement(), range(100, 0, -1))
+    assert [steps for _, steps in rise[::10]] == [2000, 2000, 1700, 1400] + 6 * [1200]
+    assert [steps for _, steps in fall[::10]] == [2000, 2000, *range(2300, 4700, 300)]
+    np.testing.assert_allclose([kl for kl, _ in rise[10::10]], np.linspace(0.004, 0.008, 9), rtol=1e-5)
+    expected = np.maximum(np.linspace(0.004, 0.0, 9), 0.001)
+    np.testing.assert_allclose([kl for kl, _ in fall[10::10]], expected, rtol=1e-5)
+
+
+def test_margin_wants_a_twentieth_more():
+    def steps_after(ratio):
+        return follow(margin(), [-100.0] * 10 + [-100.0 * ratio] * 10)[-1][1]
+
+    assert steps_after(0.94) == 1700
+    assert steps_after(0.96) == 2300
+    assert margin().max_steps_per_update == 10_000
+    assert improvement().max_steps_per_update == 20_000
+
+
+@pytest.mark.parametrize("make", [improvement, margin])
+def test_either_setting_can_be_left_alone(make):
+    for _, steps in follow(make(steps_delta=None), range(40)):
+        assert steps == 2000
+    for kl, _ in follow(make(kl_delta=None), range(40)):
+        np.testing.assert_allclose(kl, 0.004)
+    assert make(steps_delta=None).max_steps_per_update is None
+
+
+def test_settings_outside_the_bounds_stay_until_there_is_something_to_compare():
+    first = Hyperparameters(jnp.float32(0.05), jnp.int32(600))
+    found = follow(improvement(), range(20), first)
+    np.testing.assert_allclose(found[18], (0.05, 600))
+    np.testing.assert_allclose(found[19], (0.01, 1200))
+
+
+def test_schedules_reach_their_ends_and_stay():
+    for make, halfway in ((linear, (0.0025, 3000)), (exponential, (0.002, 2828))):
+        found = follow(make(over=200_000, max_kl=0.001, steps_per_update=4000), [0.0] * 200)
+        steps = np.cumsum([2000] + [steps for _, steps in found[:-1]])
+        middle = np.argmin(np.abs(steps - 100_000))
+        np.testing.assert_allclose(found[middle], halfway, rtol=0.02)
+        np.testing.assert_allclose(found[-1], (0.001, 4000), rtol=1e-5)
+        assert np.all(np.diff([kl for kl, _ in found]) <= 0)
+        assert make(over=1, steps_per_update=4000).max_steps_per_update == 4000
+
+
+def test_schedule_of_one_setting_leaves_the_other_alone():
+    found = np.array(follow(linear(over=10_000, max_kl=0.002), [0.0] * 9))
+    np.testing.assert_array_equal(found[:, 1], 2000)
+    np.testing.assert_allclose(found[:4, 0], [0.0036, 0.0032, 0.0028, 0.0024], rtol=1e-5)
+
+
+def test_chain_is_one_rule_after_the_other():
+    returns = [3.0, 1.0, 2.0] * 20
+    both = follow(chain(linear(over=50_000, max_kl=0.002), improvement(kl_delta=None, window=3)), returns)
+    steps_only = follow(improvement(kl_delta=None, window=3), returns)
+    assert [steps for _, steps in both] == [steps for _, steps in steps_only]
+    assert both[-1][0] == pytest.approx(0.002)
+    assert chain(margin(), improvement()).max_steps_per_update == 20_000
+    assert chain(fixed(), linear(over=1, max_kl=0.1)).max_steps_per_update is None
+
+
+RULES = [
+    fixed(),
+    linear(over=9000, max_kl=0.001, steps_per_update=1300),
+    exponential(over=9000, max_kl=0.001),
+    improvement(window=2),
+    margin(window=2),
+    chain(margin(window=2), linear(over=9000, max_kl=0.02)),
+]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_compiles_once_to_what_it_is_uncompiled(rule):
+    returns = np.float32([1, 2, 3, 2, math.nan, 1, 0, 5, 9, 9, math.nan, 9])
+    np.testing.assert_allclose(follow(rule, returns), follow(rule, returns, compiled=False), rtol=1e-6)
+    update = jax.jit(rule.update)
+    metrics = {"mean_return": jnp.float32(1), "steps_per_update": jnp.float32(5)}
+    state = update(rule.init(FIRST), FIRST, metrics)
+    with counted_compilations() as programs:
+        for _ in range(3):
+            state = update(*state, metrics)
+    assert not programs
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_state_keeps_its_shape_and_type(rule):
+    """Otherwise a run that adapts would compile again."""
+    metrics = {"mean_return": jnp.float32(1), "steps_per_update": jnp.float32(5)}
+    before = rule.init(FIRST), FIRST
+    after = rule.update(*before, metrics)
+    shapes = [jax.tree.map(lambda leaf: (jnp.shape(leaf), leaf.dtype), tree) for tree in (before, after)]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "name"),
+    [
+        (linear, {"over": 0, "max_kl": 0.1}, "over"),
+        (exponential, {"over": 10, "max_kl": 0.0}, "max_kl"),
+        (linear, {"over": 10, "steps_per_update": -1}, "steps_per_update"),
+        (improvement, {"window": 0}, "window"),
+        (improvement, {"steps_delta": -300}, "steps_delta"),
+        (margin, {"kl_delta": math.nan}, "kl_delta"),
+        (margin, {"steps_bounds": (100, 50)}, "steps_bounds"),
+        (margin, {"kl_bounds": (0.0, 0.1)}, "kl_bounds"),
+        (improvement, {"required": -0.1}, "required"),
+    ],
+)
+def test_a_bad_value_is_named(make, options, name):
+    with pytest.raises(ValueError, match=f"^{name}="):
+        make(**options)
