@@ -97,7 +97,7 @@ def mlp_critic(
                 chosen = jax.lax.dynamic_slice_in_dim(order, number * size, size)
                 gradient = jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[chosen], rows))
                 updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
-                return params + updates, optimizer_state
+                return jnp.asarray(optax.apply_updates(params, updates)), optimizer_state
 
             return jax.lax.fori_loop(0, jnp.maximum(num_rows // size, 1), step, carry)
 
