@@ -166,6 +166,8 @@ class Simulator:
         self._unstable = warnings[:, UNSTABLE, 1]
         self._outputs = {name: self._bind(name) for name in layout.fields}
         self._slices = layout.slices()
+        self._ids = np.arange(num, dtype=np.int32)
+        self._first_ids = self._ids.ctypes.data  # found once: ctypes takes as long as a small simulation for it
 
     def __del__(self) -> None:
         if getattr(self, "_batch", None):
@@ -220,23 +222,27 @@ class Simulator:
         fields: np.ndarray,
     ) -> None:
         """Starts the simulations in `mask` at (qpos, qvel); others keep their state, and their fields are undefined."""
-        ids = np.flatnonzero(mask).astype(np.int32)
-        fresh = np.zeros((len(ids), self._rows.shape[1]))
-        fresh[:] = self._default_row
-        nq, nv = self._model.nq, self._model.nv
-        fresh[:, 1 : 1 + nq] = qpos[ids]  # the row starts with time, qpos, qvel
-        fresh[:, 1 + nq : 1 + nq + nv] = qvel[ids]
-        self._rows[ids] = fresh
-        with self._silence:
-            self._lib.mjb_forward(self._batch, ids.ctypes.data, len(ids), ALL_STAGES)
-        self._save(None, new_state.view(np.float64), fields)
-        kept = ~mask
-        new_state[kept] = state[kept]
+        which = np.flatnonzero(mask)
+        num, nq, nv = len(which), self._model.nq, self._model.nv
+        # Whichever simulations these are, the first rows serve: what is in them does not outlive the call.
+        rows = self._rows[:num]
+        rows[...] = self._default_row
+        rows[:, 1 : 1 + nq] = qpos[which]  # the row starts with time, qpos, qvel
+        rows[:, 1 + nq : 1 + nq + nv] = qvel[which]
+        if num:  # none would mean all
+            with self._silence:
+                self._lib.mjb_forward(self._batch, self._first_ids, num, ALL_STAGES)
+        fresh_state = np.empty((num, self._layout.state_size))
+        fresh_fields = np.empty((num, self._layout.field_size), np.float32)
+        self._save(None, fresh_state, fresh_fields)
         if self._contact_forces:
             # Gymnasium resets MjData and only runs mj_forward: no contact forces yet.
             for name, _, where in self._slices:
                 if name == "cfrc_ext":
-                    fields[:, where] = 0
+                    fresh_fields[:, where] = 0
+        new_state[...] = state
+        new_state.view(np.float64)[which] = fresh_state
+        fields[which] = fresh_fields
 
     @functools.cached_property
     def _default_row(self) -> np.ndarray:
@@ -254,14 +260,14 @@ class Simulator:
 
     @np.errstate(over="ignore", invalid="ignore")  # numbers of a simulation that broke, which is found anyway
     def _save(self, before: np.ndarray | None, state: np.ndarray, fields: np.ndarray) -> None:
-        """Copies state and fields out; changes are relative to the row `before`, or zero."""
-        start = 0
+        """Copies the first simulations out, as many as `state` has; changes are relative to `before`, or zero."""
+        num, start = len(state), 0
         for part in self._layout.carried:
             stop = start + part.stop - part.start
-            state[:, start:stop] = self._rows[:, part]
+            state[:, start:stop] = self._rows[:num, part]
             start = stop
         for name, is_change, where in self._slices:
-            value = self._outputs[name]
+            value = self._outputs[name][:num]
             if is_change:
                 stop = start + where.stop - where.start
                 fields[:, where] = 0 if before is None else value - before[:, start:stop]
