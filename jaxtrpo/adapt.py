@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
+import inspect
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -133,11 +136,9 @@ def improvement(
       ValueError: a value is not positive, or the bounds are not in order.
     """
     _require_positive(window=window, steps_delta=steps_delta, kl_delta=kl_delta)
-    for name, (low, high) in (("steps_bounds", steps_bounds), ("kl_bounds", kl_bounds)):
-        if not 0 < low <= high:
-            raise ValueError(f"{name}={(low, high)} must be positive and in order")
-    if required < 0:
-        raise ValueError(f"required={required} must not be negative")
+    _require_bounds(steps_bounds=steps_bounds, kl_bounds=kl_bounds)
+    if not (_is_number(required) and required >= 0):
+        raise ValueError(f"required={required!r} must be a number that is not negative")
 
     def init(hyperparameters: Hyperparameters) -> _Windows:
         return _Windows(jnp.float32(0), jnp.int32(0), jnp.float32(0), jnp.bool_(False))
@@ -187,7 +188,63 @@ def margin(
     )
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _require_positive(**values: float | None) -> None:
     for name, value in values.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name}={value} must be positive")
+        if value is not None and not (_is_number(value) and value > 0):
+            raise ValueError(f"{name}={value!r} must be positive")
+
+
+def _require_bounds(**values: tuple[float, float]) -> None:
+    for name, pair in values.items():
+        ordered = isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_number, pair)) and 0 < pair[0] <= pair[1]
+        if not ordered:
+            raise ValueError(f"{name}={pair!r} must be two positive numbers in order")
+
+
+RULES: dict[str, Callable[..., Rule]] = {
+    "fixed": fixed,
+    "linear": linear,
+    "exponential": exponential,
+    "improvement": improvement,
+    "margin": margin,
+    "chain": chain,
+}
+
+
+def parse_rule(text: str) -> Rule:
+    """A rule from its name, or from a call as in Python: `margin`, `margin(window=5, kl_delta=None)`.
+
+    Raises:
+      ValueError: one sentence that names the setting `adapt`.
+    """
+    try:
+        return _rule_of(ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError:
+        raise ValueError(f"adapt={text!r} is not like margin or margin(window=5)") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"adapt={text!r}: {error}") from None
+
+
+def _rule_of(node: ast.expr) -> Rule:
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    if not isinstance(call.func, ast.Name):
+        raise SyntaxError
+    name = call.func.id
+    if name not in RULES:
+        near = difflib.get_close_matches(name, RULES, n=2) or list(RULES)
+        raise ValueError(f"there is no rule {name!r}; did you mean {' or '.join(near)}?")
+    arguments: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise SyntaxError
+        try:
+            arguments[keyword.arg] = ast.literal_eval(keyword.value)
+        except ValueError:
+            raise ValueError(f"{keyword.arg} of {name} must be a number, None or a pair of numbers") from None
+    rules = [_rule_of(argument) for argument in call.args]
+    inspect.signature(RULES[name]).bind(*rules, **arguments)  # raises TypeError in words
+    return RULES[name](*rules, **arguments)

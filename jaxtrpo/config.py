@@ -31,6 +31,8 @@ class Config:
     """largest batch that adaptation gets, environment steps; what its rule may ask for if not given"""
     max_kl: float = 0.01
     """trust region: mean KL divergence between the policies before and after an update, nats"""
+    adapt: str = "fixed"
+    """how max_kl and steps_per_update change while training: fixed, margin, trust, or a call as in jaxtrpo.adapt"""
     discount: float = 0.99
     """per environment step"""
     advantages: Literal["gae", "monte_carlo"] = "gae"
@@ -101,6 +103,8 @@ class Config:
         for name, choices in (("critic", ("mlp", "linear")), ("advantages", ("gae", "monte_carlo"))):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(choices)}")
+        if not isinstance(self.adapt, str):
+            raise ValueError(f"adapt={self.adapt!r} must be the name of a rule")
         if self.max_steps_per_update is not None and self.max_steps_per_update < self.steps_per_update:
             raise ValueError(
                 f"max_steps_per_update={self.max_steps_per_update} is below steps_per_update={self.steps_per_update}"

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from jaxtrpo.actors import Actors, choose_actors, first
-from jaxtrpo.adapt import Rule, fixed
+from jaxtrpo.adapt import Rule, parse_rule
 from jaxtrpo.config import Config, make_config, resolve_sizes
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import make_env
@@ -50,7 +50,7 @@ def train(
     overwrite: bool = False,
     progress: bool = True,
     surrogate: Surrogate = importance_weighted_advantage,
-    adapt: Rule | None = None,
+    adapt: Rule | str = Config.adapt,
     **settings: Any,
 ) -> Result:
     """Trains a policy with TRPO.
@@ -61,7 +61,7 @@ def train(
       overwrite: replace a run that `out` already holds.
       progress: show a bar, or lines where the output is no terminal.
       surrogate: what the policy maximises (see `jaxtrpo.losses`).
-      adapt: how settings change between updates (see `jaxtrpo.adapt`); not at all if not given.
+      adapt: how settings change between updates: a rule (see `jaxtrpo.adapt`), or its name as in the shell.
       **settings: see `jaxtrpo.Config`.
 
     Returns:
@@ -84,6 +84,7 @@ def _with_settings(function: Callable) -> inspect.Signature:
     settings = [
         inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
         for field in dataclasses.fields(Config)
+        if field.name not in signature.parameters
     ]
     return signature.replace(parameters=[*own, *settings])
 
@@ -97,12 +98,13 @@ def prepare(
     out: str | Path | None = None,
     overwrite: bool = False,
     surrogate: Surrogate = importance_weighted_advantage,
-    adapt: Rule | None = None,
+    adapt: Rule | str = Config.adapt,
     **settings: Any,
 ) -> Run:
     """Checks everything that a person may get wrong; arguments and errors as in `train`."""
     started = time.perf_counter()
-    config, rule = make_config(settings), adapt or fixed()
+    rule, name = (parse_rule(adapt), adapt) if isinstance(adapt, str) else (adapt, "custom")
+    config = make_config({**settings, "adapt": name})
     if config.max_steps_per_update is None and rule.max_steps_per_update is not None:
         largest = max(rule.max_steps_per_update, config.steps_per_update)
         config = dataclasses.replace(config, max_steps_per_update=largest)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import counted_compilations
 
-from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin
+from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin, parse_rule
 from jaxtrpo.types import Hyperparameters
 
 FIRST = Hyperparameters(jnp.float32(0.004), jnp.int32(2000))
@@ -178,3 +178,51 @@ def test_state_keeps_its_shape_and_type(rule):
 def test_a_bad_value_is_named(make, options, name):
     with pytest.raises(ValueError, match=f"^{name}="):
         make(**options)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("fixed", fixed()),
+        ("margin", margin()),
+        (" margin() ", margin()),
+        ("improvement(window=2, kl_delta=None)", improvement(window=2, kl_delta=None)),
+        ("improvement(window=1, steps_bounds=(1800, 2300))", improvement(window=1, steps_bounds=(1800, 2300))),
+        ("linear(over=20_000, max_kl=0.01)", linear(over=20_000, max_kl=0.01)),
+        (
+            "chain(exponential(over=9_000, steps_per_update=900), improvement(window=3, steps_delta=None))",
+            chain(exponential(over=9_000, steps_per_update=900), improvement(window=3, steps_delta=None)),
+        ),
+    ],
+)
+def test_a_rule_in_words_is_the_rule(text, rule):
+    returns = [1.0, 5.0, 2.0, 8.0, 7.0, 1.0, 3.0, 9.0]
+    assert follow(parse_rule(text), returns) == follow(rule, returns)
+    assert parse_rule(text).max_steps_per_update == rule.max_steps_per_update
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("mragin", "margin"),
+        ("", "margin"),
+        ("margin(", "margin"),
+        ("margin()()", "margin"),
+        ("a.margin", "margin"),
+        ("margin(widow=3)", "widow"),
+        ("margin(window=0)", "window=0"),
+        ("margin(window='x')", "window"),
+        ("margin(window=print(1))", "window"),
+        ("margin(steps_bounds=3)", "steps_bounds"),
+        ("margin(steps_bounds=(3, 2))", "steps_bounds"),
+        ("margin(fixed)", "argument"),
+        ("margin(**{})", "margin"),
+        ("linear", "over"),
+        ("chain(linear(over=-1))", "over=-1"),
+    ],
+)
+def test_words_that_are_no_rule_get_a_sentence(text, said):
+    with pytest.raises(ValueError, match="adapt=") as caught:
+        parse_rule(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -93,6 +93,11 @@ def test_rule_gets_the_largest_batch_it_may_ask_for():
     metrics = tiny(adapt=rule, total_steps=600, max_kl=0.004)
     assert metrics["steps_per_update"].max() == 64
     assert metrics["max_kl"].min() < 0.003
+    words = "improvement(window=1, steps_delta=16, steps_bounds=(16, 64), kl_bounds=(1e-9, 0.004), kl_delta=0.001)"
+    assert (
+        tiny(adapt=words, total_steps=600, max_kl=0.004)["steps_per_update"].tolist()
+        == metrics["steps_per_update"].tolist()
+    )
     limited = tiny(adapt=rule, total_steps=600, max_kl=0.004, max_steps_per_update=48)
     assert limited["steps_per_update"].max() == 48
 
