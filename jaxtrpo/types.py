@@ -57,6 +57,7 @@ class LearnerState(NamedTuple):
     policy: PyTree
     critic: PyTree
     obs_moments: Moments
+    last_step: PyTree  # of the policy: what the last update added to its parameters
 
 
 class Episodes(NamedTuple):

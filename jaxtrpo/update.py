@@ -29,7 +29,7 @@ from jaxtrpo.types import Batch, Hyperparameters, LearnerState, TrainState
 METRIC_NAMES = (
     "steps_per_update", "max_kl", "episodes", "mean_return", "return_100", "kl", "entropy", "policy_std",
     "explained_variance", "improvement", "line_search_steps", "accepted", "cg_iterations", "cg_residual",
-    "gradient_norm", "invalid_steps",
+    "gradient_norm", "slope", "last_slope", "invalid_steps",
 )  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def make_update(
     policy = gaussian_policy(
         env.observation_size, env.action_size, hidden=config.policy_hidden, initial_log_std=config.initial_log_std
     )
-    critic = _make_critic(env, config)
+    critic = make_critic(env, config)
     collect_batch = make_collect(env, policy, segment_length=config.segment_length, max_segments=sizes.max_segments)
     learn_batch = make_learn(
         policy,
@@ -71,9 +71,15 @@ def make_update(
     def first_state(key: UInt32[Array, "2"]) -> TrainState:
         for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
         hyperparameters = Hyperparameters(jnp.float32(config.max_kl), jnp.int32(config.steps_per_update))
+        params = policy.init(for_policy)
         return TrainState(
             actors=start_actors(env, for_env, sizes.num_envs),
-            learner=LearnerState(policy.init(for_policy), critic.init(for_critic), no_moments((env.observation_size,))),
+            learner=LearnerState(
+                policy=params,
+                critic=critic.init(for_critic),
+                obs_moments=no_moments((env.observation_size,)),
+                last_step=jax.tree.map(jnp.zeros_like, params),
+            ),
             episodes=no_episodes(),
             hyperparameters=hyperparameters,
             adapt=rule.init(hyperparameters),
@@ -140,7 +146,8 @@ def _segments(hyperparameters: Hyperparameters, sizes: Sizes) -> Int[Array, ""]:
     return jnp.clip(hyperparameters.steps_per_update // sizes.segment_steps, 1, sizes.max_segments)
 
 
-def _make_critic(env: Environment, config: Config) -> Critic:
+def make_critic(env: Environment, config: Config) -> Critic:
+    """The critic that the settings ask for."""
     if config.critic == "linear":
         return linear_critic(env.observation_size)
     return mlp_critic(

@@ -31,7 +31,7 @@ def learner() -> LearnerState:
     rng = np.random.default_rng(0)
     structure = jax.eval_shape(POLICY.init, jax.random.PRNGKey(0))
     params = jax.tree.map(lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(np.float32), structure)
-    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS)
+    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS, jax.tree.map(np.zeros_like, params))
 
 
 def learn(batch: Batch, count: int = 1, *, max_kl: float = 0.01):

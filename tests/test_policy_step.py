@@ -103,11 +103,20 @@ def _mapped_step(shape, count, surrogate, options):
         line_search_steps=10,
         **dict(options),
     )
-    return actors(count).map(policy_step)
+    mapped = actors(count).map(policy_step)
+
+    def new_params_and_info(*arguments) -> tuple:
+        params, step, info = mapped(*arguments)
+        for new, old, difference in zip(*map(jax.tree.leaves, (params, arguments[0], step)), strict=True):
+            np.testing.assert_allclose(difference, np.asarray(new) - old, rtol=1e-4, atol=1e-6)
+        return params, info
+
+    return new_params_and_info
 
 
-def arguments(problem: Problem, max_kl: float, count: int = 1, seed: int = 0) -> tuple:
+def arguments(problem: Problem, max_kl: float, count: int = 1, seed: int = 0, last_step: dict | None = None) -> tuple:
     """The problem dealt to actors."""
+    last_step = jax.tree.map(np.zeros_like, problem.params) if last_step is None else last_step
     part = functools.partial(deal, count=count)
     found = Advantages(
         advantage=part(problem.advantage),
@@ -121,7 +130,8 @@ def arguments(problem: Problem, max_kl: float, count: int = 1, seed: int = 0) ->
         explained_variance=np.zeros(count, np.float32),
     )
     key = spread(jax.random.PRNGKey(seed), count)
-    return spread(problem.params, count), part(problem.action), found, np.full(count, max_kl, np.float32), key
+    max_kls = np.full(count, max_kl, np.float32)
+    return spread(problem.params, count), spread(last_step, count), part(problem.action), found, max_kls, key
 
 
 def assert_untouched(params: dict, before: dict) -> None:
@@ -246,8 +256,27 @@ def test_two_actors_make_the_step_of_one():
         first(both),
         problem.params,
     )
-    for name in ("kl", "improvement", "gradient_norm", "entropy", "accepted", "line_search_steps"):
+    for name in ("kl", "improvement", "gradient_norm", "slope", "entropy", "accepted", "line_search_steps"):
         np.testing.assert_allclose(getattr(info_both, name)[0], getattr(info_alone, name)[0], rtol=1e-4, err_msg=name)
+
+
+def test_slopes_are_those_of_the_surrogate_along_this_step_and_the_last():
+    problem, small = make_problem(8), 1e-4
+    rng = np.random.default_rng(0)
+    last = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), problem.params)
+    params, info = map(first, mapped_step()(*arguments(problem, 0.01, last_step=last)))
+    taken = jax.tree.map(np.subtract, params, problem.params)
+
+    def at(distance: float, direction: dict) -> float:
+        moved = jax.tree.map(lambda p, d: np.float64(p) + distance * d, problem.params, direction)
+        return plain_surrogate(problem, moved)
+
+    def slope(direction: dict) -> float:  # central difference in float64
+        return (at(small, direction) - at(-small, direction)) / (2 * small)
+
+    np.testing.assert_allclose(info.slope, slope(taken), rtol=1e-3)
+    np.testing.assert_allclose(info.last_slope, slope(last), rtol=1e-3)
+    assert info.slope > 0
 
 
 def test_number_of_segments_and_bound_are_data():

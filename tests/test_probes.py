@@ -116,7 +116,9 @@ class Learned:
         physics = environments.env.physics._replace(kind=jnp.full(ENVS, kind, jnp.int32))
         actor = team.split_envs(environments._replace(env=environments.env._replace(physics=physics)))
         key = jax.random.PRNGKey(2)
-        learner = LearnerState(POLICY.init(key), CRITICS[critic].init(key), no_moments((2,)))
+        params = POLICY.init(key)
+        no_step = jax.tree.map(jnp.zeros_like, params)
+        learner = LearnerState(params, CRITICS[critic].init(key), no_moments((2,)), no_step)
         learner = team.replicate(learner)
         for update in range(updates):
             actor, batch = compiled_collect()(actor, learner._replace(critic=()), np.full(ACTORS, SEGMENTS, np.int32))

@@ -81,7 +81,9 @@ def make_learn(
         found = estimate_advantages(
             critic, learner.critic, learner.obs_moments, batch, discount=discount, gae_lambda=gae_lambda
         )
-        params, step = policy_step(learner.policy, batch.steps.action, found, max_kl, for_policy)
+        params, step, step_info = policy_step(
+            learner.policy, learner.last_step, batch.steps.action, found, max_kl, for_policy
+        )
         fitted = critic.fit(learner.critic, found.targets, for_critic)
         moments = learner.obs_moments
         if normalize_observations:
@@ -89,7 +91,7 @@ def make_learn(
             moments = merge(moments, weighted_moments(batch.steps.obs, found.targets.weight, sum_over_actors))
         fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
         std = jnp.exp(policy.apply(params, found.targets.obs[0, 0, :1]).log_std)
-        info = LearnInfo(step, found.explained_variance, jnp.mean(std))
-        return LearnerState(params, fitted, moments), info
+        info = LearnInfo(step_info, found.explained_variance, jnp.mean(std))
+        return LearnerState(params, fitted, moments, step), info
 
     return learn

@@ -30,12 +30,15 @@ class StepInfo(NamedTuple):
     cg_iterations: Int[Array, ""]
     cg_residual: Float[Array, ""]  # norm, relative to the gradient's
     gradient_norm: Float[Array, ""]
+    slope: Float[Array, ""]  # of the surrogate where the step begins, along the step: what it gains if nothing bends
+    last_slope: Float[Array, ""]  # of this batch's surrogate along the step before, which has not seen this batch
     entropy: Float[Array, ""]  # of the policy that acted, mean over states, nats
 
 
+# (parameters, the step before, actions, advantages, max KL, key) -> (parameters, step, what it did)
 PolicyStep = Callable[
-    [PyTree, Float[Array, "segment time env action"], Advantages, Float[Array, ""], PRNGKeyArray],
-    tuple[PyTree, StepInfo],
+    [PyTree, PyTree, Float[Array, "segment time env action"], Advantages, Float[Array, ""], PRNGKeyArray],
+    tuple[PyTree, PyTree, StepInfo],
 ]
 
 
@@ -54,7 +57,7 @@ def make_policy_step(
     x = F^-1 g,   step = sqrt(2 max_kl / x^T F x) x,   then backtracking until surrogate and KL agree
     """
 
-    def policy_step(params, action, found, max_kl, key):
+    def policy_step(params, last_step, action, found, max_kl, key):
         obs, weight, num_segments = found.targets.obs, found.targets.weight, found.targets.num_segments
         # One vector instead of a tree: an operation or a sum over actors is then one, not one a leaf.
         old_params, unravel = ravel_pytree(params)
@@ -111,15 +114,22 @@ def make_policy_step(
             shrink=line_search_shrink,
             max_trials=line_search_steps,
         )
-        return unravel(new_params), StepInfo(
-            kl=search.kl,
-            improvement=search.improvement,
-            line_search_steps=search.trials,
-            accepted=search.accepted,
-            cg_iterations=cg.iterations,
-            cg_residual=cg.residual_norm / jnp.where(gradient_norm > 0, gradient_norm, 1.0),
-            gradient_norm=gradient_norm,
-            entropy=mean_entropy,
+        step = new_params - old_params
+        return (
+            unravel(new_params),
+            unravel(step),
+            StepInfo(
+                kl=search.kl,
+                improvement=search.improvement,
+                line_search_steps=search.trials,
+                accepted=search.accepted,
+                cg_iterations=cg.iterations,
+                cg_residual=cg.residual_norm / jnp.where(gradient_norm > 0, gradient_norm, 1.0),
+                gradient_norm=gradient_norm,
+                slope=gradient @ step,
+                last_slope=gradient @ ravel_pytree(last_step)[0],
+                entropy=mean_entropy,
+            ),
         )
 
     return policy_step
