@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -188,6 +189,70 @@ def margin(
     )
 
 
+_MEMORY = 50  # updates that `trust` takes the usual size of a slope from
+
+
+class _Trust(NamedTuple):
+    log_radius: Float[Array, ""]  # of the trust region that is wanted; below the bound the batch grows instead
+    mean_square: Float[Array, ""]  # of the last steps' slopes, as newer batches see them
+    steps: Float[Array, ""]  # per update, at the beginning
+    updates: Int[Array, ""]
+
+
+def trust(
+    *,
+    gain: float = 0.04,
+    kl_bounds: tuple[float, float] = (0.005, 0.05),
+    max_steps_per_update: int = 20_480,
+) -> Rule:
+    """Lets each batch judge the step that was made before it was collected.
+
+    A step is as long as it should be where the surrogate no longer rises along it. The batch that made the step cannot
+    tell: most of its gradient is noise, along which it seems to rise. The next batch can, since its noise is another:
+    if its gradient still points along the step (`last_slope` is positive), the region grows, else it shrinks. As in
+    classical trust-region methods (Conn, Gould & Toint 2000) what came true is compared with what was promised, but by
+    slopes, which are known far better than returns.
+
+    A region smaller than `kl_bounds` is not made by shorter steps but by larger batches, which cost less time: the
+    noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD).
+
+    Args:
+      gain: change of the logarithm of the region in an update whose slope is as large as usual.
+      kl_bounds: smallest and largest max KL, nats.
+      max_steps_per_update: largest batch; the one that training starts with is the smallest.
+
+    Raises:
+      ValueError: a value is not positive, or the bounds are not in order.
+    """
+    _require_positive(gain=gain, max_steps_per_update=max_steps_per_update)
+    _require_bounds(kl_bounds=kl_bounds)
+    low, high = map(math.log, kl_bounds)
+
+    def init(hyperparameters: Hyperparameters) -> _Trust:
+        steps = hyperparameters.steps_per_update.astype(jnp.float32)
+        log_radius = jnp.clip(jnp.log(hyperparameters.max_kl), low, high)
+        return _Trust(log_radius, jnp.float32(0), steps, jnp.int32(0))
+
+    def update(
+        state: _Trust, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
+    ) -> tuple[_Trust, Hyperparameters]:
+        slope = metrics["last_slope"]
+        seen = jnp.isfinite(slope) & (slope != 0)  # zero only if there was no step
+        updates = state.updates + seen
+        rate = 1 / jnp.clip(updates, 1, _MEMORY)  # a plain mean until there are enough
+        mean_square = jnp.where(seen, state.mean_square + rate * (slope**2 - state.mean_square), state.mean_square)
+        change = jnp.where(seen, slope / jnp.sqrt(jnp.where(mean_square > 0, mean_square, 1.0)), 0.0)
+        growth = jnp.log(jnp.maximum(max_steps_per_update / state.steps, 1.0))
+        log_radius = jnp.clip(state.log_radius + gain * jnp.clip(change, -3, 3), low - growth, high)
+        now = Hyperparameters(
+            max_kl=jnp.exp(jnp.maximum(log_radius, low)),
+            steps_per_update=jnp.round(state.steps * jnp.exp(jnp.maximum(low - log_radius, 0.0))).astype(jnp.int32),
+        )
+        return _Trust(log_radius, mean_square, state.steps, updates), now
+
+    return Rule(init, update, max_steps_per_update=max_steps_per_update)
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
@@ -211,6 +276,7 @@ RULES: dict[str, Callable[..., Rule]] = {
     "exponential": exponential,
     "improvement": improvement,
     "margin": margin,
+    "trust": trust,
     "chain": chain,
 }
 
