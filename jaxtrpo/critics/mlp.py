@@ -15,6 +15,7 @@ from jaxtrpo import actors
 from jaxtrpo.critics.critic import Critic, Targets
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
+from jaxtrpo.ops.permutation import shuffled
 from jaxtrpo.policies.networks import LAST, MLP, orthogonal_init
 
 
@@ -88,13 +89,12 @@ def mlp_critic(
             return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
 
         def epoch(index: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-            # Random order of the rows that hold data; the others stay behind them.
-            order = jax.random.uniform(numbered_key(key, index), weight.shape)
-            order = jnp.argsort(jnp.where(jnp.arange(weight.size) < num_rows, order, 2.0))
+            for_order = numbered_key(key, index)
 
             def step(number: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
                 params, optimizer_state = carry
-                chosen = jax.lax.dynamic_slice_in_dim(order, number * size, size)
+                # The rows that hold data come first, in a random order; sorting one would take longer than the fit.
+                chosen = shuffled(for_order, number * size + jnp.arange(size), num_rows)
                 gradient = jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[chosen], rows))
                 updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
                 return jnp.asarray(optax.apply_updates(params, updates)), optimizer_state

@@ -1,0 +1,46 @@
+"""Random orders that are computed where they are needed instead of being sorted and stored."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, PRNGKeyArray, UInt32
+
+ROUNDS = 4
+
+
+def shuffled(
+    key: PRNGKeyArray | UInt32[Array, "2"], position: Int[Array, "*shape"], count: Int[Array, ""] | int
+) -> Int[Array, "*shape"]:
+    """What stands at some positions of a random order of 0, 1, ..., count - 1.
+
+    Takes time in proportion to the positions asked for, whatever the count, which may be traced. Bits are mixed by
+    steps that can all be undone (adding, multiplying by an odd number, folding the upper half onto the lower), so that
+    no number comes twice; what falls between the count and the next power of two is mixed again until it falls below
+    ("cycle walking", Black & Rogaway 2002).
+
+    Args:
+      key: of the order; the same for all its positions.
+      position: whole numbers from 0; those not below the count are returned as they are.
+      count: how many are shuffled, at most 2**31.
+    """
+    numbers = jax.random.bits(key, (2, ROUNDS), jnp.uint32)
+    last = (jnp.maximum(jnp.asarray(count), 1) - 1).astype(jnp.uint32)
+    bits = jnp.uint32(32) - jax.lax.clz(last)
+    mask = jnp.where(bits > 0, jnp.uint32(0xFFFFFFFF) >> (32 - jnp.maximum(bits, 1)), 0).astype(jnp.uint32)
+    half = jnp.maximum((bits + 1) // 2, 1)
+
+    def mix(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+        for add, multiply in zip(*numbers, strict=True):
+            x = ((x + add) * (multiply | 1)) & mask
+            x = x ^ (x >> half)
+        return x
+
+    inside = position < count
+
+    def again(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+        return jnp.where(inside & (x > last), mix(x), x)
+
+    start = jnp.where(inside, mix(position.astype(jnp.uint32)), position.astype(jnp.uint32))
+    found = jax.lax.while_loop(lambda x: jnp.any(inside & (x > last)), again, start)
+    return found.astype(position.dtype)
