@@ -32,7 +32,7 @@ class Config:
     max_kl: float = 0.01
     """trust region: mean KL divergence between the policies before and after an update, nats"""
     adapt: str = "fixed"
-    """how max_kl and steps_per_update change while training: fixed, margin, or another rule as in jaxtrpo.adapt"""
+    """how max_kl and steps_per_update change while training: fixed, margin, trust, or a call as in jaxtrpo.adapt"""
     discount: float = 0.99
     """per environment step"""
     advantages: Literal["gae", "monte_carlo"] = "gae"

@@ -1,0 +1,109 @@
+"""What do more actors bring? Seconds for 20,000 steps of Reacher, and learning against the clock, on 1..cores actors.
+
+    python experiments/actors.py [--quick]
+
+Beside it the table published in 2016: threads of Python, one environment each. Written to experiments/results/actors/.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+
+from jaxtrpo.actors import Actors, choose_actors
+
+ACTORS = choose_actors()  # before anything starts JAX
+
+import jax  # noqa: E402
+import matplotlib.pyplot as plt  # noqa: E402
+
+from common.comparison import QUICK, folder_of, options  # noqa: E402
+from common.machine import machine  # noqa: E402
+from common.plots import draw_curves, panels  # noqa: E402
+from common.runs import STORE, Curve, Job, train_all  # noqa: E402
+from jaxtrpo.adapt import fixed  # noqa: E402
+from jaxtrpo.config import Config, resolve_sizes  # noqa: E402
+from jaxtrpo.envs.registry import make_env  # noqa: E402
+from jaxtrpo.losses import importance_weighted_advantage  # noqa: E402
+from jaxtrpo.update import make_update  # noqa: E402
+
+TASK = "Reacher-v5"
+STEPS = 20_224  # 20,000 in whole segments
+SEEDS = (0, 1, 2)
+IN_2016 = {1: 17.9, 2: 9.5, 3: 6.4, 4: 5.5, 5: 5.1}  # seconds
+
+
+def seconds_to_collect(counts: Sequence[int], rounds: int) -> dict[int, float]:
+    """Median seconds, the counts of actors taking turns."""
+    env, config = make_env(TASK), Config(steps_per_update=STEPS)
+    updates, states, seconds = {}, {}, {count: [] for count in counts}
+    for count in counts:
+        chosen = Actors(ACTORS.devices[:count])
+        sizes = resolve_sizes(config, count)
+        updates[count] = make_update(env, config, sizes, chosen, importance_weighted_advantage, fixed())
+        states[count], _ = updates[count].collect(updates[count].start(0))  # compiles
+    for _ in range(rounds):
+        for count in counts:
+            begin = time.perf_counter()
+            states[count], _ = jax.block_until_ready(updates[count].collect(states[count]))
+            seconds[count].append(time.perf_counter() - begin)
+    return {count: statistics.median(values) for count, values in seconds.items()}
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    folder = folder_of("actors", quick=arguments.quick)
+    counts = range(1, ACTORS.count + 1)
+    seconds = seconds_to_collect(counts, rounds=3 if arguments.quick else 15)
+    settings = {"total_steps": 100_000 if arguments.quick else 1_000_000}
+    store, seeds = (QUICK / "runs", SEEDS[:1]) if arguments.quick else (STORE, SEEDS)
+    curves: dict[str, list[Curve]] = {}
+    for count in counts:
+        # Against the clock: one run at a time.
+        jobs = [Job(TASK, seed, {**settings, "actors": count}) for seed in seeds]
+        found = train_all(jobs, store=store, only_known=arguments.summary, workers=1)
+        curves[f"{count} actors"] = [curve for curve in found if curve is not None]
+    with (folder / "seconds.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["actors", "seconds_for_20000_steps"])
+        writer.writerows([count, f"{20_000 * value / STEPS:.4f}"] for count, value in seconds.items())
+    figure, axes = panels(1, 2, "What do more actors bring? Reacher-v5")
+    draw_curves(axes[0, 0], curves, title="against the clock", axis="wall_seconds")
+    draw_curves(axes[0, 1], curves, title="against steps", axis="env_steps")
+    figure.tight_layout()
+    figure.savefig(folder / "curves.png", dpi=90)
+    plt.close(figure)
+    (folder / "README.md").write_text(summary(seconds, curves))
+    print(summary(seconds, curves))
+
+
+def summary(seconds: Mapping[int, float], curves: Mapping[str, Sequence[Curve]]) -> str:
+    lines = [
+        "# What do more actors bring?",
+        "",
+        f"`python experiments/actors.py` on {machine()}. Seconds to collect 20,000 steps of Reacher with the policy in "
+        "the loop, medians of rounds in which the counts take turns; beside it the table of 2016, from another machine "
+        "and Reacher-v1.",
+        "",
+        "![Learning curves](curves.png)",
+        "",
+        "| actors | seconds for 20,000 steps | faster than one | seconds in 2016 | faster than one in 2016 |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for count in sorted({*seconds, *IN_2016}):
+        ours = (
+            f"{20_000 / STEPS * seconds[count]:.3f} | {seconds[1] / seconds[count]:.2f}" if count in seconds else " | "
+        )
+        then = f"{IN_2016[count]} | {IN_2016[1] / IN_2016[count]:.2f}" if count in IN_2016 else " | "
+        lines.append(f"| {count} | {ours} | {then} |")
+    lines += ["", "One million steps of learning, from typing the command, take:", ""]
+    for label, runs in curves.items():
+        if runs:
+            lines.append(f"- {label}: {statistics.median(run['wall_seconds'][-1] for run in runs):.0f} seconds")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""What does adapting bring? Fixed settings, the 2016 rules and `trust`, on five tasks; then the 2016 lengths.
+
+    python experiments/adaptation.py [--quick] [--headline]
+
+The best fixed setting of each task is that of the sweep (max_kl.py, to be run before). Its choice was made on three of
+the seeds that it is then compared on, which is in its favour. --headline trains the two best rules as long as in 2016
+and draws the curves published then in the same axes; hours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from common.comparison import Comparison, Curves, Settings, compare, folder_of, options
+from common.grid import TASKS, best_fixed, label
+from common.statistics import area, interquartile_mean
+
+SEEDS = (0, 1, 2, 3, 4)
+START = {"steps_per_update": 1_024, "max_kl": 0.001}  # where the rules of 2016 start
+METHODS: dict[str, Settings] = {
+    "fixed, as in 2016": {"steps_per_update": 10_240, "max_kl": 0.001},
+    "2016 rule, steps only": {**START, "adapt": "improvement(kl_delta=None)"},
+    "2016 rule, KL only": {"steps_per_update": 20_480, "max_kl": 0.001, "adapt": "improvement(steps_delta=None)"},
+    "2016 rule, both": {**START, "adapt": "improvement"},
+    "2016 rule, both, margin": {**START, "adapt": "margin"},
+    "trust": {"adapt": "trust"},
+}
+BEST = "best fixed"
+
+
+def variants(env: str, *, quick: bool) -> dict[str, Settings]:
+    best = {"steps_per_update": 1_024, "max_kl": 0.01} if quick else best_fixed(env)
+    return {**METHODS, BEST: best}
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    curves = compare(
+        Comparison(
+            name="adaptation",
+            question="What does adapting bring?",
+            envs=TASKS,
+            variants=lambda env: variants(env, quick=arguments.quick),
+            seeds=SEEDS,
+        ),
+        arguments,
+    )
+    folder = folder_of("adaptation", quick=arguments.quick)
+    with (folder / "README.md").open("a") as file:
+        file.write(against_best(curves, quick=arguments.quick))
+
+
+def against_best(curves: Curves, *, quick: bool) -> str:
+    """The area of every method over that of the best fixed setting of its task."""
+    lines = [
+        "",
+        "Area minus that of the worst method, as a part of the best fixed setting's:",
+        "",
+        f"| task | {' | '.join(METHODS)} | best fixed setting |",
+        f"| --- |{' --- |' * (len(METHODS) + 1)}",
+    ]
+    for env, by_label in curves.items():
+        areas = {name: interquartile_mean(np.array([area(curve) for curve in runs])) for name, runs in by_label.items()}
+        if BEST not in areas:
+            continue
+        cells = [f"{areas[name].mean / areas[BEST].mean:.2f}" if name in areas else "" for name in METHODS]
+        lines.append(f"| {env} | {' | '.join(cells)} | {label(variants(env, quick=quick)[BEST])} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""What one default configuration learns in one million steps on nine tasks, against published results.
+
+    python experiments/benchmark_1m.py [--quick] [--summary]
+
+The policy is evaluated on 10 deterministic episodes every 20,000 steps; the figure of a task is the best over training
+of the mean over seeds, as in Tianshou's benchmark. Written to experiments/results/benchmark_1m/.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from common.comparison import QUICK, folder_of, options
+from common.machine import machine
+from common.plots import panels
+from common.runs import STORE, Job, train_all
+from common.statistics import interquartile_mean
+
+SEEDS = (0, 1, 2, 3, 4)
+# Published at one million steps: the best known mean, who reached it, and Tianshou's TRPO, 10 seeds.
+PUBLISHED = {
+    "HalfCheetah-v5": (4471.2, "Tianshou", 4471.2),
+    "Hopper-v5": (3372, "sb3-contrib", 2046.0),
+    "Walker2d-v5": (4502, "sb3-contrib", 3826.7),
+    "Ant-v5": (3554, "sb3-contrib", 2866.7),
+    "Humanoid-v5": (810.1, "Tianshou", 810.1),
+    "Swimmer-v5": (359, "sb3-contrib, discount 0.9999", 40.9),
+    "Reacher-v5": (-4.5, "Tianshou's NPG", -5.1),
+    "InvertedPendulum-v5": (1000, "Tianshou", 1000.0),
+    "InvertedDoublePendulum-v5": (9243.2, "Tianshou's NPG", 8435.2),
+}
+
+Evaluations = tuple[np.ndarray, np.ndarray]  # environment steps [point], returns [seed, point]
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    settings = {"eval_every": 20_000, **({"total_steps": 100_000} if arguments.quick else {})}
+    store, seeds = (QUICK / "runs", SEEDS[:2]) if arguments.quick else (STORE, SEEDS)
+    jobs = [Job(env, seed, settings) for seed in seeds for env in PUBLISHED]
+    found: dict[str, Evaluations] = {}
+    curves = train_all(jobs, store=store, only_known=arguments.summary)
+    for env in PUBLISHED:
+        known = [curve for job, curve in zip(jobs, curves, strict=True) if job.env == env and curve is not None]
+        if known:
+            found[env] = known[0]["env_steps"], np.stack([curve["eval_return"] for curve in known])
+    folder = folder_of("benchmark_1m", quick=arguments.quick)
+    plot(found, folder / "curves.png")
+    write_csv(found, folder / "evaluations.csv")
+    (folder / "README.md").write_text(summary(found))
+    print(summary(found))
+
+
+def plot(found: dict[str, Evaluations], path: Path) -> None:
+    figure, axes = panels(3, 3, "Default settings, one million steps: interquartile mean over seeds, 95 % interval")
+    for place, (env, (steps, returns)) in zip(axes.flat, found.items(), strict=False):
+        best, source, tianshou = PUBLISHED[env]
+        estimate = interquartile_mean(returns)
+        place.plot(steps, estimate.mean, label=f"jaxtrpo ({len(returns)} seeds)")
+        place.fill_between(steps, estimate.low, estimate.high, alpha=0.2, linewidth=0)
+        place.axhline(tianshou, color="0.5", linestyle="--", label="Tianshou TRPO, best over training")
+        if best != tianshou:
+            place.axhline(best, color="0.2", linestyle=":", label=f"best published ({source})")
+        place.set(title=env, xlabel="environment steps", ylabel="return of the deterministic policy")
+        place.grid(alpha=0.3)
+        place.legend(fontsize=6)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def write_csv(found: dict[str, Evaluations], path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["env", "seed", "env_steps", "eval_return"])
+        for env, (steps, returns) in found.items():
+            for seed, row in enumerate(returns):
+                writer.writerows([env, seed, int(at), f"{value:.5g}"] for at, value in zip(steps, row, strict=True))
+
+
+def summary(found: dict[str, Evaluations]) -> str:
+    lines = [
+        "# One default configuration, one million steps",
+        "",
+        f"`python experiments/benchmark_1m.py` on {machine()}: 10 deterministic episodes every 20,000 steps.",
+        "",
+        "![Learning curves](curves.png)",
+        "",
+        "| task | best over training of the mean over seeds | standard deviation there | at the end | Tianshou TRPO "
+        "| best published | seeds |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for env, (_, returns) in found.items():
+        best, source, tianshou = PUBLISHED[env]
+        mean = returns.mean(axis=0)
+        at = int(mean.argmax())
+        spread = f"{returns[:, at].std(ddof=1):.1f}" if len(returns) > 1 else ""
+        lines.append(
+            f"| {env} | {mean[at]:.1f} | {spread} | {mean[-1]:.1f} | {tianshou} | {best} ({source}) | {len(returns)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

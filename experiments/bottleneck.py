@@ -1,0 +1,147 @@
+"""Where does the time of an update go: collecting, advantages, the policy step or the critic?
+
+    python experiments/bottleneck.py [--quick]
+
+The parts of an update are compiled one by one and timed in turn on real batches, on all cores; medians over rounds.
+Written to experiments/results/bottleneck/.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jaxtrpo.actors import choose_actors
+
+ACTORS = choose_actors()  # before anything starts JAX
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import matplotlib.pyplot as plt  # noqa: E402
+
+from common.comparison import folder_of, options  # noqa: E402
+from common.machine import machine  # noqa: E402
+from common.plots import panels  # noqa: E402
+from jaxtrpo.adapt import fixed  # noqa: E402
+from jaxtrpo.algorithms.advantages import estimate_advantages  # noqa: E402
+from jaxtrpo.algorithms.trust_region import make_policy_step  # noqa: E402
+from jaxtrpo.config import Config, resolve_sizes  # noqa: E402
+from jaxtrpo.envs.registry import make_env  # noqa: E402
+from jaxtrpo.losses import importance_weighted_advantage  # noqa: E402
+from jaxtrpo.types import Batch, LearnerState, TrainState  # noqa: E402
+from jaxtrpo.update import make_critic, make_update  # noqa: E402
+
+TASKS = ("Reacher-v5", "HalfCheetah-v5", "Humanoid-v5")
+SIZES = (1_024, 20_480)  # steps per update
+PARTS = ("collect", "advantages", "policy", "critic", "whole learner")
+
+
+def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str, float]:
+    """Median seconds of each part of an update, and of the learner compiled as one."""
+    env = make_env(name)
+    config = Config(steps_per_update=steps_per_update)
+    update = make_update(
+        env, config, resolve_sizes(config, ACTORS.count), ACTORS, importance_weighted_advantage, fixed()
+    )
+    critic = make_critic(env, config)
+    policy_step = make_policy_step(
+        update.policy,
+        surrogate=importance_weighted_advantage,
+        fisher_samples=config.fisher_samples,
+        cg_iterations=config.cg_iterations,
+        cg_damping=config.cg_damping,
+        line_search_shrink=config.line_search_shrink,
+        line_search_steps=config.line_search_steps,
+    )
+
+    def advantages(learner: LearnerState, batch: Batch) -> Any:
+        return estimate_advantages(
+            critic,
+            learner.critic,
+            learner.obs_moments,
+            batch,
+            discount=config.discount,
+            gae_lambda=config.gae_lambda,
+        )
+
+    find_advantages, step, fit = map(ACTORS.map, (advantages, policy_step, critic.fit))
+    max_kl, key = ACTORS.replicate(jnp.float32(config.max_kl)), ACTORS.replicate(jax.random.PRNGKey(0))
+    seconds: dict[str, list[float]] = {part: [] for part in PARTS}
+
+    def timed(part: str, function: Callable[[], Any]) -> Any:
+        begin = time.perf_counter()
+        found = jax.block_until_ready(function())
+        seconds[part].append(time.perf_counter() - begin)
+        return found
+
+    state: TrainState = update.start(0)
+    learn = update.compile_learn(state)
+    for _ in range(rounds + 1):  # the first one compiles
+        state, batch = timed("collect", lambda state=state: update.collect(state))
+        learner: LearnerState = state.learner
+        found = timed("advantages", lambda learner=learner, batch=batch: find_advantages(learner, batch))
+        timed(
+            "policy",
+            lambda now=learner, b=batch, f=found: step(now.policy, now.last_step, b.steps.action, f, max_kl, key),
+        )
+        timed("critic", lambda learner=learner, found=found: fit(learner.critic, found.targets, key))
+        state, _ = timed("whole learner", lambda state=state, batch=batch: learn(state, batch))
+    return {part: statistics.median(values[1:]) for part, values in seconds.items()}
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    rounds = 3 if arguments.quick else 40
+    folder = folder_of("bottleneck", quick=arguments.quick)
+    found = {(name, size): seconds_of_parts(name, size, rounds) for name in TASKS for size in SIZES}
+    with (folder / "parts.csv").open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["env", "steps_per_update", *(f"{part.replace(' ', '_')}_ms" for part in PARTS)])
+        for (name, size), parts in found.items():
+            writer.writerow([name, size, *(f"{1e3 * parts[part]:.2f}" for part in PARTS)])
+    plot(found, folder / "parts.png")
+    (folder / "README.md").write_text(summary(found, rounds))
+    print(summary(found, rounds))
+
+
+def plot(found: dict[tuple[str, int], dict[str, float]], path: Path) -> None:
+    figure, axes = panels(1, len(SIZES), "Where the time of an update goes")
+    for place, size in zip(axes[0], SIZES, strict=True):
+        bottom = [0.0] * len(TASKS)
+        for part in PARTS[:-1]:
+            height = [1e3 * found[name, size][part] for name in TASKS]
+            place.bar(TASKS, height, bottom=bottom, label=part)
+            bottom = [a + b for a, b in zip(bottom, height, strict=True)]
+        place.set(title=f"{size:,} steps an update", ylabel="milliseconds")
+        place.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def summary(found: dict[tuple[str, int], dict[str, float]], rounds: int) -> str:
+    lines = [
+        "# Where does the time of an update go?",
+        "",
+        f"`python experiments/bottleneck.py` on {machine()}: milliseconds, medians of {rounds} updates with default "
+        f"settings and {ACTORS.count} actors. The parts of learning are compiled one by one here; the last column is "
+        "the learner as it runs, compiled as one.",
+        "",
+        "![Parts of an update](parts.png)",
+        "",
+        "| task | steps an update | collect | advantages | policy | critic | whole learner | collecting's share |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (name, size), parts in found.items():
+        share = parts["collect"] / (parts["collect"] + parts["whole learner"])
+        cells = " | ".join(f"{1e3 * parts[part]:.1f}" for part in PARTS)
+        lines.append(f"| {name} | {size:,} | {cells} | {share:.0%} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""The same tasks and seeds under several settings: a CSV, a plot and a table."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from common.machine import machine
+from common.plots import draw_curves, panels
+from common.runs import STORE, Curve, Job, train_all
+from common.statistics import Estimate, area, final, interquartile_mean
+
+RESULTS = Path(__file__).parent.parent / "results"
+QUICK = Path("runs") / "quick"  # what a quick try writes, not to be committed
+
+Settings = Mapping[str, Any]
+Curves = dict[str, dict[str, list[Curve]]]  # by task and label, in the order of seeds
+
+
+class Comparison(NamedTuple):
+    """What is compared."""
+
+    name: str  # of the script, and of the folder of results
+    question: str
+    envs: Sequence[str]
+    variants: Callable[[str], Mapping[str, Settings]]  # task -> settings by label
+    seeds: Sequence[int]
+    axes: Sequence[str] = ("env_steps",)  # of the plot's rows
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """What every script understands."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"two tasks, two short runs each, written to {QUICK}")
+    parser.add_argument("--summary", action="store_true", help="train nothing; use the runs that are there")
+    return parser
+
+
+def folder_of(name: str, *, quick: bool) -> Path:
+    """Where an experiment writes."""
+    folder = (QUICK if quick else RESULTS) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
+    """Trains what is missing, then writes curves.png, runs.csv and README.md of the comparison."""
+    folder = folder_of(comparison.name, quick=arguments.quick)
+    store, seeds, envs = STORE, comparison.seeds, comparison.envs
+    if arguments.quick:
+        store, seeds, envs = QUICK / "runs", (0, 1), envs[:2]
+    jobs = {}
+    for seed in seeds:  # outermost: stopped early, everything has some
+        for env in envs:
+            for label, settings in comparison.variants(env).items():
+                short = {"total_steps": 40_000} if arguments.quick else {}
+                jobs[env, label, seed] = Job(env, seed, {**settings, **short})
+    found = dict(zip(jobs, train_all(jobs.values(), store=store, only_known=arguments.summary), strict=True))
+    curves: Curves = {}
+    for (env, label, _), curve in found.items():
+        if curve is not None:
+            curves.setdefault(env, {}).setdefault(label, []).append(curve)
+    _plot(comparison, curves, folder / "curves.png")
+    _write_csv(found, folder / "runs.csv")
+    (folder / "README.md").write_text(_summary(comparison, curves))
+    print((folder / "README.md").read_text())
+    return curves
+
+
+def _plot(comparison: Comparison, curves: Curves, path: Path) -> None:
+    figure, axes = panels(len(comparison.axes), len(curves), comparison.question)
+    for row, axis in zip(axes, comparison.axes, strict=True):
+        for place, (env, by_label) in zip(row, curves.items(), strict=True):
+            draw_curves(place, by_label, title=env, axis=axis)
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def _write_csv(found: Mapping[tuple[str, str, int], Curve | None], path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["env", "variant", "seed", "env_steps", "area", "final_return", "wall_seconds"])
+        for (env, label, seed), curve in found.items():
+            if curve is not None:
+                figures = area(curve), final(curve), curve["wall_seconds"][-1]
+                writer.writerow([env, label, seed, int(curve["env_steps"][-1]), *(f"{value:.5g}" for value in figures)])
+
+
+def _summary(comparison: Comparison, curves: Curves) -> str:
+    lines = [
+        f"# {comparison.question}",
+        "",
+        f"`python experiments/{comparison.name}.py` on {machine()}. Each run is a process with one actor, as many at "
+        "once as there are cores. Returns of complete episodes of the exploring policy; interquartile means over seeds "
+        "with 95 % bootstrap intervals. Area is the mean return over the whole run, final that over the last 5 %.",
+        "",
+        "![Learning curves](curves.png)",
+        "",
+        "| task | settings | area | final | seconds | seeds |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for env, by_label in curves.items():
+        for label, runs in by_label.items():
+            seconds = np.median([curve["wall_seconds"][-1] for curve in runs])
+            figures = (interval(interquartile_mean(np.array([of(curve) for curve in runs]))) for of in (area, final))
+            lines.append(f"| {env} | {label} | {' | '.join(figures)} | {seconds:.0f} | {len(runs)} |")
+    return "\n".join(lines) + "\n"
+
+
+def interval(estimate: Estimate) -> str:
+    """In words, such as 12.3 (10.1 to 13.0)."""
+    if np.isnan(estimate.low):
+        return f"{estimate.mean:.1f}"
+    return f"{estimate.mean:.1f} ({estimate.low:.1f} to {estimate.high:.1f})"

@@ -1,0 +1,39 @@
+"""Learning curves that can be read on their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+import numpy as np  # noqa: E402
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
+from common.machine import machine  # noqa: E402
+from common.runs import Curve  # noqa: E402
+from common.statistics import interquartile_mean, on_grid  # noqa: E402
+
+AXIS_NAMES = {"env_steps": "environment steps", "update": "updates", "wall_seconds": "seconds"}
+
+
+def panels(rows: int, columns: int, title: str) -> tuple[Figure, np.ndarray]:
+    """A figure of rows x columns axes that says on which machine it was made."""
+    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.1 * rows + 0.8), squeeze=False)
+    figure.suptitle(title)
+    figure.supxlabel(machine(), fontsize=7, color="0.4")
+    return figure, axes
+
+
+def draw_curves(axes: Axes, curves: Mapping[str, Sequence[Curve]], *, title: str, axis: str = "env_steps") -> None:
+    """A line for each label: the interquartile mean over seeds; its 95 % bootstrap interval is shaded."""
+    for label, runs in curves.items():
+        grid, values = on_grid(runs, axis)
+        estimate = interquartile_mean(values)
+        (line,) = axes.plot(grid, estimate.mean, label=f"{label} ({len(runs)} seeds)")
+        axes.fill_between(grid, estimate.low, estimate.high, color=line.get_color(), alpha=0.2, linewidth=0)
+    axes.set(title=title, xlabel=AXIS_NAMES[axis], ylabel="mean return of an episode")
+    axes.grid(alpha=0.3)
+    axes.legend(fontsize=6)

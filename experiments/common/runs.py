@@ -1,0 +1,142 @@
+"""Training runs that experiments share: done once, kept under experiments/results/runs, found again by their settings.
+
+A run is kept as a curve of about 50 points: RUNS/ENV/HASH.json has every setting, RUNS/ENV/HASH-seedN.csv the curve. A
+setting that `Config` did not have when a run was made counts as its default, so that new settings do not lose old runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxtrpo.config import Config
+
+STORE = Path(__file__).parent.parent / "results" / "runs"
+AXES = ("env_steps", "update", "wall_seconds")
+POINTS = 50
+# How each column of metrics.csv becomes one of a curve: over the updates that end nearest to the same fiftieth.
+LAST = ("env_steps", "wall_seconds", "update")
+SUMS = ("episodes", "collect_seconds", "learn_seconds", "line_search_steps", "accepted", "invalid_steps")
+MEANS = ("kl", "max_kl", "steps_per_update", "entropy", "policy_std", "explained_variance", "cg_residual")
+OPTIONAL_MEANS = ("slope", "last_slope")
+NAMES = (*LAST, *SUMS, *MEANS, *OPTIONAL_MEANS, "mean_return", "eval_return")
+
+Curve = Mapping[str, np.ndarray]
+
+
+class Job(NamedTuple):
+    """One training run. `settings` are those that are not the defaults."""
+
+    env: str
+    seed: int
+    settings: Mapping[str, Any]
+
+
+def train_all(
+    jobs: Iterable[Job], *, store: Path = STORE, only_known: bool = False, workers: int | None = None
+) -> list[Curve | None]:
+    """The curves of all jobs; those that are not in the store are trained, as many at once as there are cores.
+
+    Two runs with one actor each use two cores better than one run with two actors after another: learning has parts
+    that one core does alone.
+    """
+    if only_known:
+        return [load(job, store) for job in jobs]
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        return list(pool.map(lambda job: load(job, store) or _train(job, store), jobs))
+
+
+def load(job: Job, store: Path = STORE) -> Curve | None:
+    """The curve of a finished run, or None."""
+    path = _find(job, store)
+    if path is None or not path.exists():
+        return None
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in NAMES if name in rows[0]}
+
+
+def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Every setting as it goes into JSON, without what does not say how a run learns."""
+    config = Config(**{"actors": 1, **settings})
+    return {key: value for key, value in json.loads(json.dumps(dataclasses.asdict(config))).items() if key != "seed"}
+
+
+def _find(job: Job, store: Path) -> Path | None:
+    wanted, defaults = all_settings(job.settings), all_settings({})
+    for file in (store / job.env).glob("*.json"):
+        if {**defaults, **json.loads(file.read_text())} == wanted:
+            return file.with_name(f"{file.stem}-seed{job.seed}.csv")
+    return None
+
+
+def _train(job: Job, store: Path) -> Curve:
+    flags = {"actors": 1, "seed": job.seed, **job.settings}
+    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, "-m", "jaxtrpo", "train", job.env, "--out", out, "--quiet", *words]
+        devices = {"JAX_NUM_CPU_DEVICES": str(flags["actors"])}
+        subprocess.run(command, check=True, env={**os.environ, **devices}, stdout=subprocess.DEVNULL)
+        with (Path(out) / "metrics.csv").open() as file:
+            rows = list(csv.DictReader(file))
+    keep(job, rows, store)
+    curve = load(job, store)
+    assert curve is not None
+    print(
+        f"finished {job.env} seed {job.seed} {dict(job.settings)}: {np.nanmean(curve['mean_return'][-5:]):.1f}",
+        flush=True,
+    )
+    return curve
+
+
+def keep(job: Job, rows: list[dict[str, str]], store: Path = STORE) -> None:
+    """Thins out the rows of a metrics.csv and writes them where `load` finds them."""
+    settings = all_settings(job.settings)
+    text = json.dumps(settings, indent=1, sort_keys=True)
+    path = _find(job, store) or store / job.env / f"{hashlib.sha256(text.encode()).hexdigest()[:10]}-seed{job.seed}.csv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    described = path.with_name(f"{path.name.split('-seed')[0]}.json")
+    if not described.exists():
+        described.write_text(text + "\n")
+    columns = {name: np.array([float(row.get(name) or "nan") for row in rows]) for name in (*NAMES, "mean_return")}
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        names = [name for name in NAMES if not np.isnan(columns[name]).all()]
+        writer.writerow(names)
+        for point in _thinned(columns, settings["total_steps"]):
+            writer.writerow([_cell(point[name]) for name in names])
+
+
+def _thinned(columns: Mapping[str, np.ndarray], total_steps: int) -> Iterable[dict[str, float]]:
+    width = total_steps / POINTS
+    place = np.clip(np.round(columns["env_steps"] / width), 1, POINTS)
+    for number in np.unique(place):
+        here = {name: column[place == number] for name, column in columns.items()}
+        whole = np.where(np.isnan(here["mean_return"]), 0, here["episodes"])
+        yield {
+            **{name: here[name][-1] for name in LAST},
+            **{name: here[name].sum() for name in SUMS},
+            **{name: _mean(here[name]) for name in (*MEANS, *OPTIONAL_MEANS)},
+            "mean_return": np.nansum(whole * here["mean_return"]) / whole.sum() if whole.sum() else np.nan,
+            "eval_return": _mean(here["eval_return"]),
+        }
+
+
+def _mean(values: np.ndarray) -> float:
+    return np.nan if np.isnan(values).all() else float(np.nanmean(values))
+
+
+def _cell(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.5g}" if abs(value) < 1e5 else f"{value:.0f}"

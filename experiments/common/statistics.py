@@ -1,0 +1,65 @@
+"""What several seeds say together: interquartile means with bootstrap intervals (Agarwal et al. 2021, rliable)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from rliable import library, metrics
+
+from common.runs import Curve
+
+REPETITIONS = 2_000
+
+
+class Estimate(NamedTuple):
+    """An interquartile mean over seeds and its 95 % interval; arrays if there is one for each point of a curve."""
+
+    mean: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+
+def interquartile_mean(values: np.ndarray) -> Estimate:
+    """Of values [seed] or [seed, point]. A single seed has no interval."""
+    values = np.asarray(values, float)
+    table = values.reshape(len(values), -1)
+    points = np.array([metrics.aggregate_iqm(column) for column in table.T])
+    low = high = np.full(points.shape, np.nan)
+    if len(values) > 1:
+        # A run is one seed of one task, so that its points stay together when runs are drawn again.
+        _, intervals = library.get_interval_estimates(
+            {"": table[:, None, :]},
+            lambda drawn: np.array([metrics.aggregate_iqm(drawn[..., i]) for i in range(table.shape[1])]),
+            reps=REPETITIONS,
+        )
+        low, high = intervals[""]
+    shape = values.shape[1:]
+    return Estimate(points.reshape(shape), np.reshape(low, shape), np.reshape(high, shape))
+
+
+def on_grid(curves: Sequence[Curve], axis: str = "env_steps", points: int = 50) -> tuple[np.ndarray, np.ndarray]:
+    """Mean returns [seed, point] of runs at the same places of an axis, and those places.
+
+    Before a run has finished its first episode, its return is that of the first ones it finishes.
+    """
+    grid = np.linspace(0, min(curve[axis][-1] for curve in curves), points + 1)[1:]
+    return grid, np.stack([_interpolated(curve, axis, grid) for curve in curves])
+
+
+def area(curve: Curve) -> float:
+    """Mean return over the whole run, every environment step counting alike."""
+    grid = np.linspace(0, curve["env_steps"][-1], 501)[1:]
+    return float(_interpolated(curve, "env_steps", grid).mean())
+
+
+def final(curve: Curve, part: float = 0.05) -> float:
+    """Mean return of the last part of the run."""
+    steps = curve["env_steps"]
+    return float(np.nanmean(curve["mean_return"][steps > (1 - part) * steps[-1] - 1]))
+
+
+def _interpolated(curve: Curve, axis: str, grid: np.ndarray) -> np.ndarray:
+    known = ~np.isnan(curve["mean_return"])
+    return np.interp(grid, curve[axis][known], curve["mean_return"][known])
