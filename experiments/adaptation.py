@@ -1,10 +1,9 @@
-"""What does adapting bring? Fixed settings, the 2016 rules and `trust`, on five tasks; then the 2016 lengths.
+"""What does adapting bring? Fixed settings, the 2016 rules and `trust`, on five tasks.
 
-    python experiments/adaptation.py [--quick] [--headline]
+    python experiments/adaptation.py [--quick] [--summary]
 
 The best fixed setting of each task is that of the sweep (max_kl.py, to be run before). Its choice was made on three of
-the seeds that it is then compared on, which is in its favour. --headline trains the two best rules as long as in 2016
-and draws the curves published then in the same axes; hours.
+the seeds that it is then compared on, which is in its favour.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def against_best(curves: Curves, *, quick: bool) -> str:
     """The area of every method over that of the best fixed setting of its task."""
     lines = [
         "",
-        "Area minus that of the worst method, as a part of the best fixed setting's:",
+        "Area over that of the best fixed setting (where returns are negative, more than 1 is worse):",
         "",
         f"| task | {' | '.join(METHODS)} | best fixed setting |",
         f"| --- |{' --- |' * (len(METHODS) + 1)}",

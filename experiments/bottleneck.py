@@ -80,7 +80,7 @@ def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str,
 
     state: TrainState = update.start(0)
     learn = update.compile_learn(state)
-    for _ in range(rounds + 1):  # the first one compiles
+    for _ in range(max(3, rounds * SIZES[0] // steps_per_update) + 1):  # the first one compiles
         state, batch = timed("collect", lambda state=state: update.collect(state))
         learner: LearnerState = state.learner
         found = timed("advantages", lambda learner=learner, batch=batch: find_advantages(learner, batch))
@@ -127,7 +127,7 @@ def summary(found: dict[tuple[str, int], dict[str, float]], rounds: int) -> str:
     lines = [
         "# Where does the time of an update go?",
         "",
-        f"`python experiments/bottleneck.py` on {machine()}: milliseconds, medians of {rounds} updates with default "
+        f"`python experiments/bottleneck.py` on {machine()}: milliseconds, medians of up to {rounds} updates, default "
         f"settings and {ACTORS.count} actors. The parts of learning are compiled one by one here; the last column is "
         "the learner as it runs, compiled as one.",
         "",
