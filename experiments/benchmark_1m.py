@@ -68,6 +68,8 @@ def plot(found: dict[str, Evaluations], path: Path) -> None:
         place.set(title=env, xlabel="environment steps", ylabel="return of the deterministic policy")
         place.grid(alpha=0.3)
         place.legend(fontsize=6)
+    for place in axes.flat[len(found) :]:
+        place.set_visible(False)
     figure.tight_layout()
     figure.savefig(path, dpi=90)
     plt.close(figure)
