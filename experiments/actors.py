@@ -19,10 +19,10 @@ ACTORS = choose_actors()  # before anything starts JAX
 import jax  # noqa: E402
 import matplotlib.pyplot as plt  # noqa: E402
 
-from common.comparison import QUICK, folder_of, options  # noqa: E402
+from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
 from common.plots import draw_curves, panels  # noqa: E402
-from common.runs import STORE, Curve, Job, train_all  # noqa: E402
+from common.runs import Curve, Job, train_all  # noqa: E402
 from jaxtrpo.adapt import fixed  # noqa: E402
 from jaxtrpo.config import Config, resolve_sizes  # noqa: E402
 from jaxtrpo.envs.registry import make_env  # noqa: E402
@@ -54,18 +54,16 @@ def seconds_to_collect(counts: Sequence[int], rounds: int) -> dict[int, float]:
 
 def main() -> None:
     arguments = options(__doc__).parse_args()
-    folder = folder_of("actors", quick=arguments.quick)
+    extent = extent_of("actors", SEEDS, quick=arguments.quick)
     counts = range(1, ACTORS.count + 1)
     seconds = seconds_to_collect(counts, rounds=3 if arguments.quick else 15)
-    settings = {"total_steps": 100_000 if arguments.quick else 1_000_000}
-    store, seeds = (QUICK / "runs", SEEDS[:1]) if arguments.quick else (STORE, SEEDS)
     curves: dict[str, list[Curve]] = {}
     for count in counts:
         # Against the clock: one run at a time.
-        jobs = [Job(TASK, seed, {**settings, "actors": count}) for seed in seeds]
-        found = train_all(jobs, store=store, only_known=arguments.summary, workers=1)
+        jobs = [Job(TASK, seed, {**extent.settings, "actors": count}) for seed in extent.seeds]
+        found = train_all(jobs, store=extent.store, only_known=arguments.summary, workers=1)
         curves[f"{count} actors"] = [curve for curve in found if curve is not None]
-    with (folder / "seconds.csv").open("w", newline="") as file:
+    with (extent.folder / "seconds.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["actors", "seconds_for_20000_steps"])
         writer.writerows([count, f"{20_000 * value / STEPS:.4f}"] for count, value in seconds.items())
@@ -73,9 +71,9 @@ def main() -> None:
     draw_curves(axes[0, 0], curves, title="against the clock", axis="wall_seconds")
     draw_curves(axes[0, 1], curves, title="against steps", axis="env_steps")
     figure.tight_layout()
-    figure.savefig(folder / "curves.png", dpi=90)
+    figure.savefig(extent.folder / "curves.png", dpi=90)
     plt.close(figure)
-    (folder / "README.md").write_text(summary(seconds, curves))
+    (extent.folder / "README.md").write_text(summary(seconds, curves))
     print(summary(seconds, curves))
 
 
@@ -98,7 +96,7 @@ def summary(seconds: Mapping[int, float], curves: Mapping[str, Sequence[Curve]])
         )
         then = f"{IN_2016[count]} | {IN_2016[1] / IN_2016[count]:.2f}" if count in IN_2016 else " | "
         lines.append(f"| {count} | {ours} | {then} |")
-    lines += ["", "One million steps of learning, from typing the command, take:", ""]
+    lines += ["", "A run, from typing the command to its last update, takes:", ""]
     for label, runs in curves.items():
         if runs:
             lines.append(f"- {label}: {statistics.median(run['wall_seconds'][-1] for run in runs):.0f} seconds")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.comparison import Comparison, Curves, Settings, compare, folder_of, options
+from common.comparison import Comparison, Curves, Settings, compare, extent_of, options
 from common.grid import TASKS, best_fixed, label
 from common.statistics import area, interquartile_mean
 
@@ -44,8 +44,7 @@ def main() -> None:
         ),
         arguments,
     )
-    folder = folder_of("adaptation", quick=arguments.quick)
-    with (folder / "README.md").open("a") as file:
+    with (extent_of("adaptation", SEEDS, quick=arguments.quick).folder / "README.md").open("a") as file:
         file.write(against_best(curves, quick=arguments.quick))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from jaxtrpo.actors import Actors, available_cores, choose_actors
+from jaxtrpo.actors import Actors, choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 
@@ -27,6 +26,7 @@ import jax.numpy as jnp  # noqa: E402
 import mujoco.batch  # noqa: E402
 import numpy as np  # noqa: E402
 
+from common.machine import machine  # noqa: E402
 from jaxtrpo.collect import make_collect, start_actors  # noqa: E402
 from jaxtrpo.envs.registry import make_env  # noqa: E402
 from jaxtrpo.ops.moments import no_moments  # noqa: E402
@@ -149,9 +149,7 @@ def report(rows: list[dict]) -> str:
     lines = [
         "# Speed",
         "",
-        f"`python experiments/benchmark.py` on {available_cores()} cores ({platform.machine()}), Python "
-        f"{platform.python_version()}, JAX {jax.__version__}, MuJoCo {mujoco.__version__}. Medians of alternating "
-        "rounds.",
+        f"`python experiments/benchmark.py` on {machine()}. Medians of alternating rounds.",
         "",
         "| figure | measured | |",
         "| --- | --- | --- |",

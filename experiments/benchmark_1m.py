@@ -14,10 +14,10 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-from common.comparison import QUICK, folder_of, options
+from common.comparison import extent_of, options
 from common.machine import machine
 from common.plots import panels
-from common.runs import STORE, Job, train_all
+from common.runs import Job, train_all
 from common.statistics import interquartile_mean
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -39,19 +39,17 @@ Evaluations = tuple[np.ndarray, np.ndarray]  # environment steps [point], return
 
 def main() -> None:
     arguments = options(__doc__).parse_args()
-    settings = {"eval_every": 20_000, **({"total_steps": 100_000} if arguments.quick else {})}
-    store, seeds = (QUICK / "runs", SEEDS[:2]) if arguments.quick else (STORE, SEEDS)
-    jobs = [Job(env, seed, settings) for seed in seeds for env in PUBLISHED]
+    extent = extent_of("benchmark_1m", SEEDS, quick=arguments.quick)
+    jobs = [Job(env, seed, {"eval_every": 20_000, **extent.settings}) for seed in extent.seeds for env in PUBLISHED]
     found: dict[str, Evaluations] = {}
-    curves = train_all(jobs, store=store, only_known=arguments.summary)
+    curves = train_all(jobs, store=extent.store, only_known=arguments.summary)
     for env in PUBLISHED:
         known = [curve for job, curve in zip(jobs, curves, strict=True) if job.env == env and curve is not None]
         if known:
             found[env] = known[0]["env_steps"], np.stack([curve["eval_return"] for curve in known])
-    folder = folder_of("benchmark_1m", quick=arguments.quick)
-    plot(found, folder / "curves.png")
-    write_csv(found, folder / "evaluations.csv")
-    (folder / "README.md").write_text(summary(found))
+    plot(found, extent.folder / "curves.png")
+    write_csv(found, extent.folder / "evaluations.csv")
+    (extent.folder / "README.md").write_text(summary(found))
     print(summary(found))
 
 

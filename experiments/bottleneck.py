@@ -23,7 +23,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import matplotlib.pyplot as plt  # noqa: E402
 
-from common.comparison import folder_of, options  # noqa: E402
+from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
 from common.plots import panels  # noqa: E402
 from jaxtrpo.adapt import fixed  # noqa: E402
@@ -33,7 +33,7 @@ from jaxtrpo.config import Config, resolve_sizes  # noqa: E402
 from jaxtrpo.envs.registry import make_env  # noqa: E402
 from jaxtrpo.losses import importance_weighted_advantage  # noqa: E402
 from jaxtrpo.types import Batch, LearnerState, TrainState  # noqa: E402
-from jaxtrpo.update import make_critic, make_update  # noqa: E402
+from jaxtrpo.update import make_critic, make_update, policy_step_settings  # noqa: E402
 
 TASKS = ("Reacher-v5", "HalfCheetah-v5", "Humanoid-v5")
 SIZES = (1_024, 20_480)  # steps per update
@@ -49,13 +49,7 @@ def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str,
     )
     critic = make_critic(env, config)
     policy_step = make_policy_step(
-        update.policy,
-        surrogate=importance_weighted_advantage,
-        fisher_samples=config.fisher_samples,
-        cg_iterations=config.cg_iterations,
-        cg_damping=config.cg_damping,
-        line_search_shrink=config.line_search_shrink,
-        line_search_steps=config.line_search_steps,
+        update.policy, surrogate=importance_weighted_advantage, **policy_step_settings(config)
     )
 
     def advantages(learner: LearnerState, batch: Batch) -> Any:
@@ -96,7 +90,7 @@ def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str,
 def main() -> None:
     arguments = options(__doc__).parse_args()
     rounds = 3 if arguments.quick else 40
-    folder = folder_of("bottleneck", quick=arguments.quick)
+    folder = extent_of("bottleneck", (), quick=arguments.quick).folder
     found = {(name, size): seconds_of_parts(name, size, rounds) for name in TASKS for size in SIZES}
     with (folder / "parts.csv").open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")

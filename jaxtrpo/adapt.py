@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import difflib
-import inspect
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
@@ -268,49 +265,3 @@ def _require_bounds(**values: tuple[float, float]) -> None:
         ordered = isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_number, pair)) and 0 < pair[0] <= pair[1]
         if not ordered:
             raise ValueError(f"{name}={pair!r} must be two positive numbers in order")
-
-
-RULES: dict[str, Callable[..., Rule]] = {
-    "fixed": fixed,
-    "linear": linear,
-    "exponential": exponential,
-    "improvement": improvement,
-    "margin": margin,
-    "trust": trust,
-    "chain": chain,
-}
-
-
-def parse_rule(text: str) -> Rule:
-    """A rule from its name, or from a call as in Python: `margin`, `margin(window=5, kl_delta=None)`.
-
-    Raises:
-      ValueError: one sentence that names the setting `adapt`.
-    """
-    try:
-        return _rule_of(ast.parse(text.strip(), mode="eval").body)
-    except SyntaxError:
-        raise ValueError(f"adapt={text!r} is not like margin or margin(window=5)") from None
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"adapt={text!r}: {error}") from None
-
-
-def _rule_of(node: ast.expr) -> Rule:
-    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
-    if not isinstance(call.func, ast.Name):
-        raise SyntaxError
-    name = call.func.id
-    if name not in RULES:
-        near = difflib.get_close_matches(name, RULES, n=2) or list(RULES)
-        raise ValueError(f"there is no rule {name!r}; did you mean {' or '.join(near)}?")
-    arguments: dict[str, Any] = {}
-    for keyword in call.keywords:
-        if keyword.arg is None:
-            raise SyntaxError
-        try:
-            arguments[keyword.arg] = ast.literal_eval(keyword.value)
-        except ValueError:
-            raise ValueError(f"{keyword.arg} of {name} must be a number, None or a pair of numbers") from None
-    rules = [_rule_of(argument) for argument in call.args]
-    inspect.signature(RULES[name]).bind(*rules, **arguments)  # raises TypeError in words
-    return RULES[name](*rules, **arguments)

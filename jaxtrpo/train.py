@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 from jaxtrpo.actors import Actors, choose_actors, first
-from jaxtrpo.adapt import Rule, parse_rule
+from jaxtrpo.adapt import Rule
 from jaxtrpo.config import Config, make_config, resolve_sizes
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.evaluate import make_evaluator
 from jaxtrpo.losses import Surrogate, importance_weighted_advantage
 from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.rule_parser import parse_rule
 from jaxtrpo.runs.compilation import cache_compilations
 from jaxtrpo.runs.directory import METRICS_FILE, claim, open_directory, save_config
 from jaxtrpo.runs.metrics import Metrics

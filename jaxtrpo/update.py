@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,12 +60,8 @@ def make_update(
         discount=config.discount,
         gae_lambda=1.0 if config.advantages == "monte_carlo" else config.gae_lambda,
         surrogate=surrogate,
-        fisher_samples=config.fisher_samples,
-        cg_iterations=config.cg_iterations,
-        cg_damping=config.cg_damping,
-        line_search_shrink=config.line_search_shrink,
-        line_search_steps=config.line_search_steps,
         normalize_observations=config.normalize_observations,
+        **policy_step_settings(config),
     )
 
     def first_state(key: UInt32[Array, "2"]) -> TrainState:
@@ -144,6 +140,12 @@ def make_update(
 
 def _segments(hyperparameters: Hyperparameters, sizes: Sizes) -> Int[Array, ""]:
     return jnp.clip(hyperparameters.steps_per_update // sizes.segment_steps, 1, sizes.max_segments)
+
+
+def policy_step_settings(config: Config) -> dict[str, Any]:
+    """What `make_policy_step` wants to know."""
+    names = ("fisher_samples", "cg_iterations", "cg_damping", "line_search_shrink", "line_search_steps")
+    return {name: getattr(config, name) for name in names}
 
 
 def make_critic(env: Environment, config: Config) -> Critic:

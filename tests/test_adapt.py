@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import counted_compilations
 
-from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin, parse_rule, trust
+from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin, trust
+from jaxtrpo.rule_parser import parse_rule
 from jaxtrpo.types import Hyperparameters
 
 FIRST = Hyperparameters(jnp.float32(0.004), jnp.int32(2000))

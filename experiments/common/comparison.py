@@ -42,34 +42,43 @@ def options(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def folder_of(name: str, *, quick: bool) -> Path:
-    """Where an experiment writes."""
-    folder = (QUICK if quick else RESULTS) / name
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+class Extent(NamedTuple):
+    """How much of an experiment is done, and where it writes."""
+
+    folder: Path  # of its results
+    store: Path  # of its runs
+    seeds: Sequence[int]
+    settings: Settings  # of every run
+
+
+def extent_of(name: str, seeds: Sequence[int], *, quick: bool) -> Extent:
+    """All of it, or what a quick try does."""
+    extent = (
+        Extent(QUICK / name, QUICK / "runs", seeds[:2], {"total_steps": 40_000})
+        if quick
+        else Extent(RESULTS / name, STORE, seeds, {})
+    )
+    extent.folder.mkdir(parents=True, exist_ok=True)
+    return extent
 
 
 def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
     """Trains what is missing, then writes curves.png, runs.csv and README.md of the comparison."""
-    folder = folder_of(comparison.name, quick=arguments.quick)
-    store, seeds, envs = STORE, comparison.seeds, comparison.envs
-    if arguments.quick:
-        store, seeds, envs = QUICK / "runs", (0, 1), envs[:2]
+    extent = extent_of(comparison.name, comparison.seeds, quick=arguments.quick)
     jobs = {}
-    for seed in seeds:  # outermost: stopped early, everything has some
-        for env in envs:
+    for seed in extent.seeds:  # outermost: stopped early, everything has some
+        for env in comparison.envs[:2] if arguments.quick else comparison.envs:
             for label, settings in comparison.variants(env).items():
-                short = {"total_steps": 40_000} if arguments.quick else {}
-                jobs[env, label, seed] = Job(env, seed, {**settings, **short})
-    found = dict(zip(jobs, train_all(jobs.values(), store=store, only_known=arguments.summary), strict=True))
+                jobs[env, label, seed] = Job(env, seed, {**settings, **extent.settings})
+    found = dict(zip(jobs, train_all(jobs.values(), store=extent.store, only_known=arguments.summary), strict=True))
     curves: Curves = {}
     for (env, label, _), curve in found.items():
         if curve is not None:
             curves.setdefault(env, {}).setdefault(label, []).append(curve)
-    _plot(comparison, curves, folder / "curves.png")
-    _write_csv(found, folder / "runs.csv")
-    (folder / "README.md").write_text(_summary(comparison, curves))
-    print((folder / "README.md").read_text())
+    _plot(comparison, curves, extent.folder / "curves.png")
+    _write_csv(found, extent.folder / "runs.csv")
+    (extent.folder / "README.md").write_text(_summary(comparison, curves))
+    print((extent.folder / "README.md").read_text())
     return curves
 
 

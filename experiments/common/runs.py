@@ -60,8 +60,8 @@ def train_all(
 
 def load(job: Job, store: Path = STORE) -> Curve | None:
     """The curve of a finished run, or None."""
-    path = _find(job, store)
-    if path is None or not path.exists():
+    path = _path(job, store)
+    if not path.exists():
         return None
     with path.open() as file:
         rows = list(csv.DictReader(file))
@@ -74,12 +74,22 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in json.loads(json.dumps(dataclasses.asdict(config))).items() if key != "seed"}
 
 
-def _find(job: Job, store: Path) -> Path | None:
+def _description(job: Job, store: Path) -> Path:
+    """The file that has these settings, or the one that shall have them."""
     wanted, defaults = all_settings(job.settings), all_settings({})
     for file in (store / job.env).glob("*.json"):
         if {**defaults, **json.loads(file.read_text())} == wanted:
-            return file.with_name(f"{file.stem}-seed{job.seed}.csv")
-    return None
+            return file
+    return store / job.env / f"{hashlib.sha256(_as_text(wanted).encode()).hexdigest()[:10]}.json"
+
+
+def _path(job: Job, store: Path) -> Path:
+    description = _description(job, store)
+    return description.with_name(f"{description.stem}-seed{job.seed}.csv")
+
+
+def _as_text(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, indent=1, sort_keys=True)
 
 
 def _train(job: Job, store: Path) -> Curve:
@@ -104,14 +114,12 @@ def _train(job: Job, store: Path) -> Curve:
 def keep(job: Job, rows: list[dict[str, str]], store: Path = STORE) -> None:
     """Thins out the rows of a metrics.csv and writes them where `load` finds them."""
     settings = all_settings(job.settings)
-    text = json.dumps(settings, indent=1, sort_keys=True)
-    path = _find(job, store) or store / job.env / f"{hashlib.sha256(text.encode()).hexdigest()[:10]}-seed{job.seed}.csv"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    described = path.with_name(f"{path.name.split('-seed')[0]}.json")
-    if not described.exists():
-        described.write_text(text + "\n")
-    columns = {name: np.array([float(row.get(name) or "nan") for row in rows]) for name in (*NAMES, "mean_return")}
-    with path.open("w", newline="") as file:
+    description = _description(job, store)
+    description.parent.mkdir(parents=True, exist_ok=True)
+    if not description.exists():
+        description.write_text(_as_text(settings) + "\n")
+    columns = {name: np.array([float(row.get(name) or "nan") for row in rows]) for name in NAMES}
+    with _path(job, store).open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         names = [name for name in NAMES if not np.isnan(columns[name]).all()]
         writer.writerow(names)
