@@ -12,6 +12,7 @@ from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.critics.critic import Critic, Targets
 from jaxtrpo.ops.gae import Tail, empty_tail, generalized_advantages
 from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
+from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.types import Batch, Steps
 
 
@@ -46,7 +47,7 @@ def estimate_advantages(
       Advantages, and lambda-returns as targets. Steps that do not count have advantage 0 and weight 0.
     """
     last = batch.num_segments - 1
-    obs = normalize(batch.steps.obs, moments)
+    obs = map_segments(lambda obs: normalize(obs, moments), batch.steps.obs, batch.num_segments)
 
     def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array]) -> tuple[Tail, Array, Array]:
         tail, advantage, value = carry

@@ -88,7 +88,8 @@ def make_learn(
         moments = learner.obs_moments
         if normalize_observations:
             # Only now: this batch had to be judged by the moments that it was acted with.
-            moments = merge(moments, weighted_moments(batch.steps.obs, found.targets.weight, sum_over_actors))
+            seen = weighted_moments(batch.steps.obs, found.targets.weight, sum_over_actors, batch.num_segments)
+            moments = merge(moments, seen)
         fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
         std = jnp.exp(policy.apply(params, found.targets.obs[0, 0, :1]).log_std)
         info = LearnInfo(step_info, found.explained_variance, jnp.mean(std))

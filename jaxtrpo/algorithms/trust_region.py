@@ -16,6 +16,7 @@ from jaxtrpo.losses import Samples, Surrogate
 from jaxtrpo.ops.cg import conjugate_gradient
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.line_search import Trial, backtracking_line_search
+from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.policies.distributions import Gaussian, entropy, fisher_metric, kl_divergence
 from jaxtrpo.policies.networks import Policy
 
@@ -76,10 +77,7 @@ def make_policy_step(
 
         def mean_over_steps(function: Callable[[Samples, Array], PyTree]) -> PyTree:
             """Sums `function` (samples, weight) over segments and actors, divided by the number of valid steps."""
-            zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(lambda: function(*samples_of(0))))
-            total = jax.lax.fori_loop(
-                0, num_segments, lambda i, sums: jax.tree.map(jnp.add, sums, function(*samples_of(i))), zero
-            )
+            total = sum_over_segments(lambda i: function(*samples_of(i)), num_segments)
             return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
 
         def objective(candidate: Array, samples: Samples, weight: Array) -> Array:

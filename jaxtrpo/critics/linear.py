@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxtrpo import actors
 from jaxtrpo.critics.critic import Critic, Targets
+from jaxtrpo.ops.segments import sum_over_segments
 
 
 def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
@@ -29,16 +30,13 @@ def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
         return jnp.concatenate([obs, obs**2, time, time**2, jnp.ones_like(time)], axis=-1)
 
     def fit(state: Float[Array, " features"], targets: Targets, key: PRNGKeyArray) -> Float[Array, " features"]:
-        def add_segment(index: Int[Array, ""], sums: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        def sums_of(index: Int[Array, ""] | int) -> tuple[Array, Array, Array]:
             obs, elapsed, value, weight = (leaf[index] for leaf in targets[:-1])
             x = features(obs, elapsed).reshape(-1, num_features)
             weighted = x * weight.reshape(-1, 1)
-            outer, cross, count = sums
-            return outer + weighted.T @ x, cross + weighted.T @ value.reshape(-1), count + jnp.sum(weight)
+            return weighted.T @ x, weighted.T @ value.reshape(-1), jnp.sum(weight)
 
-        nothing = (jnp.zeros((num_features, num_features)), jnp.zeros(num_features), jnp.zeros(()))
-        sums = jax.lax.fori_loop(0, targets.num_segments, add_segment, nothing)
-        outer, cross, count = actors.sum_over_actors(sums)
+        outer, cross, count = actors.sum_over_actors(sum_over_segments(sums_of, targets.num_segments))
         count = jnp.maximum(count, 1.0)
         return jax.scipy.linalg.solve(outer / count + ridge * jnp.eye(num_features), cross / count, assume_a="pos")
 

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+
+from jaxtrpo.ops.segments import sum_over_segments
 
 
 class Moments(NamedTuple):
@@ -32,6 +34,7 @@ def weighted_moments(
     values: Float[Array, "... *shape"],
     weight: Float[Array, "..."],
     reduce: Callable[[Array], Array] = lambda total: total,
+    num_segments: Int[Array, ""] | None = None,
 ) -> Moments:
     """Moments of a batch, in two passes; `weight` (0 or 1) selects, its axes are reduced.
 
@@ -39,16 +42,26 @@ def weighted_moments(
       values: a batch of observations.
       weight: one number an observation.
       reduce: sums over devices that each hold a part of the batch.
+      num_segments: how much of the leading axis holds data, if not all of it; the rest is not looked at.
 
     Returns:
       Moments of the observations with weight; all zero if there are none.
     """
-    axes = tuple(range(weight.ndim))
-    weights = weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim))
-    count = reduce(jnp.sum(weight))
+    inner = values.ndim - weight.ndim
+
+    def total(term: Callable[[Array], Array]) -> Array:
+        def weighted(values: Array, weight: Array) -> Array:
+            weights = weight.reshape(weight.shape + (1,) * inner)
+            return jnp.sum(weights * term(values), tuple(range(weight.ndim)))
+
+        if num_segments is None:
+            return reduce(weighted(values, weight))
+        return reduce(sum_over_segments(lambda i: weighted(values[i], weight[i]), num_segments))
+
+    count = total(lambda values: jnp.ones((1,) * inner)).reshape(())
     safe = jnp.maximum(count, 1.0)
-    mean = reduce(jnp.sum(weights * values, axes)) / safe
-    variance = reduce(jnp.sum(weights * (values - mean) ** 2, axes)) / safe
+    mean = total(lambda values: values) / safe
+    variance = total(lambda values: (values - mean) ** 2) / safe
     return Moments(count, mean, variance)
 
 
