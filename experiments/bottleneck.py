@@ -80,7 +80,7 @@ def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str,
         found = timed("advantages", lambda learner=learner, batch=batch: find_advantages(learner, batch))
         timed(
             "policy",
-            lambda now=learner, b=batch, f=found: step(now.policy, now.last_step, b.steps.action, f, max_kl, key),
+            lambda now=learner, b=batch, f=found: step(now.policy, now.path, b.steps.action, f, max_kl, key),
         )
         timed("critic", lambda learner=learner, found=found: fit(learner.critic, found.targets, key))
         state, _ = timed("whole learner", lambda state=state, batch=batch: learn(state, batch))

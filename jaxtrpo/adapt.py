@@ -186,42 +186,46 @@ def margin(
     )
 
 
-_MEMORY = 50  # updates that `trust` takes the usual size of a slope from
+_MEMORY = 50  # updates that `trust` takes the usual size of the signal from
 
 
 class _Trust(NamedTuple):
     log_radius: Float[Array, ""]  # of the trust region that is wanted; below the bound the batch grows instead
-    mean_square: Float[Array, ""]  # of the last steps' slopes, as newer batches see them
+    mean_square: Float[Array, ""]  # of the signal
     steps: Float[Array, ""]  # per update, at the beginning
     updates: Int[Array, ""]
 
 
 def trust(
     *,
+    signal: float = 0.01,
     gain: float = 0.04,
     kl_bounds: tuple[float, float] = (0.005, 0.05),
-    max_steps_per_update: int = 20_480,
+    max_steps_per_update: int = 10_240,
 ) -> Rule:
-    """Lets each batch judge the step that was made before it was collected.
+    """Lets each batch judge the steps that were made before it was collected.
 
-    A step is as long as it should be where the surrogate no longer rises along it. The batch that made the step cannot
-    tell: most of its gradient is noise, along which it seems to rise. The next batch can, since its noise is another:
-    if its gradient still points along the step (`last_slope` is positive), the region grows, else it shrinks. As in
-    classical trust-region methods (Conn, Gould & Toint 2000) what came true is compared with what was promised, but by
-    slopes, which are known far better than returns.
+    Every batch promises that the surrogate rises along the step it makes; most of that is noise, which the step follows
+    as if it were gradient. The next batches can tell, since their noise is another: `signal` in the metrics is the part
+    of the promised slope that they still see along the last steps. Where it is large, steps may be longer; where it is
+    lost, steps are too long or mostly noise, and the region shrinks. As in classical trust-region methods (Conn, Gould
+    & Toint 2000) what came true is compared with what was promised, but by slopes, which are known far better than
+    returns.
 
     A region smaller than `kl_bounds` is not made by shorter steps but by larger batches, which cost less time: the
-    noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD).
+    noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD), and a
+    batch that is larger has more signal (the gradient noise scale, McCandlish et al. 2018).
 
     Args:
-      gain: change of the logarithm of the region in an update whose slope is as large as usual.
+      signal: part of the promised slope that is aimed at.
+      gain: change of the logarithm of the region in an update whose signal is as large as usual.
       kl_bounds: smallest and largest max KL, nats.
       max_steps_per_update: largest batch; the one that training starts with is the smallest.
 
     Raises:
       ValueError: a value is not positive, or the bounds are not in order.
     """
-    _require_positive(gain=gain, max_steps_per_update=max_steps_per_update)
+    _require_positive(signal=signal, gain=gain, max_steps_per_update=max_steps_per_update)
     _require_bounds(kl_bounds=kl_bounds)
     low, high = map(math.log, kl_bounds)
 
@@ -233,14 +237,15 @@ def trust(
     def update(
         state: _Trust, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
     ) -> tuple[_Trust, Hyperparameters]:
-        slope = metrics["last_slope"]
-        seen = jnp.isfinite(slope) & (slope != 0)  # zero only if there was no step
+        found = metrics["signal"]
+        seen = jnp.isfinite(found)
         updates = state.updates + seen
         rate = 1 / jnp.clip(updates, 1, _MEMORY)  # a plain mean until there are enough
-        mean_square = jnp.where(seen, state.mean_square + rate * (slope**2 - state.mean_square), state.mean_square)
-        change = jnp.where(seen, slope / jnp.sqrt(jnp.where(mean_square > 0, mean_square, 1.0)), 0.0)
+        mean_square = jnp.where(seen, state.mean_square + rate * (found**2 - state.mean_square), state.mean_square)
+        usual = jnp.sqrt(jnp.where(mean_square > 0, mean_square, 1.0))
+        change = jnp.where(seen, jnp.clip((found - signal) / usual, -3, 3), 0.0)
         growth = jnp.log(jnp.maximum(max_steps_per_update / state.steps, 1.0))
-        log_radius = jnp.clip(state.log_radius + gain * jnp.clip(change, -3, 3), low - growth, high)
+        log_radius = jnp.clip(state.log_radius + gain * change, low - growth, high)
         now = Hyperparameters(
             max_kl=jnp.exp(jnp.maximum(log_radius, low)),
             steps_per_update=jnp.round(state.steps * jnp.exp(jnp.maximum(low - log_radius, 0.0))).astype(jnp.int32),

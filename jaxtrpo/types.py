@@ -57,7 +57,7 @@ class LearnerState(NamedTuple):
     policy: PyTree
     critic: PyTree
     obs_moments: Moments
-    last_step: PyTree  # of the policy: what the last update added to its parameters
+    path: PyTree  # of the policy: its last steps (algorithms.trust_region.Path)
 
 
 class Episodes(NamedTuple):

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int, UInt32
 from jaxtrpo.actors import Actors
 from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.trpo import make_learn
+from jaxtrpo.algorithms.trust_region import no_path
 from jaxtrpo.collect import make_collect, start_actors
 from jaxtrpo.config import Config, Sizes
 from jaxtrpo.critics.critic import Critic
@@ -29,7 +30,7 @@ from jaxtrpo.types import Batch, Hyperparameters, LearnerState, TrainState
 METRIC_NAMES = (
     "steps_per_update", "max_kl", "episodes", "mean_return", "return_100", "kl", "entropy", "policy_std",
     "explained_variance", "improvement", "line_search_steps", "accepted", "cg_iterations", "cg_residual",
-    "gradient_norm", "slope", "last_slope", "invalid_steps",
+    "gradient_norm", "slope", "signal", "invalid_steps",
 )  # fmt: skip
 
 
@@ -74,7 +75,7 @@ def make_update(
                 policy=params,
                 critic=critic.init(for_critic),
                 obs_moments=no_moments((env.observation_size,)),
-                last_step=jax.tree.map(jnp.zeros_like, params),
+                path=no_path(params),
             ),
             episodes=no_episodes(),
             hyperparameters=hyperparameters,

@@ -11,6 +11,7 @@ import pytest
 from support import actors, counted_compilations, deal_batch, first, random_batch, spread
 
 from jaxtrpo.algorithms.trpo import make_learn
+from jaxtrpo.algorithms.trust_region import no_path
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import gaussian_policy
@@ -31,7 +32,7 @@ def learner() -> LearnerState:
     rng = np.random.default_rng(0)
     structure = jax.eval_shape(POLICY.init, jax.random.PRNGKey(0))
     params = jax.tree.map(lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(np.float32), structure)
-    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS, jax.tree.map(np.zeros_like, params))
+    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS, no_path(params))
 
 
 def learn(batch: Batch, count: int = 1, *, max_kl: float = 0.01):

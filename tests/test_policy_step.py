@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from support import actors, counted_compilations, deal, first, random_batch, spread
 
 from jaxtrpo.algorithms.advantages import Advantages
-from jaxtrpo.algorithms.trust_region import make_policy_step
+from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path
 from jaxtrpo.critics.critic import Targets
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.networks import gaussian_policy
@@ -106,17 +106,19 @@ def _mapped_step(shape, count, surrogate, options):
     mapped = actors(count).map(policy_step)
 
     def new_params_and_info(*arguments) -> tuple:
-        params, step, info = mapped(*arguments)
-        for new, old, difference in zip(*map(jax.tree.leaves, (params, arguments[0], step)), strict=True):
-            np.testing.assert_allclose(difference, np.asarray(new) - old, rtol=1e-4, atol=1e-6)
+        params, path, info = mapped(*arguments)
+        before, walked = arguments[:2]
+        for new, old, now, then in zip(*map(jax.tree.leaves, (params, before, path.steps, walked.steps)), strict=True):
+            np.testing.assert_allclose(now, 0.9 * then + (np.asarray(new) - old), rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(path.promised, 0.9 * walked.promised + info.slope, rtol=1e-5)
         return params, info
 
     return new_params_and_info
 
 
-def arguments(problem: Problem, max_kl: float, count: int = 1, seed: int = 0, last_step: dict | None = None) -> tuple:
+def arguments(problem: Problem, max_kl: float, count: int = 1, seed: int = 0, path: Path | None = None) -> tuple:
     """The problem dealt to actors."""
-    last_step = jax.tree.map(np.zeros_like, problem.params) if last_step is None else last_step
+    path = no_path(problem.params) if path is None else path
     part = functools.partial(deal, count=count)
     found = Advantages(
         advantage=part(problem.advantage),
@@ -131,7 +133,7 @@ def arguments(problem: Problem, max_kl: float, count: int = 1, seed: int = 0, la
     )
     key = spread(jax.random.PRNGKey(seed), count)
     max_kls = np.full(count, max_kl, np.float32)
-    return spread(problem.params, count), spread(last_step, count), part(problem.action), found, max_kls, key
+    return spread(problem.params, count), spread(path, count), part(problem.action), found, max_kls, key
 
 
 def assert_untouched(params: dict, before: dict) -> None:
@@ -260,11 +262,12 @@ def test_two_actors_make_the_step_of_one():
         np.testing.assert_allclose(getattr(info_both, name)[0], getattr(info_alone, name)[0], rtol=1e-4, err_msg=name)
 
 
-def test_slopes_are_those_of_the_surrogate_along_this_step_and_the_last():
+def test_slope_and_signal_are_those_of_the_surrogate_along_this_step_and_the_last_ones():
     problem, small = make_problem(8), 1e-4
     rng = np.random.default_rng(0)
-    last = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), problem.params)
-    params, info = map(first, mapped_step()(*arguments(problem, 0.01, last_step=last)))
+    walked = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), problem.params)
+    path = Path(walked, np.float32(0.5))
+    params, info = map(first, mapped_step()(*arguments(problem, 0.01, path=path)))
     taken = jax.tree.map(np.subtract, params, problem.params)
 
     def at(distance: float, direction: dict) -> float:
@@ -275,7 +278,7 @@ def test_slopes_are_those_of_the_surrogate_along_this_step_and_the_last():
         return (at(small, direction) - at(-small, direction)) / (2 * small)
 
     np.testing.assert_allclose(info.slope, slope(taken), rtol=1e-3)
-    np.testing.assert_allclose(info.last_slope, slope(last), rtol=1e-3)
+    np.testing.assert_allclose(info.signal, slope(walked) / 0.5, rtol=1e-3)
     assert info.slope > 0
 
 

@@ -16,6 +16,7 @@ import pytest
 from support import actors, first, spread
 
 from jaxtrpo.algorithms.trpo import make_learn
+from jaxtrpo.algorithms.trust_region import no_path
 from jaxtrpo.collect import make_collect, start_actors
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
@@ -117,8 +118,7 @@ class Learned:
         actor = team.split_envs(environments._replace(env=environments.env._replace(physics=physics)))
         key = jax.random.PRNGKey(2)
         params = POLICY.init(key)
-        no_step = jax.tree.map(jnp.zeros_like, params)
-        learner = LearnerState(params, CRITICS[critic].init(key), no_moments((2,)), no_step)
+        learner = LearnerState(params, CRITICS[critic].init(key), no_moments((2,)), no_path(params))
         learner = team.replicate(learner)
         for update in range(updates):
             actor, batch = compiled_collect()(actor, learner._replace(critic=()), np.full(ACTORS, SEGMENTS, np.int32))

@@ -30,7 +30,7 @@ POINTS = 50
 LAST = ("env_steps", "wall_seconds", "update")
 SUMS = ("episodes", "collect_seconds", "learn_seconds", "line_search_steps", "accepted", "invalid_steps")
 MEANS = ("kl", "max_kl", "steps_per_update", "entropy", "policy_std", "explained_variance", "cg_residual")
-OPTIONAL_MEANS = ("slope", "last_slope")
+OPTIONAL_MEANS = ("slope", "signal")
 NAMES = (*LAST, *SUMS, *MEANS, *OPTIONAL_MEANS, "mean_return", "eval_return")
 
 Curve = Mapping[str, np.ndarray]

@@ -81,8 +81,8 @@ def make_learn(
         found = estimate_advantages(
             critic, learner.critic, learner.obs_moments, batch, discount=discount, gae_lambda=gae_lambda
         )
-        params, step, step_info = policy_step(
-            learner.policy, learner.last_step, batch.steps.action, found, max_kl, for_policy
+        params, path, step_info = policy_step(
+            learner.policy, learner.path, batch.steps.action, found, max_kl, for_policy
         )
         fitted = critic.fit(learner.critic, found.targets, for_critic)
         moments = learner.obs_moments
@@ -93,6 +93,6 @@ def make_learn(
         fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
         std = jnp.exp(policy.apply(params, found.targets.obs[0, 0, :1]).log_std)
         info = LearnInfo(step_info, found.explained_variance, jnp.mean(std))
-        return LearnerState(params, fitted, moments, step), info
+        return LearnerState(params, fitted, moments, path), info
 
     return learn

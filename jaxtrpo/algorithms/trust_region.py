@@ -32,14 +32,29 @@ class StepInfo(NamedTuple):
     cg_residual: Float[Array, ""]  # norm, relative to the gradient's
     gradient_norm: Float[Array, ""]
     slope: Float[Array, ""]  # of the surrogate where the step begins, along the step: what it gains if nothing bends
-    last_slope: Float[Array, ""]  # of this batch's surrogate along the step before, which has not seen this batch
+    signal: Float[Array, ""]  # this batch's slope along the last steps, which have not seen it, over what they promised
     entropy: Float[Array, ""]  # of the policy that acted, mean over states, nats
 
 
-# (parameters, the step before, actions, advantages, max KL, key) -> (parameters, step, what it did)
+class Path(NamedTuple):
+    """Where the last steps led; every step counts PATH_DECAY of the next."""
+
+    steps: PyTree  # sum of what they added to the parameters
+    promised: Float[Array, ""]  # sum of their slopes, each by the batch that made it
+
+
+PATH_DECAY = 0.9  # a batch judges about ten steps: a single one is mostly noise, and so would be what is said about it
+
+
+def no_path(params: PyTree) -> Path:
+    """Before the first step."""
+    return Path(jax.tree.map(jnp.zeros_like, params), jnp.zeros(()))
+
+
+# (parameters, path that led there, actions, advantages, max KL, key) -> (parameters, path, what the step did)
 PolicyStep = Callable[
-    [PyTree, PyTree, Float[Array, "segment time env action"], Advantages, Float[Array, ""], PRNGKeyArray],
-    tuple[PyTree, PyTree, StepInfo],
+    [PyTree, Path, Float[Array, "segment time env action"], Advantages, Float[Array, ""], PRNGKeyArray],
+    tuple[PyTree, Path, StepInfo],
 ]
 
 
@@ -58,7 +73,7 @@ def make_policy_step(
     x = F^-1 g,   step = sqrt(2 max_kl / x^T F x) x,   then backtracking until surrogate and KL agree
     """
 
-    def policy_step(params, last_step, action, found, max_kl, key):
+    def policy_step(params, path, action, found, max_kl, key):
         obs, weight, num_segments = found.targets.obs, found.targets.weight, found.targets.num_segments
         # One vector instead of a tree: an operation or a sum over actors is then one, not one a leaf.
         old_params, unravel = ravel_pytree(params)
@@ -113,9 +128,11 @@ def make_policy_step(
             max_trials=line_search_steps,
         )
         step = new_params - old_params
+        slope = jnp.where(search.accepted, gradient @ step, 0.0)
+        walked = ravel_pytree(path.steps)[0]
         return (
             unravel(new_params),
-            unravel(step),
+            Path(unravel(PATH_DECAY * walked + step), PATH_DECAY * path.promised + slope),
             StepInfo(
                 kl=search.kl,
                 improvement=search.improvement,
@@ -124,8 +141,8 @@ def make_policy_step(
                 cg_iterations=cg.iterations,
                 cg_residual=cg.residual_norm / jnp.where(gradient_norm > 0, gradient_norm, 1.0),
                 gradient_norm=gradient_norm,
-                slope=gradient @ step,
-                last_slope=gradient @ ravel_pytree(last_step)[0],
+                slope=slope,
+                signal=jnp.where(path.promised > 0, gradient @ walked / path.promised, jnp.nan),
                 entropy=mean_entropy,
             ),
         )
