@@ -70,6 +70,8 @@ def main() -> None:
     figure, axes = panels(1, 2, "What do more actors bring? Reacher-v5")
     draw_curves(axes[0, 0], curves, title="against the clock", axis="wall_seconds")
     draw_curves(axes[0, 1], curves, title="against steps", axis="env_steps")
+    for place in axes.flat:
+        place.legend(fontsize=6)
     figure.tight_layout()
     figure.savefig(extent.folder / "curves.png", dpi=90)
     plt.close(figure)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
 from common.machine import machine
 from common.plots import draw_curves, panels
@@ -32,6 +33,8 @@ class Comparison(NamedTuple):
     variants: Callable[[str], Mapping[str, Settings]]  # task -> settings by label
     seeds: Sequence[int]
     axes: Sequence[str] = ("env_steps",)  # of the plot's rows
+    fewer_seeds: Mapping[str, Sequence[int]] = {}  # of some tasks
+    draw_beside: Callable[[Axes, str, str], None] = lambda place, env, axis: None  # what else belongs into the plot
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -68,6 +71,8 @@ def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
     jobs = {}
     for seed in extent.seeds:  # outermost: stopped early, everything has some
         for env in comparison.envs[:2] if arguments.quick else comparison.envs:
+            if seed not in comparison.fewer_seeds.get(env, extent.seeds):
+                continue
             for label, settings in comparison.variants(env).items():
                 jobs[env, label, seed] = Job(env, seed, {**settings, **extent.settings})
     found = dict(zip(jobs, train_all(jobs.values(), store=extent.store, only_known=arguments.summary), strict=True))
@@ -75,6 +80,8 @@ def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
     for (env, label, _), curve in found.items():
         if curve is not None:
             curves.setdefault(env, {}).setdefault(label, []).append(curve)
+    if not curves:
+        raise SystemExit(f"{comparison.name}: no run is there yet; leave out --summary")
     _plot(comparison, curves, extent.folder / "curves.png")
     _write_csv(found, extent.folder / "runs.csv")
     (extent.folder / "README.md").write_text(_summary(comparison, curves))
@@ -87,6 +94,8 @@ def _plot(comparison: Comparison, curves: Curves, path: Path) -> None:
     for row, axis in zip(axes, comparison.axes, strict=True):
         for place, (env, by_label) in zip(row, curves.items(), strict=True):
             draw_curves(place, by_label, title=env, axis=axis)
+            comparison.draw_beside(place, env, axis)
+            place.legend(fontsize=6)
     figure.tight_layout()
     figure.savefig(path, dpi=90)
     plt.close(figure)

@@ -36,4 +36,3 @@ def draw_curves(axes: Axes, curves: Mapping[str, Sequence[Curve]], *, title: str
         axes.fill_between(grid, estimate.low, estimate.high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(title=title, xlabel=AXIS_NAMES[axis], ylabel="mean return of an episode")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=6)

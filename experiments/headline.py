@@ -1,0 +1,75 @@
+"""As long as in 2016: the best rule of 2016 and `trust`, with the curves that its authors published in the same axes.
+
+    python experiments/headline.py [--quick] [--summary]
+
+Reacher 4, Swimmer 6, HalfCheetah 10 and Humanoid 15 million steps. The published curves are of MuJoCo 1.3 and of the
+first versions of the tasks (reference/frans2016_curves.csv, the best rule there: max KL adapts, 20,000 steps an update;
+Humanoid was trained without adapting). Written to experiments/results/headline/.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from common.comparison import Comparison, Settings, compare, options
+from common.plots import AXIS_NAMES
+
+REFERENCE = Path(__file__).parent / "reference" / "frans2016_curves.csv"
+STEPS = {
+    "Reacher-v5": 4_000_000,
+    "Swimmer-v5": 6_000_000,
+    "HalfCheetah-v5": 10_000_000,
+    "Humanoid-v5": 15_000_000,
+}
+METHODS: dict[str, Settings] = {
+    "2016 rule, KL only": {"steps_per_update": 20_480, "max_kl": 0.001, "adapt": "improvement(steps_delta=None)"},
+    "trust": {"adapt": "trust"},
+}
+SEEDS = (0, 1, 2, 3, 4)
+
+
+def published(env: str) -> list[np.ndarray]:
+    """The trials of the best rule of 2016: rows of environment steps, seconds and mean return."""
+    task = env.removesuffix("-v5")
+    with REFERENCE.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["env"] == task]
+    trials: dict[str, list[list[float]]] = {}
+    for row in rows:
+        adapts_kl_only = float(row["kl_adapt"]) > 0 and float(row["steps_adapt"]) == 0
+        if adapts_kl_only or task == "Humanoid":
+            figures = [float(row[name]) for name in ("env_steps", "wall_seconds", "mean_return")]
+            trials.setdefault(row["trial"], []).append(figures)
+    return [np.array(trial).T for trial in trials.values()]
+
+
+def draw_published(place: Axes, env: str, axis: str) -> None:
+    for number, (env_steps, seconds, mean_return) in enumerate(published(env)):
+        at = env_steps if axis == "env_steps" else seconds
+        place.plot(at, mean_return, color="0.4", linewidth=0.8, label="published in 2016" if number == 0 else None)
+    if axis == "wall_seconds":
+        place.set_xscale("log")
+        place.set_xlabel(f"{AXIS_NAMES[axis]}, each on its own machine")
+
+
+def main() -> None:
+    compare(
+        Comparison(
+            name="headline",
+            question="As long as in 2016",
+            envs=tuple(STEPS),
+            variants=lambda env: {label: {**each, "total_steps": STEPS[env]} for label, each in METHODS.items()},
+            seeds=SEEDS,
+            fewer_seeds={"Humanoid-v5": SEEDS[:1]},
+            axes=("env_steps", "wall_seconds"),
+            draw_beside=draw_published,
+        ),
+        options(__doc__).parse_args(),
+    )
+
+
+if __name__ == "__main__":
+    main()
