@@ -58,7 +58,7 @@ class Config:
     cg_iterations: int = 15
     """products with the Fisher matrix in one update, at most"""
     cg_damping: float = 0.1
-    """added to the diagonal of the Fisher matrix"""
+    """added to the diagonal of the Fisher matrix, as a part of the curvature along the gradient"""
     line_search_shrink: float = 0.8
     """factor between trials of the line search"""
     line_search_steps: int = 10

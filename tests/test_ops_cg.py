@@ -115,15 +115,6 @@ def test_stops_when_residual_is_a_small_part_of_the_right_hand_side(scale):
         assert one_less.residual_norm > tolerance * np.linalg.norm(b)
 
 
-@settings(deadline=None, max_examples=20)
-@given(problems)
-def test_curvature_is_that_of_the_solution(given_problem):
-    matrix, b = given_problem
-    for k in (0, 1, 3, 20 * SIZE):
-        x, info = solve(matrix, b, max_iterations=k)
-        np.testing.assert_allclose(info.curvature, x @ matrix @ x, rtol=1e-8)
-
-
 def test_nothing_to_solve_takes_no_iteration():
     x, info = solve(np.eye(SIZE), np.zeros(SIZE))
     assert info.iterations == 0

@@ -56,7 +56,7 @@ def make_learn(
       surrogate: objective per step (see `losses`).
       fisher_samples: states of all actors that the Fisher matrix is estimated on, drawn anew each update.
       cg_iterations: products with the Fisher matrix, at most.
-      cg_damping: added to its diagonal.
+      cg_damping: added to its diagonal, as a part of the curvature along the gradient.
       line_search_shrink: factor between trials.
       line_search_steps: trials before giving up.
       normalize_observations: update the observation moments with each batch.

@@ -70,7 +70,10 @@ def make_policy_step(
 ) -> PolicyStep:
     """The natural-gradient step under a KL bound (Schulman et al. 2015, appendix C); arguments as in `make_learn`.
 
-    x = F^-1 g,   step = sqrt(2 max_kl / x^T F x) x,   then backtracking until surrogate and KL agree
+    A = F + cg_damping (g^T F g / g^T g) I
+    x = A^-1 g,   step = sqrt(2 max_kl / x^T F x) x,   then backtracking until surrogate and KL agree
+
+    The damping is relative, in the manner of Marquardt (1963), to the curvature along the gradient.
     """
 
     def policy_step(params, path, action, found, max_kl, key):
@@ -113,11 +116,19 @@ def make_policy_step(
             return mean_over_steps(both)
 
         (start_objective, mean_entropy), gradient = mean_over_steps(start)
-        fisher = _fisher(apply, old_params, obs, weight, num_segments, key, fisher_samples, cg_damping)
+        fisher = _fisher(apply, old_params, obs, weight, num_segments, key, fisher_samples)
         gradient_norm = jnp.linalg.norm(gradient)
-        direction, cg = conjugate_gradient(fisher, gradient, max_iterations=cg_iterations)
+        # The Fisher matrix grows with the inverse square of the policy's std, thousandfold on some tasks. If damping
+        # did not grow with it, directions that hold nothing but noise would make up more and more of the step.
+        unit = gradient / jnp.where(gradient_norm > 0, gradient_norm, 1.0)
+        damping = cg_damping * unit @ fisher(unit)
+        direction, cg = conjugate_gradient(
+            lambda vector: fisher(vector) + damping * vector, gradient, max_iterations=cg_iterations
+        )
+        # By the Fisher matrix alone: damping chooses the direction, the bound is one on the KL.
+        curvature = direction @ fisher(direction)
         # Without curvature there is no direction to go; the line search then stays.
-        scale = jnp.where(cg.curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(cg.curvature > 0, cg.curvature, 1.0)), 0.0)
+        scale = jnp.where(curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
         new_params, search = backtracking_line_search(
             evaluate,
             old_params,
@@ -158,7 +169,6 @@ def _fisher(
     num_segments: Int[Array, ""],
     key: PRNGKeyArray,
     fisher_samples: int,
-    damping: float,
 ) -> Callable[[Array], Array]:
     """Products with the Fisher matrix, estimated on a fixed number of states spread over the batch.
 
@@ -179,6 +189,4 @@ def _fisher(
     def metric(distribution: Gaussian, tangent: Gaussian) -> Gaussian:
         return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
 
-    return fisher_vector_product(
-        lambda p: apply(p, chosen_obs), params, metric, damping=damping, reduce=sum_over_actors
-    )
+    return fisher_vector_product(lambda p: apply(p, chosen_obs), params, metric, reduce=sum_over_actors)

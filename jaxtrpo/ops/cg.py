@@ -16,7 +16,6 @@ class CGInfo(NamedTuple):
 
     iterations: Int[Array, ""]
     residual_norm: Float[Array, ""]  # Euclidean norm of b - A x, as the recursion carries it
-    curvature: Float[Array, ""]  # x^T A x, as the recursion carries it
 
 
 class _State(NamedTuple):
@@ -24,7 +23,6 @@ class _State(NamedTuple):
     residual: PyTree
     direction: PyTree
     squared_residual: Float[Array, ""]
-    curvature: Float[Array, ""]
     iterations: Int[Array, ""]
     usable: jax.Array  # False once a direction had no positive curvature
 
@@ -63,10 +61,8 @@ def conjugate_gradient(
         squared_residual = jnp.asarray(tree.vdot(residual, residual))
         beta = squared_residual / state.squared_residual
         direction = tree.add_scale(residual, beta, state.direction)
-        # Directions are conjugate, so x^T A x is a sum of alpha^2 d^T A d, and alpha d^T A d = r^T r.
-        total_curvature = state.curvature + alpha * state.squared_residual
-        return _State(x, residual, direction, squared_residual, total_curvature, state.iterations + 1, usable)
+        return _State(x, residual, direction, squared_residual, state.iterations + 1, usable)
 
-    first = _State(tree.zeros_like(b), b, b, squared_norm, jnp.zeros_like(squared_norm), jnp.int32(0), jnp.bool_(True))
+    first = _State(tree.zeros_like(b), b, b, squared_norm, jnp.int32(0), jnp.bool_(True))
     last = jax.lax.while_loop(unfinished, iterate, first)
-    return last.x, CGInfo(last.iterations, jnp.sqrt(last.squared_residual), last.curvature)
+    return last.x, CGInfo(last.iterations, jnp.sqrt(last.squared_residual))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import jax
 from jaxtyping import PyTree
-from optax import tree
 
 
 def fisher_vector_product(
@@ -14,10 +13,9 @@ def fisher_vector_product(
     params: PyTree,
     metric: Callable[[PyTree, PyTree], PyTree],
     *,
-    damping: float = 0.0,
     reduce: Callable[[PyTree], PyTree] = lambda product: product,
 ) -> Callable[[PyTree], PyTree]:
-    """v -> (J^T M J + damping I) v, the Gauss-Newton form of the Fisher matrix.
+    """v -> J^T M J v, the Gauss-Newton form of the Fisher matrix.
 
     J is the Jacobian of the distribution's parameters with respect to `params`, M the Fisher matrix of the
     distribution in its own parameters. At `params` this equals the Hessian of KL(old || new) (Martens 2020, section
@@ -28,8 +26,7 @@ def fisher_vector_product(
       predict: params -> parameters of the distributions at some states, any pytree.
       params: where to linearise; done once, all products share it.
       metric: (parameters, tangent) -> M tangent, summed over states in the end, so it must hold the weight of each.
-      damping: added to the diagonal.
-      reduce: sums products of several devices; applied before the damping.
+      reduce: sums products of several devices.
 
     Returns:
       The product, on pytrees shaped like `params`.
@@ -39,6 +36,6 @@ def fisher_vector_product(
 
     def product(vector: PyTree) -> PyTree:
         (pulled_back,) = backward(metric(outputs, forward(vector)))
-        return tree.add_scale(reduce(pulled_back), damping, vector)
+        return reduce(pulled_back)
 
     return product
