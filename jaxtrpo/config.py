@@ -57,7 +57,7 @@ class Config:
     """states that the Fisher matrix is estimated on, of all actors; whole moments of all environments"""
     cg_iterations: int = 15
     """products with the Fisher matrix in one update, at most"""
-    cg_damping: float = 0.1
+    cg_damping: float = 0.03
     """added to the diagonal of the Fisher matrix, as a part of the curvature along the gradient"""
     line_search_shrink: float = 0.8
     """factor between trials of the line search"""

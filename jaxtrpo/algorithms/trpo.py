@@ -41,7 +41,7 @@ def make_learn(
     surrogate: Surrogate = importance_weighted_advantage,
     fisher_samples: int = 1024,
     cg_iterations: int = 15,
-    cg_damping: float = 0.1,
+    cg_damping: float = 0.03,
     line_search_shrink: float = 0.8,
     line_search_steps: int = 10,
     normalize_observations: bool = True,
