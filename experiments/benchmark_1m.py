@@ -47,6 +47,8 @@ def main() -> None:
         known = [curve for job, curve in zip(jobs, curves, strict=True) if job.env == env and curve is not None]
         if known:
             found[env] = known[0]["env_steps"], np.stack([curve["eval_return"] for curve in known])
+    if not found:
+        raise SystemExit("benchmark_1m: no run is there yet; leave out --summary")
     plot(found, extent.folder / "curves.png")
     write_csv(found, extent.folder / "evaluations.csv")
     (extent.folder / "README.md").write_text(summary(found))
