@@ -17,11 +17,10 @@ from jaxtrpo.actors import Actors, choose_actors
 ACTORS = choose_actors()  # before anything starts JAX
 
 import jax  # noqa: E402
-import matplotlib.pyplot as plt  # noqa: E402
 
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
-from common.plots import draw_curves, panels  # noqa: E402
+from common.plots import draw_curves, panels, save  # noqa: E402
 from common.runs import Curve, Job, train_all  # noqa: E402
 from jaxtrpo.adapt import fixed  # noqa: E402
 from jaxtrpo.config import Config, resolve_sizes  # noqa: E402
@@ -72,9 +71,7 @@ def main() -> None:
     draw_curves(axes[0, 1], curves, title="against steps", axis="env_steps")
     for place in axes.flat:
         place.legend(fontsize=6)
-    figure.tight_layout()
-    figure.savefig(extent.folder / "curves.png", dpi=90)
-    plt.close(figure)
+    save(figure, extent.folder / "curves.png")
     (extent.folder / "README.md").write_text(summary(seconds, curves))
     print(summary(seconds, curves))
 

@@ -11,12 +11,11 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 
 from common.comparison import extent_of, options
 from common.machine import machine
-from common.plots import panels
+from common.plots import panels, save
 from common.runs import Job, train_all
 from common.statistics import interquartile_mean
 
@@ -70,9 +69,7 @@ def plot(found: dict[str, Evaluations], path: Path) -> None:
         place.legend(fontsize=6)
     for place in axes.flat[len(found) :]:
         place.set_visible(False)
-    figure.tight_layout()
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
+    save(figure, path)
 
 
 def write_csv(found: dict[str, Evaluations], path: Path) -> None:

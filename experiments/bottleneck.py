@@ -21,11 +21,10 @@ ACTORS = choose_actors()  # before anything starts JAX
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
-import matplotlib.pyplot as plt  # noqa: E402
 
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
-from common.plots import panels  # noqa: E402
+from common.plots import panels, save  # noqa: E402
 from jaxtrpo.adapt import fixed  # noqa: E402
 from jaxtrpo.algorithms.advantages import estimate_advantages  # noqa: E402
 from jaxtrpo.algorithms.trust_region import make_policy_step  # noqa: E402
@@ -112,9 +111,7 @@ def plot(found: dict[tuple[str, int], dict[str, float]], path: Path) -> None:
             bottom = [a + b for a, b in zip(bottom, height, strict=True)]
         place.set(title=f"{size:,} steps an update", ylabel="milliseconds")
         place.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
+    save(figure, path)
 
 
 def summary(found: dict[tuple[str, int], dict[str, float]], rounds: int) -> str:

@@ -1,4 +1,4 @@
-"""How large should a batch be? The 2016 sweep of steps per update, at each of its trust regions.
+"""How large should a batch be? The 2016 sweep of steps per update, at the default max KL.
 
     python experiments/steps_per_update.py [--quick]
 
@@ -8,23 +8,20 @@ Runs are shared with max_kl.py and adaptation.py.
 from __future__ import annotations
 
 from common.comparison import Comparison, compare, options
-from common.grid import MAX_KL, SEEDS, STEPS_PER_UPDATE, TASKS, label
+from common.grid import MAX_KL, SEEDS, TASKS, combinations
 from common.runs import AXES
 
 DEFAULT_KL = MAX_KL[-1]
 
 
 def main() -> None:
-    def variants(env: str) -> dict:
-        found = [{"steps_per_update": steps, "max_kl": DEFAULT_KL} for steps in STEPS_PER_UPDATE]
-        return {label(settings): settings for settings in found}
-
+    swept = {label: settings for label, settings in combinations().items() if settings["max_kl"] == DEFAULT_KL}
     compare(
         Comparison(
             name="steps_per_update",
             question=f"How large should a batch be? (max KL {DEFAULT_KL})",
             envs=TASKS,
-            variants=variants,
+            variants=lambda env: swept,
             seeds=SEEDS,
             axes=AXES,
         ),

@@ -14,13 +14,12 @@ import time
 from typing import NamedTuple
 
 import jax
-import matplotlib.pyplot as plt
 import numpy as np
 from scipy.stats import linregress
 
 from common.comparison import extent_of, options
 from common.machine import machine
-from common.plots import panels
+from common.plots import panels, save
 from jaxtrpo.adapt import linear
 from jaxtrpo.train import train
 
@@ -81,9 +80,7 @@ def main() -> None:
     place.plot(found.steps, line.intercept + line.slope * found.steps, linewidth=0.8, label="line fitted to update")
     place.set(title=f"{TASK}, one run", xlabel="environment steps of an update", ylabel="seconds, median")
     place.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(extent.folder / "seconds.png", dpi=90)
-    plt.close(figure)
+    save(figure, extent.folder / "seconds.png")
     text = f"""# Does the time of an update follow its steps?
 
 `python experiments/update_time.py` on {machine()}. One run of {TASK} on all cores whose steps per update grow from

@@ -8,12 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
 from common.machine import machine
-from common.plots import draw_curves, panels
+from common.plots import draw_curves, panels, save
 from common.runs import STORE, Curve, Job, train_all
 from common.statistics import Estimate, area, final, interquartile_mean
 
@@ -96,9 +95,7 @@ def _plot(comparison: Comparison, curves: Curves, path: Path) -> None:
             draw_curves(place, by_label, title=env, axis=axis)
             comparison.draw_beside(place, env, axis)
             place.legend(fontsize=6)
-    figure.tight_layout()
-    figure.savefig(path, dpi=90)
-    plt.close(figure)
+    save(figure, path)
 
 
 def _write_csv(found: Mapping[tuple[str, str, int], Curve | None], path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import matplotlib
 
@@ -25,6 +26,13 @@ def panels(rows: int, columns: int, title: str) -> tuple[Figure, np.ndarray]:
     figure.suptitle(title)
     figure.supxlabel(machine(), fontsize=7, color="0.4")
     return figure, axes
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Writes a figure that is done."""
+    figure.tight_layout()
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
 
 
 def draw_curves(axes: Axes, curves: Mapping[str, Sequence[Curve]], *, title: str, axis: str = "env_steps") -> None:

@@ -47,18 +47,20 @@ def weighted_moments(
     Returns:
       Moments of the observations with weight; all zero if there are none.
     """
-    inner = values.ndim - weight.ndim
+    if num_segments is not None:
+        filled = jnp.arange(weight.shape[0]) < num_segments
+        weight = jnp.where(filled.reshape(-1, *(1,) * (weight.ndim - 1)), weight, 0.0)
+
+    def weighted_sum(values: Array, weight: Array) -> Array:
+        weights = weight.reshape(weight.shape + (1,) * (values.ndim - weight.ndim))
+        return jnp.sum(weights * values, tuple(range(weight.ndim)))
 
     def total(term: Callable[[Array], Array]) -> Array:
-        def weighted(values: Array, weight: Array) -> Array:
-            weights = weight.reshape(weight.shape + (1,) * inner)
-            return jnp.sum(weights * term(values), tuple(range(weight.ndim)))
-
         if num_segments is None:
-            return reduce(weighted(values, weight))
-        return reduce(sum_over_segments(lambda i: weighted(values[i], weight[i]), num_segments))
+            return reduce(weighted_sum(term(values), weight))
+        return reduce(sum_over_segments(lambda i: weighted_sum(term(values[i]), weight[i]), num_segments))
 
-    count = total(lambda values: jnp.ones((1,) * inner)).reshape(())
+    count = reduce(jnp.sum(weight))
     safe = jnp.maximum(count, 1.0)
     mean = total(lambda values: values) / safe
     variance = total(lambda values: (values - mean) ** 2) / safe
