@@ -1,4 +1,4 @@
-"""The eleven MuJoCo tasks of Gymnasium, version 5, as data and pure functions.
+"""The eleven MuJoCo tasks of Gymnasium, version 5, and Ant's version 4, as data and pure functions.
 
 Models are Gymnasium's own MJCF files; rewards, terminations, time limits and distributions of first states follow its
 documentation (Towers et al. 2024, https://gymnasium.farama.org/environments/mujoco). Its observations and rewards read
@@ -157,24 +157,44 @@ def walker2d() -> Task:
 
 
 def ant() -> Task:
+    def forces(data: Fields):
+        return jnp.clip(data.cfrc_ext, -1.0, 1.0)
+
+    return _ant(
+        "Ant-v5",
+        sensed=lambda data: (forces(data)[1:].ravel(),),
+        bonus=lambda data, healthy: healthy - 5e-4 * jnp.sum(forces(data) ** 2),
+        fields=("cfrc_ext",),
+    )
+
+
+def ant_without_contact_forces() -> Task:
+    """What most published results are of: forces were not observed in version 4, and always zero in 2 and 3."""
+    return _ant("Ant-v4", sensed=lambda data: (), bonus=lambda data, healthy: 1.0, fields=())
+
+
+def _ant(
+    name: str,
+    *,
+    sensed: Callable[[Fields], tuple[Array, ...]],
+    bonus: Callable[[Fields, Bool[Array, ""]], Array | float],
+    fields: tuple[str, ...],
+) -> Task:
     frame_skip, torso = 5, 1
 
     def healthy(data: Fields):
         height = data.qpos[2]
         return (0.2 <= height) & (height <= 1.0)
 
-    def forces(data: Fields):
-        return jnp.clip(data.cfrc_ext, -1.0, 1.0)
-
     def observation(model: Model, data: Fields):
-        return jnp.concatenate([data.qpos[2:], data.qvel, forces(data)[1:].ravel()])
+        return jnp.concatenate([data.qpos[2:], data.qvel, *sensed(data)])
 
     def reward(model: Model, data: Fields, action):
         forward = data.change.xpos[torso, 0] / timestep(model, frame_skip)
-        return forward + healthy(data) - _effort(0.5, action) - 5e-4 * jnp.sum(forces(data) ** 2)
+        return forward + bonus(data, healthy(data)) - _effort(0.5, action)
 
     return Task(
-        name="Ant-v5",
+        name=name,
         xml=_asset("ant.xml"),
         frame_skip=frame_skip,
         episode_length=1000,
@@ -182,7 +202,7 @@ def ant() -> Task:
         observation=observation,
         reward=reward,
         terminated=lambda model, data: ~healthy(data),
-        fields=("qpos", "qvel", "xpos", "cfrc_ext"),
+        fields=("qpos", "qvel", "xpos", *fields),
         changes=("xpos",),
     )
 
@@ -380,6 +400,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "Hopper-v5": hopper,
     "Swimmer-v5": swimmer,
     "Walker2d-v5": walker2d,
+    "Ant-v4": ant_without_contact_forces,
     "Ant-v5": ant,
     "Humanoid-v5": humanoid,
     "HumanoidStandup-v5": humanoid_standup,
