@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from rliable import library, metrics
 
-from common.runs import Curve
+# rliable imports pandas, which would take our script of that name for the library of which it makes use if it is there.
+sys.modules["bottleneck"] = None  # pyright: ignore[reportArgumentType]
+from rliable import library, metrics  # noqa: E402
+
+from common.runs import Curve  # noqa: E402
 
 REPETITIONS = 2_000
 
