@@ -7,7 +7,6 @@ Beside it the table published in 2016: threads of Python, one environment each. 
 
 from __future__ import annotations
 
-import csv
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
 from common.plots import draw_curves, panels, save  # noqa: E402
 from common.runs import Curve, Job, train_all  # noqa: E402
+from common.tables import write_csv  # noqa: E402
 from jaxtrpo.adapt import fixed  # noqa: E402
 from jaxtrpo.config import Config, resolve_sizes  # noqa: E402
 from jaxtrpo.envs.registry import make_env  # noqa: E402
@@ -62,10 +62,8 @@ def main() -> None:
         jobs = [Job(TASK, seed, {**extent.settings, "actors": count}) for seed in extent.seeds]
         found = train_all(jobs, store=extent.store, only_known=arguments.summary, workers=1)
         curves[f"{count} actors"] = [curve for curve in found if curve is not None]
-    with (extent.folder / "seconds.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["actors", "seconds_for_20000_steps"])
-        writer.writerows([count, f"{20_000 * value / STEPS:.4f}"] for count, value in seconds.items())
+    rows = ((count, f"{20_000 * value / STEPS:.4f}") for count, value in seconds.items())
+    write_csv(extent.folder / "seconds.csv", ("actors", "seconds_for_20000_steps"), rows)
     figure, axes = panels(1, 2, "What do more actors bring? Reacher-v5")
     draw_curves(axes[0, 0], curves, title="against the clock", axis="wall_seconds")
     draw_curves(axes[0, 1], curves, title="against steps", axis="env_steps")

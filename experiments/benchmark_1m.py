@@ -10,7 +10,7 @@ experiments/results/benchmark_1m/.
 
 from __future__ import annotations
 
-import csv
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from common.machine import machine
 from common.plots import panels, save
 from common.runs import Job, train_all
 from common.statistics import interquartile_mean
+from common.tables import write_csv
 
 SEEDS = (0, 1, 2, 3, 4)
 # Published at one million steps: the best known mean, who reached it, and Tianshou's TRPO, 10 seeds.
@@ -52,7 +53,7 @@ def main() -> None:
     if not found:
         raise SystemExit("benchmark_1m: no run is there yet; leave out --summary")
     plot(found, extent.folder / "curves.png")
-    write_csv(found, extent.folder / "evaluations.csv")
+    write_csv(extent.folder / "evaluations.csv", ("env", "seed", "env_steps", "eval_return"), rows(found))
     (extent.folder / "README.md").write_text(summary(found))
     print(summary(found))
 
@@ -77,13 +78,11 @@ def plot(found: dict[str, Evaluations], path: Path) -> None:
     save(figure, path)
 
 
-def write_csv(found: dict[str, Evaluations], path: Path) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["env", "seed", "env_steps", "eval_return"])
-        for env, (steps, returns) in found.items():
-            for seed, row in enumerate(returns):
-                writer.writerows([env, seed, int(at), f"{value:.5g}"] for at, value in zip(steps, row, strict=True))
+def rows(found: dict[str, Evaluations]) -> Iterator[tuple[str, int, int, str]]:
+    for env, (steps, returns) in found.items():
+        for seed, curve in enumerate(returns):
+            for at, value in zip(steps, curve, strict=True):
+                yield env, seed, int(at), f"{value:.5g}"
 
 
 def summary(found: dict[str, Evaluations]) -> str:

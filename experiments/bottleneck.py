@@ -8,7 +8,6 @@ Written to experiments/results/bottleneck/.
 
 from __future__ import annotations
 
-import csv
 import statistics
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ import jax.numpy as jnp  # noqa: E402
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
 from common.plots import panels, save  # noqa: E402
+from common.tables import write_csv  # noqa: E402
 from jaxtrpo.adapt import fixed  # noqa: E402
 from jaxtrpo.algorithms.advantages import estimate_advantages  # noqa: E402
 from jaxtrpo.algorithms.trust_region import make_policy_step  # noqa: E402
@@ -91,11 +91,9 @@ def main() -> None:
     rounds = 3 if arguments.quick else 40
     folder = extent_of("bottleneck", (), quick=arguments.quick).folder
     found = {(name, size): seconds_of_parts(name, size, rounds) for name in TASKS for size in SIZES}
-    with (folder / "parts.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["env", "steps_per_update", *(f"{part.replace(' ', '_')}_ms" for part in PARTS)])
-        for (name, size), parts in found.items():
-            writer.writerow([name, size, *(f"{1e3 * parts[part]:.2f}" for part in PARTS)])
+    rows = ((*case, *(f"{1e3 * parts[part]:.2f}" for part in PARTS)) for case, parts in found.items())
+    names = ("env", "steps_per_update", *(f"{part.replace(' ', '_')}_ms" for part in PARTS))
+    write_csv(folder / "parts.csv", names, rows)
     plot(found, folder / "parts.png")
     (folder / "README.md").write_text(summary(found, rounds))
     print(summary(found, rounds))

@@ -9,7 +9,6 @@ experiments/results/update_time/.
 
 from __future__ import annotations
 
-import csv
 import time
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from scipy.stats import linregress
 from common.comparison import extent_of, options
 from common.machine import machine
 from common.plots import panels, save
+from common.tables import write_csv
 from jaxtrpo.adapt import linear
 from jaxtrpo.train import train
 
@@ -68,11 +68,9 @@ def main() -> None:
     extent = extent_of("update_time", (), quick=arguments.quick)
     found = measure(400_000 if arguments.quick else 3_000_000)
     line = linregress(found.steps, found.seconds["update"])
-    with (extent.folder / "seconds.csv").open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["steps_per_update", *found.seconds])
-        for row in zip(found.steps, *found.seconds.values(), strict=True):
-            writer.writerow([f"{value:.5g}" for value in row])
+    rows = zip(found.steps, *found.seconds.values(), strict=True)
+    names = ("steps_per_update", *found.seconds)
+    write_csv(extent.folder / "seconds.csv", names, ([f"{value:.5g}" for value in row] for row in rows))
     figure, axes = panels(1, 1, "Does the time of an update follow its steps?")
     place = axes[0, 0]
     for part, seconds in found.seconds.items():

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +14,10 @@ from common.machine import machine
 from common.plots import draw_curves, panels, save
 from common.runs import STORE, Curve, Job, train_all
 from common.statistics import Estimate, area, final, interquartile_mean
+from common.tables import write_csv
 
 RESULTS = Path(__file__).parent.parent / "results"
+COLUMNS = ("env", "variant", "seed", "env_steps", "area", "final_return", "wall_seconds")  # of runs.csv
 QUICK = Path("runs") / "quick"  # what a quick try writes, not to be committed
 
 Settings = Mapping[str, Any]
@@ -82,7 +83,7 @@ def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
     if not curves:
         raise SystemExit(f"{comparison.name}: no run is there yet; leave out --summary")
     _plot(comparison, curves, extent.folder / "curves.png")
-    _write_csv(found, extent.folder / "runs.csv")
+    write_csv(extent.folder / "runs.csv", COLUMNS, _rows(found))
     (extent.folder / "README.md").write_text(_summary(comparison, curves))
     print((extent.folder / "README.md").read_text())
     return curves
@@ -98,14 +99,11 @@ def _plot(comparison: Comparison, curves: Curves, path: Path) -> None:
     save(figure, path)
 
 
-def _write_csv(found: Mapping[tuple[str, str, int], Curve | None], path: Path) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["env", "variant", "seed", "env_steps", "area", "final_return", "wall_seconds"])
-        for (env, label, seed), curve in found.items():
-            if curve is not None:
-                figures = area(curve), final(curve), curve["wall_seconds"][-1]
-                writer.writerow([env, label, seed, int(curve["env_steps"][-1]), *(f"{value:.5g}" for value in figures)])
+def _rows(found: Mapping[tuple[str, str, int], Curve | None]) -> Iterator[tuple[Any, ...]]:
+    for case, curve in found.items():
+        if curve is not None:
+            figures = area(curve), final(curve), curve["wall_seconds"][-1]
+            yield *case, int(curve["env_steps"][-1]), *(f"{value:.5g}" for value in figures)
 
 
 def _summary(comparison: Comparison, curves: Curves) -> str:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from common.tables import write_csv
 from jaxtrpo.config import Config
 
 STORE = Path(__file__).parent.parent / "results" / "runs"
@@ -119,12 +120,9 @@ def keep(job: Job, rows: list[dict[str, str]], store: Path = STORE) -> None:
     if not description.exists():
         description.write_text(_as_text(settings) + "\n")
     columns = {name: np.array([float(row.get(name) or "nan") for row in rows]) for name in NAMES}
-    with _path(job, store).open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        names = [name for name in NAMES if not np.isnan(columns[name]).all()]
-        writer.writerow(names)
-        for point in _thinned(columns, settings["total_steps"]):
-            writer.writerow([_cell(point[name]) for name in names])
+    names = [name for name in NAMES if not np.isnan(columns[name]).all()]
+    points = _thinned(columns, settings["total_steps"])
+    write_csv(_path(job, store), names, ([_cell(point[name]) for name in names] for point in points))
 
 
 def _thinned(columns: Mapping[str, np.ndarray], total_steps: int) -> Iterable[dict[str, float]]:
