@@ -17,7 +17,7 @@ from common.statistics import area, interquartile_mean
 SEEDS = (0, 1, 2, 3, 4)
 START = {"steps_per_update": 1_024, "max_kl": 0.001}  # where the rules of 2016 start
 METHODS: dict[str, Settings] = {
-    "fixed, as in 2016": {"steps_per_update": 10_240, "max_kl": 0.001},
+    "fixed, as in 2016": {"adapt": "fixed", "steps_per_update": 10_240, "max_kl": 0.001},
     "2016 rule, steps only": {**START, "adapt": "improvement(kl_delta=None)"},
     "2016 rule, KL only": {"steps_per_update": 20_480, "max_kl": 0.001, "adapt": "improvement(steps_delta=None)"},
     "2016 rule, both": {**START, "adapt": "improvement"},
@@ -28,7 +28,7 @@ BEST = "best fixed"
 
 
 def variants(env: str, *, quick: bool) -> dict[str, Settings]:
-    best = {"steps_per_update": 1_024, "max_kl": 0.01} if quick else best_fixed(env)
+    best = {"adapt": "fixed", "steps_per_update": 1_024, "max_kl": 0.01} if quick else best_fixed(env)
     return {**METHODS, BEST: best}
 
 

@@ -190,17 +190,17 @@ _MEMORY = 50  # updates that `trust` takes the usual size of the signal from
 
 
 class _Trust(NamedTuple):
-    log_radius: Float[Array, ""]  # of the trust region that is wanted; below the bound the batch grows instead
+    first: Hyperparameters
+    log_radius: Float[Array, ""]  # of the max KL that is wanted over the first; below the bound the batch grows instead
     mean_square: Float[Array, ""]  # of the signal
-    steps: Float[Array, ""]  # per update, at the beginning
     updates: Int[Array, ""]
 
 
 def trust(
     *,
-    signal: float = 0.01,
+    signal: float = 0.002,
     gain: float = 0.04,
-    kl_bounds: tuple[float, float] = (0.005, 0.05),
+    kl_range: tuple[float, float] = (0.5, 5.0),
     max_steps_per_update: int = 10_240,
 ) -> Rule:
     """Lets each batch judge the steps that were made before it was collected.
@@ -212,27 +212,26 @@ def trust(
     & Toint 2000) what came true is compared with what was promised, but by slopes, which are known far better than
     returns.
 
-    A region smaller than `kl_bounds` is not made by shorter steps but by larger batches, which cost less time: the
-    noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD), and a
-    batch that is larger has more signal (the gradient noise scale, McCandlish et al. 2018).
+    A region smaller than `kl_range` allows is not made by shorter steps but by larger batches, which cost less time:
+    the noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD),
+    and a batch that is larger has more signal (the gradient noise scale, McCandlish et al. 2018).
 
     Args:
       signal: part of the promised slope that is aimed at.
       gain: change of the logarithm of the region in an update whose signal is as large as usual.
-      kl_bounds: smallest and largest max KL, nats.
+      kl_range: smallest and largest max KL, over the one that training starts with.
       max_steps_per_update: largest batch; the one that training starts with is the smallest.
 
     Raises:
       ValueError: a value is not positive, or the bounds are not in order.
     """
     _require_positive(signal=signal, gain=gain, max_steps_per_update=max_steps_per_update)
-    _require_bounds(kl_bounds=kl_bounds)
-    low, high = map(math.log, kl_bounds)
+    _require_bounds(kl_range=kl_range)
+    low, high = map(math.log, kl_range)
 
     def init(hyperparameters: Hyperparameters) -> _Trust:
-        steps = hyperparameters.steps_per_update.astype(jnp.float32)
-        log_radius = jnp.clip(jnp.log(hyperparameters.max_kl), low, high)
-        return _Trust(log_radius, jnp.float32(0), steps, jnp.int32(0))
+        log_radius = jnp.clip(jnp.float32(0), low, high)
+        return _Trust(hyperparameters, log_radius, jnp.float32(0), jnp.int32(0))
 
     def update(
         state: _Trust, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
@@ -244,13 +243,15 @@ def trust(
         mean_square = jnp.where(seen, state.mean_square + rate * (found**2 - state.mean_square), state.mean_square)
         usual = jnp.sqrt(jnp.where(mean_square > 0, mean_square, 1.0))
         change = jnp.where(seen, jnp.clip((found - signal) / usual, -3, 3), 0.0)
-        growth = jnp.log(jnp.maximum(max_steps_per_update / state.steps, 1.0))
+        first = state.first
+        growth = jnp.log(jnp.maximum(max_steps_per_update / first.steps_per_update, 1.0))
         log_radius = jnp.clip(state.log_radius + gain * change, low - growth, high)
+        steps = first.steps_per_update * jnp.exp(jnp.maximum(low - log_radius, 0.0))
         now = Hyperparameters(
-            max_kl=jnp.exp(jnp.maximum(log_radius, low)),
-            steps_per_update=jnp.round(state.steps * jnp.exp(jnp.maximum(low - log_radius, 0.0))).astype(jnp.int32),
+            max_kl=first.max_kl * jnp.exp(jnp.maximum(log_radius, low)),
+            steps_per_update=jnp.round(steps).astype(jnp.int32),
         )
-        return _Trust(log_radius, mean_square, state.steps, updates), now
+        return _Trust(first, log_radius, mean_square, updates), now
 
     return Rule(init, update, max_steps_per_update=max_steps_per_update)
 

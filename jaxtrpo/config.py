@@ -26,13 +26,13 @@ class Config:
     segment_length: int = 16
     """steps of every environment in a segment, the unit in which batches grow and shrink"""
     steps_per_update: int = 1024
-    """environment steps of all actors between two updates, rounded down to whole segments"""
+    """environment steps of all actors between the first updates, rounded down to whole segments"""
     max_steps_per_update: int | None = None
     """largest batch that adaptation gets, environment steps; what its rule may ask for if not given"""
     max_kl: float = 0.01
-    """trust region: mean KL divergence between the policies before and after an update, nats"""
-    adapt: str = "fixed"
-    """how max_kl and steps_per_update change while training: fixed, margin, trust, or a call as in jaxtrpo.adapt"""
+    """trust region of the first updates: mean KL divergence between the policies before and after an update, nats"""
+    adapt: str = "trust"
+    """how max_kl and steps_per_update change while training: trust, fixed, margin, or a call as in jaxtrpo.adapt"""
     discount: float = 0.99
     """per environment step"""
     advantages: Literal["gae", "monte_carlo"] = "gae"

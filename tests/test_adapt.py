@@ -205,7 +205,7 @@ def test_trust_is_a_plain_loop(signals):
             radius = min(max(radius + 0.2 * change, math.log(0.003) - math.log(8000 / 2000)), math.log(0.02))
         kl = max(math.exp(radius), 0.003)
         expected.append((kl, 2000 * kl / math.exp(radius)))
-    rule = trust(signal=0.03, gain=0.2, kl_bounds=(0.003, 0.02), max_steps_per_update=8000)
+    rule = trust(signal=0.03, gain=0.2, kl_range=(0.75, 5.0), max_steps_per_update=8000)
     kl, steps = follow_signals(rule, signals)
     np.testing.assert_allclose(kl, [each[0] for each in expected], rtol=1e-4)
     np.testing.assert_allclose(steps, [each[1] for each in expected], rtol=1e-3)
@@ -214,19 +214,19 @@ def test_trust_is_a_plain_loop(signals):
 def test_trust_grows_the_region_while_there_is_signal_and_batches_while_there_is_none():
     rule = trust(max_steps_per_update=16_000)
     kl, steps = follow_signals(rule, [1.0] * 100 + [-1.0] * 300)
-    assert np.all(np.diff(kl[:100]) >= 0) and kl[99] == pytest.approx(0.05)
-    assert np.all(np.diff(kl[100:]) <= 0) and kl[-1] == pytest.approx(0.005)
+    assert np.all(np.diff(kl[:100]) >= 0) and kl[99] == pytest.approx(5 * 0.004)
+    assert np.all(np.diff(kl[100:]) <= 0) and kl[-1] == pytest.approx(0.5 * 0.004)
     assert np.all(steps[:100] == FIRST.steps_per_update) and steps[-1] == 16_000
-    assert np.all(steps[kl > 0.0051] == FIRST.steps_per_update)
+    assert np.all(steps[kl > 0.00201] == FIRST.steps_per_update)
 
 
 def test_trust_stays_where_there_is_as_much_signal_as_it_aims_at():
     kl, _ = follow_signals(trust(signal=0.02), [0.32, -0.28] * 500)
-    assert np.all(np.abs(np.log(kl / 0.005)) < 0.15)
+    assert np.all(np.abs(np.log(kl / 0.004)) < 0.15)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"signal": 0.0}, {"gain": 0.0}, {"kl_bounds": (0.1, 0.01)}, {"max_steps_per_update": -1}]
+    "wrong", [{"signal": 0.0}, {"gain": 0.0}, {"kl_range": (5.0, 0.5)}, {"max_steps_per_update": -1}]
 )
 def test_trust_refuses_what_makes_no_sense(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

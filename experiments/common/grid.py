@@ -23,7 +23,10 @@ def label(settings: Settings) -> str:
 
 def combinations() -> dict[str, Settings]:
     """All settings, by label."""
-    found = [{"steps_per_update": steps, "max_kl": kl} for steps, kl in itertools.product(STEPS_PER_UPDATE, MAX_KL)]
+    found = [
+        {"adapt": "fixed", "steps_per_update": steps, "max_kl": kl}
+        for steps, kl in itertools.product(STEPS_PER_UPDATE, MAX_KL)
+    ]
     return {label(settings): settings for settings in found}
 
 
