@@ -1,0 +1,39 @@
+"""How were the defaults chosen? What `trust` aims at and how much damping there is, half a million steps each.
+
+    python experiments/choices.py [--quick] [--summary]
+
+The seeds are not among those that other results are of: what was chosen here is judged there.
+"""
+
+from __future__ import annotations
+
+from common.comparison import Comparison, Settings, compare, options
+
+TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
+SEEDS = (100, 101, 102)
+VARIANTS: dict[str, Settings] = {
+    "default": {},
+    "trust, signal 0.001": {"adapt": "trust(signal=0.001)"},
+    "trust, signal 0.003": {"adapt": "trust(signal=0.003)"},
+    "trust, signal 0.01": {"adapt": "trust(signal=0.01)"},
+    "fixed": {"adapt": "fixed"},
+    "fixed, damping 0.01": {"adapt": "fixed", "cg_damping": 0.01},
+    "fixed, damping 0.1": {"adapt": "fixed", "cg_damping": 0.1},
+}
+
+
+def main() -> None:
+    compare(
+        Comparison(
+            name="choices",
+            question="How were the defaults chosen?",
+            envs=TASKS,
+            variants=lambda env: {label: {"total_steps": 500_000, **each} for label, each in VARIANTS.items()},
+            seeds=SEEDS,
+        ),
+        options(__doc__).parse_args(),
+    )
+
+
+if __name__ == "__main__":
+    main()
