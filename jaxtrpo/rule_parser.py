@@ -52,5 +52,9 @@ def _rule_of(node: ast.expr) -> Rule:
         except ValueError:
             raise ValueError(f"{keyword.arg} of {name} must be a number, None or a pair of numbers") from None
     rules = [_rule_of(argument) for argument in call.args]
-    inspect.signature(RULES[name]).bind(*rules, **arguments)  # raises TypeError in words
+    signature = inspect.signature(RULES[name])
+    try:
+        signature.bind(*rules, **arguments)
+    except TypeError as error:
+        raise ValueError(f"{error}; {name} takes {', '.join(signature.parameters) or 'none'}") from None
     return RULES[name](*rules, **arguments)

@@ -263,6 +263,8 @@ def test_a_rule_in_words_is_the_rule(text, rule):
         ("margin()()", "margin"),
         ("a.margin", "margin"),
         ("margin(widow=3)", "widow"),
+        ("trust(target=0.1)", "trust takes signal, gain"),
+        ("fixed(target=0.1)", "fixed takes none"),
         ("margin(window=0)", "window=0"),
         ("margin(window='x')", "window"),
         ("margin(window=print(1))", "window"),
