@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common.comparison import extent_of, options
+from common.comparison import extent_of, options, require_runs
 from common.machine import machine
 from common.plots import panels, save
 from common.runs import Job, train_all
@@ -50,8 +50,7 @@ def main() -> None:
         known = [curve for job, curve in zip(jobs, curves, strict=True) if job.env == env and curve is not None]
         if known:
             found[env] = known[0]["env_steps"], np.stack([curve["eval_return"] for curve in known])
-    if not found:
-        raise SystemExit("benchmark_1m: no run is there yet; leave out --summary")
+    require_runs("benchmark_1m", found)
     plot(found, extent.folder / "curves.png")
     write_csv(extent.folder / "evaluations.csv", ("env", "seed", "env_steps", "eval_return"), rows(found))
     (extent.folder / "README.md").write_text(summary(found))

@@ -65,6 +65,12 @@ def extent_of(name: str, seeds: Sequence[int], *, quick: bool) -> Extent:
     return extent
 
 
+def require_runs(name: str, found: Mapping[str, Any]) -> None:
+    """Stops before a summary of nothing overwrites one of something."""
+    if not found:
+        raise SystemExit(f"{name}: no run is there yet; leave out --summary")
+
+
 def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
     """Trains what is missing, then writes curves.png, runs.csv and README.md of the comparison."""
     extent = extent_of(comparison.name, comparison.seeds, quick=arguments.quick)
@@ -80,8 +86,7 @@ def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
     for (env, label, _), curve in found.items():
         if curve is not None:
             curves.setdefault(env, {}).setdefault(label, []).append(curve)
-    if not curves:
-        raise SystemExit(f"{comparison.name}: no run is there yet; leave out --summary")
+    require_runs(comparison.name, curves)
     _plot(comparison, curves, extent.folder / "curves.png")
     write_csv(extent.folder / "runs.csv", COLUMNS, _rows(found))
     (extent.folder / "README.md").write_text(_summary(comparison, curves))
