@@ -21,81 +21,16 @@ from jaxtrpo.actors import Actors, choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import mujoco.batch  # noqa: E402
-import numpy as np  # noqa: E402
-
+from common.collecting import Collecting  # noqa: E402
 from common.machine import machine  # noqa: E402
-from jaxtrpo.collect import make_collect, start_actors  # noqa: E402
-from jaxtrpo.envs.registry import make_env  # noqa: E402
-from jaxtrpo.ops.moments import no_moments  # noqa: E402
-from jaxtrpo.policies.distributions import stretch  # noqa: E402
-from jaxtrpo.policies.networks import gaussian_policy  # noqa: E402
-from jaxtrpo.types import LearnerState  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "benchmark"
-SEGMENT_LENGTH = 16
-
-
-class Collecting:
-    """A policy that collects on some actors, with what it takes to repeat its physics outside of JAX."""
-
-    def __init__(self, name: str, actors: Actors, envs_per_actor: int, segments: int):
-        self.env, self.actors, self.segments = make_env(name), actors, segments
-        self.num_envs = envs_per_actor * actors.count
-        self.steps = segments * SEGMENT_LENGTH * self.num_envs
-        policy = gaussian_policy(self.env.observation_size, self.env.action_size)
-        key = jax.random.PRNGKey(0)
-        learner = LearnerState(policy.init(key), (), no_moments((self.env.observation_size,)), ())
-        self.learner = actors.replicate(learner)
-        self.num_segments = actors.replicate(jnp.int32(segments))
-        collect = make_collect(self.env, policy, segment_length=SEGMENT_LENGTH, max_segments=segments)
-        self.collect = actors.map(collect)
-        self.state = actors.split_envs(jax.jit(start_actors, static_argnums=(0, 2))(self.env, key, self.num_envs))
-        self.run()  # compiles
-
-    def run(self) -> float:
-        """Collects once; seconds."""
-        self.before = self.state
-        start = time.perf_counter()
-        self.state, self.batch = jax.block_until_ready(self.collect(self.state, self.learner, self.num_segments))
-        return time.perf_counter() - start
-
-    def raw(self, simulations: mujoco.batch.Batch) -> float:
-        """The same number of simulations through the actions just taken, from the same states; seconds."""
-        env, layout = self.env, self.env.physics.layout
-
-        def by_time(
-            leaf: jax.Array,
-        ) -> np.ndarray:  # [actor, segment, time, env, ...] -> [step, env of all actors, ...]
-            leaf = np.moveaxis(np.asarray(leaf), 0, 2)
-            return leaf.reshape(self.segments * SEGMENT_LENGTH, self.num_envs, *leaf.shape[4:])
-
-        steps = self.batch.steps
-        controls = np.asarray(stretch(by_time(steps.action), env.action_low, env.action_high), np.float64)
-        done = by_time(steps.terminated | steps.truncated)
-        rows = np.asarray(self.before.env.physics).reshape(self.num_envs, -1).view(np.float64)
-        start = 0
-        for part in layout.carried:
-            simulations.state[:, part] = rows[:, start : start + part.stop - part.start]
-            start += part.stop - part.start
-        first = simulations.state.copy()
-        begin = time.perf_counter()
-        for control, over in zip(controls, done, strict=True):
-            simulations.state[:, layout.control] = control
-            simulations.step(nstep=env.task.frame_skip)
-            if over.any():  # where our episode ended, this one starts again as well
-                simulations.state[over] = first[over]
-        return time.perf_counter() - begin
 
 
 def collecting_ratio(name: str, envs_per_actor: int, *, seconds: float, rounds: int) -> dict:
     """Steps/s of all actors over those of the raw limit."""
-    collecting = Collecting(name, ACTORS, envs_per_actor, 2)
-    target = max(2, round(2 * seconds / collecting.run()))
-    collecting = Collecting(name, ACTORS, envs_per_actor, min(target, 200))
-    simulations = mujoco.batch.Batch(collecting.env.model, collecting.num_envs, ACTORS.count)
+    collecting = Collecting.lasting(name, ACTORS, envs_per_actor, seconds=seconds)
+    simulations = collecting.simulations()
     ours, limit = [], []
     for _ in range(rounds):
         ours.append(collecting.run())
