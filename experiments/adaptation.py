@@ -22,7 +22,7 @@ METHODS: dict[str, Settings] = {
     "2016 rule, KL only": {"steps_per_update": 20_480, "max_kl": 0.001, "adapt": "improvement(steps_delta=None)"},
     "2016 rule, both": {**START, "adapt": "improvement"},
     "2016 rule, both, margin": {**START, "adapt": "margin"},
-    "trust": {"adapt": "trust"},
+    "trust": {"adapt": "trust", "eval_every": 20_000},  # the runs of benchmark_1m.py
 }
 BEST = "best fixed"
 

@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from common.machine import machine
 from common.plots import draw_curves, panels, save
 from common.runs import STORE, Curve, Job, train_all
-from common.statistics import Estimate, area, final, interquartile_mean
+from common.statistics import Estimate, area, final, interquartile_mean, seconds
 from common.tables import write_csv
 
 RESULTS = Path(__file__).parent.parent / "results"
-COLUMNS = ("env", "variant", "seed", "env_steps", "area", "final_return", "wall_seconds")  # of runs.csv
+COLUMNS = ("env", "variant", "seed", "env_steps", "area", "final_return", "seconds")  # of runs.csv
 QUICK = Path("runs") / "quick"  # what a quick try writes, not to be committed
 
 Settings = Mapping[str, Any]
@@ -107,7 +107,7 @@ def _plot(comparison: Comparison, curves: Curves, path: Path) -> None:
 def _rows(found: Mapping[tuple[str, str, int], Curve | None]) -> Iterator[tuple[Any, ...]]:
     for case, curve in found.items():
         if curve is not None:
-            figures = area(curve), final(curve), curve["wall_seconds"][-1]
+            figures = area(curve), final(curve), seconds(curve)
             yield *case, int(curve["env_steps"][-1]), *(f"{value:.5g}" for value in figures)
 
 
@@ -117,7 +117,8 @@ def _summary(comparison: Comparison, curves: Curves) -> str:
         "",
         f"`python experiments/{comparison.name}.py` on {machine()}. Each run is a process with one actor, as many at "
         "once as there are cores. Returns of complete episodes of the exploring policy; interquartile means over seeds "
-        "with 95 % bootstrap intervals. Area is the mean return over the whole run, final that over the last 5 %.",
+        "with 95 % bootstrap intervals. Area is the mean return over the whole run, final that over the last 5 %; "
+        "seconds are those of collecting and learning.",
         "",
         "![Learning curves](curves.png)",
         "",
@@ -126,9 +127,9 @@ def _summary(comparison: Comparison, curves: Curves) -> str:
     ]
     for env, by_label in curves.items():
         for label, runs in by_label.items():
-            seconds = np.median([curve["wall_seconds"][-1] for curve in runs])
+            taken = np.median([seconds(curve) for curve in runs])
             figures = (interval(interquartile_mean(np.array([of(curve) for curve in runs]))) for of in (area, final))
-            lines.append(f"| {env} | {label} | {' | '.join(figures)} | {seconds:.0f} | {len(runs)} |")
+            lines.append(f"| {env} | {label} | {' | '.join(figures)} | {taken:.0f} | {len(runs)} |")
     return "\n".join(lines) + "\n"
 
 

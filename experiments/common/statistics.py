@@ -64,6 +64,11 @@ def final(curve: Curve, part: float = 0.05) -> float:
     return float(np.nanmean(curve["mean_return"][steps > (1 - part) * steps[-1] - 1]))
 
 
+def seconds(curve: Curve) -> float:
+    """What collecting and learning took, without evaluations."""
+    return float(curve["collect_seconds"].sum() + curve["learn_seconds"].sum())
+
+
 def _interpolated(curve: Curve, axis: str, grid: np.ndarray) -> np.ndarray:
     known = ~np.isnan(curve["mean_return"])
     return np.interp(grid, curve[axis][known], curve["mean_return"][known])
