@@ -39,6 +39,8 @@ class Config:
     """generalised advantage estimation, or discounted returns less the critic's value as in 2016"""
     gae_lambda: float = 0.95
     """bias (0) against variance (1) of the advantages; ignored by monte_carlo"""
+    advantage_memory: int = 100
+    """updates that say how large advantages usually are; smaller ones make a smaller trust region; 0 to leave it"""
     critic: Literal["mlp", "linear"] = "mlp"
     """neural network, or the closed-form ridge regression of the 2016 system"""
     critic_hidden: tuple[int, ...] = (64, 64)
@@ -87,7 +89,8 @@ class Config:
         _require("seed", self.seed, 0)
         if self.seed >= 2**32:
             raise ValueError(f"seed={self.seed} must be below 2**32")  # JAX would ignore the higher bits
-        _require("eval_every", self.eval_every, 0)
+        for name in ("eval_every", "advantage_memory"):
+            _require(name, getattr(self, name), 0)
         for name in ("max_kl", "critic_learning_rate"):
             _require_number(name, getattr(self, name), "positive", lambda value: value > 0)
         _require_number("cg_damping", self.cg_damping, "not negative", lambda value: value >= 0)

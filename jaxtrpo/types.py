@@ -58,6 +58,7 @@ class LearnerState(NamedTuple):
     critic: PyTree
     obs_moments: Moments
     path: PyTree  # of the policy: its last steps (algorithms.trust_region.Path)
+    advantages: PyTree  # how large they usually are (algorithms.advantages.UsualSize)
 
 
 class Episodes(NamedTuple):

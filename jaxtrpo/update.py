@@ -11,6 +11,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from jaxtrpo.actors import Actors
 from jaxtrpo.adapt import Rule
+from jaxtrpo.algorithms.advantages import no_usual_size
 from jaxtrpo.algorithms.trpo import make_learn
 from jaxtrpo.algorithms.trust_region import no_path
 from jaxtrpo.collect import make_collect, start_actors
@@ -29,8 +30,8 @@ from jaxtrpo.types import Batch, Hyperparameters, LearnerState, TrainState
 # What `learn` measures, in this order; they become columns of metrics.csv.
 METRIC_NAMES = (
     "steps_per_update", "max_kl", "episodes", "mean_return", "return_100", "kl", "entropy", "policy_std",
-    "explained_variance", "improvement", "line_search_steps", "accepted", "cg_iterations", "cg_residual",
-    "gradient_norm", "slope", "signal", "invalid_steps",
+    "explained_variance", "advantage_std", "improvement", "line_search_steps", "accepted", "cg_iterations",
+    "cg_residual", "gradient_norm", "slope", "signal", "invalid_steps",
 )  # fmt: skip
 
 
@@ -60,6 +61,7 @@ def make_update(
         critic,
         discount=config.discount,
         gae_lambda=1.0 if config.advantages == "monte_carlo" else config.gae_lambda,
+        advantage_memory=config.advantage_memory,
         surrogate=surrogate,
         normalize_observations=config.normalize_observations,
         **policy_step_settings(config),
@@ -76,6 +78,7 @@ def make_update(
                 critic=critic.init(for_critic),
                 obs_moments=no_moments((env.observation_size,)),
                 path=no_path(params),
+                advantages=no_usual_size(),
             ),
             episodes=no_episodes(),
             hyperparameters=hyperparameters,
@@ -104,6 +107,7 @@ def make_update(
             "max_kl": hyperparameters.max_kl,
             "explained_variance": info.explained_variance,
             "policy_std": info.policy_std,
+            "advantage_std": info.advantage_std,
             **info.step._asdict(),
             **finished._asdict(),
         }

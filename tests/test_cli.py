@@ -32,6 +32,7 @@ SETTINGS = {
     "discount": ("0.9", 0.9),
     "advantages": ("monte_carlo", "monte_carlo"),
     "gae_lambda": ("0.5", 0.5),
+    "advantage_memory": ("20", 20),
     "critic": ("linear", "linear"),
     "critic_hidden": ("3 4 5", (3, 4, 5)),
     "critic_epochs": ("2", 2),

@@ -15,7 +15,7 @@ WHOLE = ["total_steps", "segment_length", "steps_per_update", "critic_epochs", "
          "max_steps_per_update"]  # fmt: skip
 BAD = [
     *((name, value) for name in WHOLE for value in (0, -1, 1.5, "3", True, math.nan)),
-    *((name, value) for name in ("seed", "eval_every") for value in (-1, 0.5, None, True)),
+    *((name, value) for name in ("seed", "eval_every", "advantage_memory") for value in (-1, 0.5, None, True)),
     ("seed", 2**32),
     *((name, value) for name in ("max_kl", "critic_learning_rate") for value in (0, -1.0, math.nan, math.inf, None)),
     *((name, value) for name in ("discount", "gae_lambda") for value in (-0.01, 1.01, math.nan, "1", None)),

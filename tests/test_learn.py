@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal_batch, first, random_batch, spread
 
+from jaxtrpo.algorithms.advantages import UsualSize, no_usual_size
 from jaxtrpo.algorithms.trpo import make_learn
 from jaxtrpo.algorithms.trust_region import no_path
 from jaxtrpo.critics.linear import linear_critic
@@ -32,7 +33,7 @@ def learner() -> LearnerState:
     rng = np.random.default_rng(0)
     structure = jax.eval_shape(POLICY.init, jax.random.PRNGKey(0))
     params = jax.tree.map(lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(np.float32), structure)
-    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS, no_path(params))
+    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS, no_path(params), no_usual_size())
 
 
 def learn(batch: Batch, count: int = 1, *, max_kl: float = 0.01):
@@ -106,6 +107,26 @@ def test_number_of_segments_and_bound_are_data():
         kls = [first(learn(batch, max_kl=bound)[1]).step.kl for batch, bound in zip(batches, bounds, strict=True)]
     assert not compiled
     assert 0 < kls[0] <= 1e-3 < kls[1] <= 1e-2 < kls[2] <= 0.1
+
+
+def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region():
+    """Half the advantages have a quarter of the variance and leave a quarter of the KL; larger ones change nothing."""
+    batch = acted(7, broken=0.0)
+    _, info = map(first, learn(batch))
+    variance = float(info.advantage_std) ** 2
+
+    def after(usual: float):
+        # So many updates that one more hardly changes the mean.
+        before = learner()._replace(advantages=UsualSize(np.float32(usual), np.int32(10**6)))
+        long = actors(1).map(make_learn(POLICY, CRITIC, cg_iterations=4, advantage_memory=10**6))
+        key = spread(jax.random.PRNGKey(1), 1)
+        return map(first, long(spread(before, 1), deal_batch(batch, 1), np.full(1, 0.01, np.float32), key))
+
+    _, smaller = after(4 * variance)
+    _, quarter = map(first, learn(batch, max_kl=0.0025))
+    np.testing.assert_allclose(smaller.step.kl, quarter.step.kl, rtol=1e-3)
+    _, larger = after(variance / 4)
+    np.testing.assert_allclose(larger.step.kl, info.step.kl, rtol=1e-3)
 
 
 def test_reported_standard_deviation_is_that_of_the_new_policy():

@@ -130,6 +130,7 @@ def arguments(problem: Problem, max_kl: float, count: int = 1, seed: int = 0, pa
             num_segments=np.full(count, problem.num_segments, np.int32),
         ),
         explained_variance=np.zeros(count, np.float32),
+        variance=np.ones(count, np.float32),
     )
     key = spread(jax.random.PRNGKey(seed), count)
     max_kls = np.full(count, max_kl, np.float32)

@@ -29,7 +29,7 @@ class Collecting:
         self.steps = segments * SEGMENT_LENGTH * self.num_envs
         policy = gaussian_policy(self.env.observation_size, self.env.action_size)
         key = jax.random.PRNGKey(0)
-        learner = LearnerState(policy.init(key), (), no_moments((self.env.observation_size,)), ())
+        learner = LearnerState(policy.init(key), (), no_moments((self.env.observation_size,)), (), ())
         self.learner = actors.replicate(learner)
         self.num_segments = actors.replicate(jnp.int32(segments))
         collect = make_collect(self.env, policy, segment_length=SEGMENT_LENGTH, max_segments=segments)

@@ -22,6 +22,42 @@ class Advantages(NamedTuple):
     advantage: Float[Array, "segment time env"]  # mean 0, variance 1 over all actors' valid steps
     targets: Targets  # for the critic
     explained_variance: Float[Array, ""]  # of the targets, by the critic that has not seen them
+    variance: Float[Array, ""]  # of the advantages before they were standardised
+
+
+class UsualSize(NamedTuple):
+    """How large advantages were in the last updates."""
+
+    variance: Float[Array, ""]  # mean over updates
+    updates: Int[Array, ""]
+
+
+def no_usual_size() -> UsualSize:
+    """Before the first update."""
+    return UsualSize(jnp.zeros(()), jnp.int32(0))
+
+
+def compare_with_usual(usual: UsualSize, variance: Float[Array, ""], memory: int) -> tuple[UsualSize, Float[Array, ""]]:
+    """Takes an update's variance into the usual one, and finds min(1, variance / usual variance).
+
+    Standardised advantages hide how much there is to learn from a batch. On a task that is nearly solved most batches
+    hold nothing but noise and a few hold a failure; steps of one length for all let the noise of the many undo what
+    was learned from the few. A natural gradient step of constant rate has a length in proportion to the advantages,
+    and a KL in proportion to their variance.
+
+    Args:
+      usual: of the updates before.
+      variance: of the advantages of this one; one that is not finite does not count.
+      memory: updates that the usual variance is taken from.
+
+    Returns:
+      The usual variance with this update, and the part of the trust region that is left to it.
+    """
+    finite = jnp.isfinite(variance)
+    rate = 1 / jnp.minimum(usual.updates + 1, memory)  # a plain mean until there are enough
+    mean = usual.variance + rate * (variance - usual.variance)
+    share = jnp.where(finite & (mean > 0), jnp.minimum(variance / jnp.where(mean > 0, mean, 1.0), 1.0), 1.0)
+    return UsualSize(jnp.where(finite, mean, usual.variance), usual.updates + finite), share
 
 
 def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:
@@ -87,4 +123,5 @@ def estimate_advantages(
         advantage=weight * (advantage - of_advantage.mean) / (jnp.sqrt(of_advantage.variance) + 1e-8),
         targets=Targets(obs, batch.steps.elapsed, target, weight, batch.num_segments),
         explained_variance=1.0 - of_advantage.variance / of_target.variance,
+        variance=of_advantage.variance,
     )

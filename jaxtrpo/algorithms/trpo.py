@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxtrpo.actors import sum_over_actors
-from jaxtrpo.algorithms.advantages import estimate_advantages
+from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
 from jaxtrpo.algorithms.trust_region import StepInfo, make_policy_step
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.losses import Surrogate, importance_weighted_advantage
@@ -27,6 +27,7 @@ class LearnInfo(NamedTuple):
     step: StepInfo  # the policy's
     explained_variance: Float[Array, ""]  # of the critic's targets, by the critic before the fit
     policy_std: Float[Array, ""]  # after the step, mean over action coordinates
+    advantage_std: Float[Array, ""]  # before advantages were standardised
 
 
 Learn = Callable[[LearnerState, Batch, Float[Array, ""], PRNGKeyArray], tuple[LearnerState, LearnInfo]]
@@ -38,8 +39,9 @@ def make_learn(
     *,
     discount: float = 0.99,
     gae_lambda: float = 0.95,
+    advantage_memory: int = 100,
     surrogate: Surrogate = importance_weighted_advantage,
-    fisher_samples: int = 1024,
+    fisher_samples: int = 512,
     cg_iterations: int = 15,
     cg_damping: float = 0.03,
     line_search_shrink: float = 0.8,
@@ -53,6 +55,8 @@ def make_learn(
       critic: to fit.
       discount: per environment step.
       gae_lambda: see `ops.gae`.
+      advantage_memory: updates that say how large advantages usually are; where they are smaller, so is the trust
+        region (see `compare_with_usual`). 0 leaves it alone.
       surrogate: objective per step (see `losses`).
       fisher_samples: states of all actors that the Fisher matrix is estimated on, drawn anew each update.
       cg_iterations: products with the Fisher matrix, at most.
@@ -81,6 +85,10 @@ def make_learn(
         found = estimate_advantages(
             critic, learner.critic, learner.obs_moments, batch, discount=discount, gae_lambda=gae_lambda
         )
+        usual = learner.advantages
+        if advantage_memory:
+            usual, share = compare_with_usual(usual, found.variance, advantage_memory)
+            max_kl = share * max_kl
         params, path, step_info = policy_step(
             learner.policy, learner.path, batch.steps.action, found, max_kl, for_policy
         )
@@ -92,7 +100,7 @@ def make_learn(
             moments = merge(moments, seen)
         fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
         std = jnp.exp(policy.apply(params, found.targets.obs[0, 0, :1]).log_std)
-        info = LearnInfo(step_info, found.explained_variance, jnp.mean(std))
-        return LearnerState(params, fitted, moments, path), info
+        info = LearnInfo(step_info, found.explained_variance, jnp.mean(std), jnp.sqrt(found.variance))
+        return LearnerState(params, fitted, moments, path, usual), info
 
     return learn
