@@ -89,15 +89,19 @@ def test_settings_that_change_while_training_compile_nothing():
 
 
 def test_rule_gets_the_largest_batch_it_may_ask_for():
-    rule = improvement(window=1, steps_delta=16, steps_bounds=(16, 64), kl_bounds=(1e-9, 0.004), kl_delta=0.001)
+    # So much is required that nothing counts as an improvement: batches grow as far as they may, and max KL falls.
+    words = (
+        "improvement(window=1, required=1000000, steps_delta=16, steps_bounds=(16, 64), kl_delta=0.001, "
+        "kl_bounds=(0.000001, 0.004))"
+    )
+    rule = improvement(
+        window=1, required=1e6, steps_delta=16, steps_bounds=(16, 64), kl_delta=0.001, kl_bounds=(1e-6, 0.004)
+    )
     metrics = tiny(adapt=rule, total_steps=600, max_kl=0.004)
     assert metrics["steps_per_update"].max() == 64
     assert metrics["max_kl"].min() < 0.003
-    words = "improvement(window=1, steps_delta=16, steps_bounds=(16, 64), kl_bounds=(1e-9, 0.004), kl_delta=0.001)"
-    assert (
-        tiny(adapt=words, total_steps=600, max_kl=0.004)["steps_per_update"].tolist()
-        == metrics["steps_per_update"].tolist()
-    )
+    by_name = tiny(adapt=words, total_steps=600, max_kl=0.004)
+    assert by_name["steps_per_update"].tolist() == metrics["steps_per_update"].tolist()
     limited = tiny(adapt=rule, total_steps=600, max_kl=0.004, max_steps_per_update=48)
     assert limited["steps_per_update"].max() == 48
 
