@@ -1,0 +1,53 @@
+"""BASELINE, not part of jaxtrpo: TRPO of sb3-contrib.
+
+    python experiments/baselines/sb3.py HalfCheetah-v5 --total-steps 1000000 --seed 0 --num-envs 16 \
+        --steps-per-update 1024 --vectorize subprocess
+
+Observations and rewards are normalised as in its authors' collection of settings for MuJoCo (rl-zoo3). Everything that
+is not given here is sb3-contrib's default, which is 64-64 tanh networks for both policy and critic.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+from report import report
+from sb3_contrib import TRPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
+
+
+class Report(BaseCallback):
+    """A line after each batch."""
+
+    def _on_step(self) -> bool:
+        return True
+
+    def _on_rollout_end(self) -> None:
+        returns = [episode["r"] for episode in self.model.ep_info_buffer]
+        report(self.num_timesteps, np.mean(returns) if returns else np.nan)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("env")
+    for name in ("total-steps", "seed", "num-envs", "steps-per-update"):
+        parser.add_argument(f"--{name}", type=int, required=True)
+    parser.add_argument("--vectorize", choices=("in_process", "subprocess"), required=True)
+    arguments = parser.parse_args()
+    vectorize = {"in_process": DummyVecEnv, "subprocess": SubprocVecEnv}[arguments.vectorize]
+    env = make_vec_env(arguments.env, n_envs=arguments.num_envs, seed=arguments.seed, vec_env_cls=vectorize)
+    model = TRPO(
+        "MlpPolicy",
+        VecNormalize(env),
+        n_steps=arguments.steps_per_update // arguments.num_envs,
+        seed=arguments.seed,
+        device="cpu",
+    )
+    model.learn(arguments.total_steps, callback=Report())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""How much memory does a long run take, and does it grow?
+
+    pip install '.[experiments,baselines]'
+    python experiments/memory.py [--quick]
+
+HalfCheetah for ten million steps, 20,480 an update, on all cores; memory is read every second. Written to
+experiments/results/memory/.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from common.comparison import extent_of, options
+from common.machine import machine
+from common.plots import panels, save
+from common.tables import write_csv
+from common.watch import MEMORY_EVERY, watch
+
+TASK, STEPS_PER_UPDATE, TOTAL_STEPS = "HalfCheetah-v5", 20_480, 10_000_000
+WARM = 60  # seconds, until when everything has been compiled and every buffer was used
+KEEP_EVERY = 30  # seconds, in the table
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    extent = extent_of("memory", (), quick=arguments.quick)
+    total_steps = 1_000_000 if arguments.quick else TOTAL_STEPS
+    settings = f"--steps-per-update {STEPS_PER_UPDATE} --adapt fixed --total-steps {total_steps} --quiet"
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "jaxtrpo", "train", TASK, *settings.split(), "--out", folder]
+        found = watch(command, environment=os.environ, metrics=Path(folder) / "metrics.csv")
+    seconds, mebibytes = MEMORY_EVERY * np.arange(len(found.memory)), found.memory / 2**20
+    rows = ((f"{at:.0f}", f"{held:.1f}") for at, held in zip(seconds, mebibytes, strict=True) if at % KEEP_EVERY == 0)
+    write_csv(extent.folder / "memory.csv", ("seconds", "mebibytes"), rows)
+    figure, axes = panels(1, 1, f"Memory of a run of {TASK}")
+    axes[0, 0].plot(seconds, mebibytes)
+    axes[0, 0].set(xlabel="seconds since the command", ylabel="MiB, proportional set size", ylim=(0, None))
+    save(figure, extent.folder / "memory.png")
+    warm = np.median(mebibytes[(seconds >= WARM) & (seconds < 2 * WARM)])
+    last = np.median(mebibytes[seconds >= seconds[-1] - WARM])
+    text = f"""# How much memory does a long run take?
+
+`python experiments/memory.py` on {machine()}: {found.env_steps[-1]:,.0f} steps of {TASK}, {STEPS_PER_UPDATE:,} an
+update, {found.seconds[-1]:.0f} seconds.
+
+![Memory](memory.png)
+
+- the most: {mebibytes.max():.0f} MiB
+- median of the second minute: {warm:.0f} MiB; of the last: {last:.0f} MiB
+"""
+    (extent.folder / "README.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

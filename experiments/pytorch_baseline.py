@@ -1,0 +1,245 @@
+"""How long does a training take here, and how long with PyTorch? The same tasks and settings, one process at a time.
+
+    pip install '.[experiments,baselines]'
+    python experiments/pytorch_baseline.py [--quick] [--summary]
+
+Each training has the whole machine to itself; systems take turns, three times with different seeds. All policies and
+critics are networks of 64-64 tanh. Finished trainings are kept and only gaps are filled. Written to
+experiments/results/pytorch_baseline/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from common.comparison import extent_of, options, require_runs
+from common.machine import machine
+from common.plots import panels, save
+from common.tables import write_csv
+from common.watch import watch
+
+BASELINES = Path(__file__).parent / "baselines"
+OURS = (sys.executable, "-m", "jaxtrpo", "train")
+EQUAL = {"num_envs": 16, "steps_per_update": 1_024}
+SEEDS = (0, 1, 2)
+POINTS = 100  # of a stored curve
+
+
+class Task(NamedTuple):
+    """How long a task is trained, and the returns whose time is taken."""
+
+    total_steps: int
+    targets: tuple[int, ...]
+
+
+class System(NamedTuple):
+    """A way to train."""
+
+    command: Sequence[str]  # before the name of the task
+    settings: Mapping[str, Any]
+    what: str
+
+    def words(self, env: str, seed: int, total_steps: int) -> list[str]:
+        """The whole command line."""
+        flags = {**self.settings, "seed": seed, "total_steps": total_steps}
+        words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        return [*self.command, env, *words]
+
+
+class Training(NamedTuple):
+    """What one training showed."""
+
+    env: str
+    system: str
+    seed: int
+    steps_per_second: float  # environment steps, from the end of the first update to the end of the last
+    seconds: float  # from the command to the end of the last update
+    seconds_to: dict[str, float | None]  # target -> from the command until the last 100 episodes reach it
+    memory: float  # bytes, the most there was
+    curve: list[tuple[float, float, float]]  # environment steps, seconds, return
+
+
+def _peer(script: str, what: str, *, choice: Mapping[str, Any] | None = None, **settings: Any) -> System:
+    return System((sys.executable, str(BASELINES / script)), {**EQUAL, **settings, **(choice or {})}, what)
+
+
+TASKS = {
+    "HalfCheetah-v5": Task(500_000, (2_000, 4_000)),
+    "Hopper-v5": Task(300_000, (2_000,)),
+    "Reacher-v5": Task(200_000, (-6,)),
+}
+SYSTEMS = {
+    "jaxtrpo": System(OURS, {}, "as it comes: batches and trust region adapt"),
+    "jaxtrpo, equal settings": System(OURS, {**EQUAL, "adapt": "fixed"}, "16 environments, 1,024 steps an update"),
+    "sb3-contrib, equal settings": _peer(
+        "sb3.py", "16 environments in the process of the learner, 1,024 steps an update", vectorize="in_process"
+    ),
+    "sb3-contrib, equal settings, subprocesses": _peer(
+        "sb3.py", "16 environments, a process each, 1,024 steps an update", vectorize="subprocess"
+    ),
+    "sb3-contrib, its defaults": _peer(
+        "sb3.py", "one environment, 2,048 steps an update", vectorize="in_process", num_envs=1, steps_per_update=2_048
+    ),
+    "sb3-contrib, its defaults, subprocesses": _peer(
+        "sb3.py",
+        "an environment a core, a process each, 2,048 steps of each an update",
+        vectorize="subprocess",
+        num_envs=os.cpu_count(),
+        steps_per_update=2_048 * (os.cpu_count() or 1),
+    ),
+    "Tianshou over EnvPool": _peer(
+        "tianshou_envpool.py", "16 environments, 1,024 steps an update, settings of its MuJoCo benchmark"
+    ),
+    "design of 2016": System(
+        (sys.executable, str(BASELINES / "parallel_2016.py")),
+        {"actors": os.cpu_count(), "steps_per_update": 1_024},
+        "a Python process an actor, one environment each, whole episodes, at least 1,024 steps an update",
+    ),
+}
+
+
+def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> Training:
+    """Runs one training, or reads what an earlier one showed."""
+    path = store / f"{env}-{system.replace(', ', '-').replace(' ', '_')}-seed{seed}.json"
+    if path.exists():
+        return Training(**json.loads(path.read_text()))
+    with tempfile.TemporaryDirectory() as folder:
+        words = SYSTEMS[system].words(env, seed, total_steps)
+        ours = SYSTEMS[system].command == OURS
+        if ours:
+            words += ["--quiet", "--out", folder]
+        found = watch(words, environment=os.environ, metrics=Path(folder) / "metrics.csv" if ours else None)
+    steps, seconds, returns = found.env_steps, found.seconds, found.returns
+
+    def seconds_to(target: float) -> float | None:
+        reached = np.flatnonzero(returns >= target)  # false where there is no return yet
+        return round(float(seconds[reached[0]]), 2) if len(reached) else None
+
+    points = np.unique(np.linspace(0, len(steps) - 1, POINTS).round().astype(int))
+    training = Training(
+        env=env,
+        system=system,
+        seed=seed,
+        steps_per_second=round((steps[-1] - steps[0]) / (seconds[-1] - seconds[0]), 1),
+        seconds=round(float(seconds[-1]), 2),
+        seconds_to={str(target): seconds_to(target) for target in TASKS[env].targets},
+        memory=float(found.memory.max()),
+        curve=[(steps[i], round(seconds[i], 2), round(returns[i], 2)) for i in points if np.isfinite(returns[i])],
+    )
+    path.write_text(json.dumps(training._asdict()) + "\n")
+    print(f"finished {env} {system} seed {seed}: {training.steps_per_second:.0f} steps/s", flush=True)
+    return training
+
+
+def known(store: Path) -> Iterator[Training]:
+    for path in sorted(store.glob("*.json")):
+        yield Training(**json.loads(path.read_text()))
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    extent = extent_of("pytorch_baseline", SEEDS, quick=arguments.quick)
+    store = extent.folder / "runs"
+    store.mkdir(exist_ok=True)
+    if not arguments.summary:
+        for seed in extent.seeds[:1] if arguments.quick else extent.seeds:
+            for env in list(TASKS)[-1:] if arguments.quick else TASKS:
+                for system in SYSTEMS:
+                    train(env, system, seed, 20_000 if arguments.quick else TASKS[env].total_steps, store)
+    found = {
+        (env, system): of_both
+        for env in TASKS
+        for system in SYSTEMS
+        if (of_both := [each for each in known(store) if (each.env, each.system) == (env, system)])
+    }
+    require_runs("pytorch_baseline", found)
+    plot(found, extent.folder / "curves.png")
+    write_csv(extent.folder / "trainings.csv", COLUMNS, rows(found))
+    (extent.folder / "README.md").write_text(summary(found))
+    print(summary(found))
+
+
+Found = Mapping[tuple[str, str], Sequence[Training]]
+COLUMNS = ("env", "system", "seed", "env_steps", "steps_per_second", "seconds", "target", "seconds_to_target", "memory")
+
+
+def rows(found: Found) -> Iterator[tuple[Any, ...]]:
+    for trainings in found.values():
+        for each in trainings:
+            for target, seconds in each.seconds_to.items():
+                figures = each.curve[-1][0], each.steps_per_second, each.seconds, target, seconds, each.memory
+                yield each.env, each.system, each.seed, *figures
+
+
+def plot(found: Found, path: Path) -> None:
+    envs = list(dict.fromkeys(env for env, _ in found))
+    figure, axes = panels(1, len(envs), "Return against the clock, each training alone on the machine")
+    for place, env in zip(axes[0], envs, strict=True):
+        for number, system in enumerate(SYSTEMS):
+            for each in found.get((env, system), ()):
+                _, seconds, returns = np.array(each.curve).T
+                label = f"{system} ({len(found[env, system])} seeds)" if each is found[env, system][0] else None
+                place.plot(seconds, returns, color=f"C{number}", linewidth=0.9, alpha=0.8, label=label)
+        for target in TASKS[env].targets:
+            place.axhline(target, color="0.7", linestyle=":")
+        place.set(title=env, xlabel="seconds since the command", ylabel="mean return of 100 episodes", xscale="log")
+        place.legend(fontsize=5)
+    save(figure, path)
+
+
+def summary(found: Found) -> str:
+    lines = [
+        "# How long does a training take here, and how long with PyTorch?",
+        "",
+        f"`python experiments/pytorch_baseline.py` on {machine()}; {versions()}. One training at a time; medians over "
+        "seeds. Steps per second from the end of the first update to the last, and how many times faster ours is with "
+        "equal settings. Seconds from giving the command until the mean return of the last 100 episodes (exploring) "
+        "reaches a figure, if most seeds reach it. Memory is the most that a process and its children held, shared "
+        "pages counted once.",
+        "",
+        "![Return against the clock](curves.png)",
+        "",
+        "| task | system | steps/s | ours over it | seconds to a return | peak memory | environment steps | seeds |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for (env, system), trainings in found.items():
+        speed = statistics.median(each.steps_per_second for each in trainings)
+        ours = found.get((env, "jaxtrpo, equal settings"), trainings)
+        ratio = statistics.median(each.steps_per_second for each in ours) / speed
+        reached = ", ".join(f"{target}: {_seconds_to(str(target), trainings)}" for target in TASKS[env].targets)
+        memory = statistics.median(each.memory for each in trainings) / 2**20
+        steps = trainings[0].curve[-1][0]
+        lines.append(
+            f"| {env} | {system} | {speed:,.0f} | {ratio:.1f} | {reached} | {memory:,.0f} MiB | {steps:,.0f} "
+            f"| {len(trainings)} |"
+        )
+    lines += ["", *(f"- {name}: {system.what}" for name, system in SYSTEMS.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _seconds_to(target: str, trainings: Sequence[Training]) -> str:
+    """The median, if it is one of a seed that got there."""
+    found = sorted(each.seconds_to[target] or np.inf for each in trainings)
+    median = found[len(found) // 2]
+    return f"{median:.0f}" if np.isfinite(median) else "not reached"
+
+
+def versions() -> str:
+    """Of the peers."""
+    from importlib.metadata import version
+
+    names = ("torch", "sb3-contrib", "tianshou", "envpool", "gymnasium")
+    return ", ".join(f"{name} {version(name)}" for name in names)
+
+
+if __name__ == "__main__":
+    main()
