@@ -9,6 +9,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from jaxtrpo.ops.running_mean import RunningMean, no_mean, take_in
 from jaxtrpo.types import Hyperparameters
 
 
@@ -192,8 +193,7 @@ _MEMORY = 50  # updates that `trust` takes the usual size of the signal from
 class _Trust(NamedTuple):
     first: Hyperparameters
     log_radius: Float[Array, ""]  # of the max KL that is wanted over the first; below the bound the batch grows instead
-    mean_square: Float[Array, ""]  # of the signal
-    updates: Int[Array, ""]
+    mean_square: RunningMean  # of the signal
 
 
 def trust(
@@ -231,17 +231,15 @@ def trust(
 
     def init(hyperparameters: Hyperparameters) -> _Trust:
         log_radius = jnp.clip(jnp.float32(0), low, high)
-        return _Trust(hyperparameters, log_radius, jnp.float32(0), jnp.int32(0))
+        return _Trust(hyperparameters, log_radius, no_mean())
 
     def update(
         state: _Trust, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
     ) -> tuple[_Trust, Hyperparameters]:
         found = metrics["signal"]
         seen = jnp.isfinite(found)
-        updates = state.updates + seen
-        rate = 1 / jnp.clip(updates, 1, _MEMORY)  # a plain mean until there are enough
-        mean_square = jnp.where(seen, state.mean_square + rate * (found**2 - state.mean_square), state.mean_square)
-        usual = jnp.sqrt(jnp.where(mean_square > 0, mean_square, 1.0))
+        mean_square = take_in(state.mean_square, found**2, _MEMORY)
+        usual = jnp.sqrt(jnp.where(mean_square.mean > 0, mean_square.mean, 1.0))
         change = jnp.where(seen, jnp.clip((found - signal) / usual, -3, 3), 0.0)
         first = state.first
         growth = jnp.log(jnp.maximum(max_steps_per_update / first.steps_per_update, 1.0))
@@ -251,7 +249,7 @@ def trust(
             max_kl=first.max_kl * jnp.exp(jnp.maximum(log_radius, low)),
             steps_per_update=jnp.round(steps).astype(jnp.int32),
         )
-        return _Trust(first, log_radius, mean_square, updates), now
+        return _Trust(first, log_radius, mean_square), now
 
     return Rule(init, update, max_steps_per_update=max_steps_per_update)
 

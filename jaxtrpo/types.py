@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from jaxtrpo.envs.base import EnvState
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.ops.running_mean import RunningMean
 from jaxtrpo.time_limits import TimeLimits
 
 
@@ -58,7 +59,7 @@ class LearnerState(NamedTuple):
     critic: PyTree
     obs_moments: Moments
     path: PyTree  # of the policy: its last steps (algorithms.trust_region.Path)
-    advantages: PyTree  # how large they usually are (algorithms.advantages.UsualSize)
+    advantage_variance: RunningMean  # of the last updates, before advantages were standardised
 
 
 class Episodes(NamedTuple):

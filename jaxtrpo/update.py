@@ -11,7 +11,6 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from jaxtrpo.actors import Actors
 from jaxtrpo.adapt import Rule
-from jaxtrpo.algorithms.advantages import no_usual_size
 from jaxtrpo.algorithms.trpo import make_learn
 from jaxtrpo.algorithms.trust_region import no_path
 from jaxtrpo.collect import make_collect, start_actors
@@ -24,6 +23,7 @@ from jaxtrpo.episodes import no_episodes, remember
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.moments import no_moments
+from jaxtrpo.ops.running_mean import no_mean
 from jaxtrpo.policies.networks import Policy, gaussian_policy
 from jaxtrpo.types import Batch, Hyperparameters, LearnerState, TrainState
 
@@ -78,7 +78,7 @@ def make_update(
                 critic=critic.init(for_critic),
                 obs_moments=no_moments((env.observation_size,)),
                 path=no_path(params),
-                advantages=no_usual_size(),
+                advantage_variance=no_mean(),
             ),
             episodes=no_episodes(),
             hyperparameters=hyperparameters,

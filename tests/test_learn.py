@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal_batch, first, random_batch, spread
 
-from jaxtrpo.algorithms.advantages import UsualSize, no_usual_size
 from jaxtrpo.algorithms.trpo import make_learn
 from jaxtrpo.algorithms.trust_region import no_path
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.types import Batch, LearnerState
 
@@ -33,7 +33,7 @@ def learner() -> LearnerState:
     rng = np.random.default_rng(0)
     structure = jax.eval_shape(POLICY.init, jax.random.PRNGKey(0))
     params = jax.tree.map(lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(np.float32), structure)
-    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS, no_path(params), no_usual_size())
+    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS, no_path(params), no_mean())
 
 
 def learn(batch: Batch, count: int = 1, *, max_kl: float = 0.01):
@@ -114,11 +114,11 @@ def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region()
     batch = acted(7, broken=0.0)
     _, info = map(first, learn(batch))
     variance = float(info.advantage_std) ** 2
+    long = actors(1).map(make_learn(POLICY, CRITIC, cg_iterations=4, advantage_memory=10**6))
 
     def after(usual: float):
         # So many updates that one more hardly changes the mean.
-        before = learner()._replace(advantages=UsualSize(np.float32(usual), np.int32(10**6)))
-        long = actors(1).map(make_learn(POLICY, CRITIC, cg_iterations=4, advantage_memory=10**6))
+        before = learner()._replace(advantage_variance=RunningMean(np.float32(usual), np.int32(10**6)))
         key = spread(jax.random.PRNGKey(1), 1)
         return map(first, long(spread(before, 1), deal_batch(batch, 1), np.full(1, 0.01, np.float32), key))
 

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from support import actors, first, spread
 
-from jaxtrpo.algorithms.advantages import no_usual_size
 from jaxtrpo.algorithms.trpo import make_learn
 from jaxtrpo.algorithms.trust_region import no_path
 from jaxtrpo.collect import make_collect, start_actors
@@ -23,6 +22,7 @@ from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.envs.base import EnvState, Transition, advance, start
 from jaxtrpo.ops.moments import no_moments, normalize
+from jaxtrpo.ops.running_mean import no_mean
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.types import LearnerState
 
@@ -119,7 +119,7 @@ class Learned:
         actor = team.split_envs(environments._replace(env=environments.env._replace(physics=physics)))
         key = jax.random.PRNGKey(2)
         params = POLICY.init(key)
-        learner = LearnerState(params, CRITICS[critic].init(key), no_moments((2,)), no_path(params), no_usual_size())
+        learner = LearnerState(params, CRITICS[critic].init(key), no_moments((2,)), no_path(params), no_mean())
         learner = team.replicate(learner)
         for update in range(updates):
             actor, batch = compiled_collect()(actor, learner._replace(critic=()), np.full(ACTORS, SEGMENTS, np.int32))

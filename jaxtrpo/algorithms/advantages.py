@@ -12,6 +12,7 @@ from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.critics.critic import Critic, Targets
 from jaxtrpo.ops.gae import Tail, empty_tail, generalized_advantages
 from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
+from jaxtrpo.ops.running_mean import RunningMean, take_in
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.types import Batch, Steps
 
@@ -25,19 +26,9 @@ class Advantages(NamedTuple):
     variance: Float[Array, ""]  # of the advantages before they were standardised
 
 
-class UsualSize(NamedTuple):
-    """How large advantages were in the last updates."""
-
-    variance: Float[Array, ""]  # mean over updates
-    updates: Int[Array, ""]
-
-
-def no_usual_size() -> UsualSize:
-    """Before the first update."""
-    return UsualSize(jnp.zeros(()), jnp.int32(0))
-
-
-def compare_with_usual(usual: UsualSize, variance: Float[Array, ""], memory: int) -> tuple[UsualSize, Float[Array, ""]]:
+def compare_with_usual(
+    usual: RunningMean, variance: Float[Array, ""], memory: int
+) -> tuple[RunningMean, Float[Array, ""]]:
     """Takes an update's variance into the usual one, and finds min(1, variance / usual variance).
 
     Standardised advantages hide how much there is to learn from a batch. On a task that is nearly solved most batches
@@ -46,18 +37,17 @@ def compare_with_usual(usual: UsualSize, variance: Float[Array, ""], memory: int
     and a KL in proportion to their variance.
 
     Args:
-      usual: of the updates before.
+      usual: variance of the advantages of the updates before.
       variance: of the advantages of this one; one that is not finite does not count.
       memory: updates that the usual variance is taken from.
 
     Returns:
       The usual variance with this update, and the part of the trust region that is left to it.
     """
-    finite = jnp.isfinite(variance)
-    rate = 1 / jnp.minimum(usual.updates + 1, memory)  # a plain mean until there are enough
-    mean = usual.variance + rate * (variance - usual.variance)
-    share = jnp.where(finite & (mean > 0), jnp.minimum(variance / jnp.where(mean > 0, mean, 1.0), 1.0), 1.0)
-    return UsualSize(jnp.where(finite, mean, usual.variance), usual.updates + finite), share
+    usual = take_in(usual, variance, memory)
+    comparable = jnp.isfinite(variance) & (usual.mean > 0)
+    share = jnp.minimum(variance / jnp.where(usual.mean > 0, usual.mean, 1.0), 1.0)
+    return usual, jnp.where(comparable, share, 1.0)
 
 
 def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:

@@ -85,7 +85,7 @@ def make_learn(
         found = estimate_advantages(
             critic, learner.critic, learner.obs_moments, batch, discount=discount, gae_lambda=gae_lambda
         )
-        usual = learner.advantages
+        usual = learner.advantage_variance
         if advantage_memory:
             usual, share = compare_with_usual(usual, found.variance, advantage_memory)
             max_kl = share * max_kl
