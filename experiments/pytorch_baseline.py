@@ -24,14 +24,17 @@ import numpy as np
 from common.comparison import extent_of, options, require_runs
 from common.machine import machine
 from common.plots import panels, save
+from common.runs import as_flags
 from common.tables import write_csv
 from common.watch import watch
+from jaxtrpo.actors import available_cores
 
 BASELINES = Path(__file__).parent / "baselines"
 OURS = (sys.executable, "-m", "jaxtrpo", "train")
 EQUAL = {"num_envs": 16, "steps_per_update": 1_024}
 SEEDS = (0, 1, 2)
 POINTS = 100  # of a stored curve
+COLUMNS = ("env", "system", "seed", "env_steps", "steps_per_second", "seconds", "target", "seconds_to_target", "memory")
 
 
 class Task(NamedTuple):
@@ -50,9 +53,7 @@ class System(NamedTuple):
 
     def words(self, env: str, seed: int, total_steps: int) -> list[str]:
         """The whole command line."""
-        flags = {**self.settings, "seed": seed, "total_steps": total_steps}
-        words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-        return [*self.command, env, *words]
+        return [*self.command, env, *as_flags({**self.settings, "seed": seed, "total_steps": total_steps})]
 
 
 class Training(NamedTuple):
@@ -68,8 +69,11 @@ class Training(NamedTuple):
     curve: list[tuple[float, float, float]]  # environment steps, seconds, return
 
 
-def _peer(script: str, what: str, *, choice: Mapping[str, Any] | None = None, **settings: Any) -> System:
-    return System((sys.executable, str(BASELINES / script)), {**EQUAL, **settings, **(choice or {})}, what)
+Found = Mapping[tuple[str, str], Sequence[Training]]  # by task and system
+
+
+def _peer(script: str, what: str, **settings: Any) -> System:
+    return System((sys.executable, str(BASELINES / script)), {**EQUAL, **settings}, what)
 
 
 TASKS = {
@@ -93,15 +97,15 @@ SYSTEMS = {
         "sb3.py",
         "an environment a core, a process each, 2,048 steps of each an update",
         vectorize="subprocess",
-        num_envs=os.cpu_count(),
-        steps_per_update=2_048 * (os.cpu_count() or 1),
+        num_envs=available_cores(),
+        steps_per_update=2_048 * available_cores(),
     ),
     "Tianshou over EnvPool": _peer(
         "tianshou_envpool.py", "16 environments, 1,024 steps an update, settings of its MuJoCo benchmark"
     ),
     "design of 2016": System(
         (sys.executable, str(BASELINES / "parallel_2016.py")),
-        {"actors": os.cpu_count(), "steps_per_update": 1_024},
+        {"actors": available_cores(), "steps_per_update": 1_024},
         "a Python process an actor, one environment each, whole episodes, at least 1,024 steps an update",
     ),
 }
@@ -111,7 +115,7 @@ def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> Tr
     """Runs one training, or reads what an earlier one showed."""
     path = store / f"{env}-{system.replace(', ', '-').replace(' ', '_')}-seed{seed}.json"
     if path.exists():
-        return Training(**json.loads(path.read_text()))
+        return read(path)
     with tempfile.TemporaryDirectory() as folder:
         words = SYSTEMS[system].words(env, seed, total_steps)
         ours = SYSTEMS[system].command == OURS
@@ -140,9 +144,19 @@ def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> Tr
     return training
 
 
-def known(store: Path) -> Iterator[Training]:
-    for path in sorted(store.glob("*.json")):
-        yield Training(**json.loads(path.read_text()))
+def read(path: Path) -> Training:
+    return Training(**json.loads(path.read_text()))
+
+
+def known(store: Path) -> Found:
+    """All that are stored, in the order of tasks and systems."""
+    trainings = [read(path) for path in sorted(store.glob("*.json"))]
+    return {
+        (env, system): of_both
+        for env in TASKS
+        for system in SYSTEMS
+        if (of_both := [each for each in trainings if (each.env, each.system) == (env, system)])
+    }
 
 
 def main() -> None:
@@ -155,21 +169,12 @@ def main() -> None:
             for env in list(TASKS)[-1:] if arguments.quick else TASKS:
                 for system in SYSTEMS:
                     train(env, system, seed, 20_000 if arguments.quick else TASKS[env].total_steps, store)
-    found = {
-        (env, system): of_both
-        for env in TASKS
-        for system in SYSTEMS
-        if (of_both := [each for each in known(store) if (each.env, each.system) == (env, system)])
-    }
+    found = known(store)
     require_runs("pytorch_baseline", found)
     plot(found, extent.folder / "curves.png")
     write_csv(extent.folder / "trainings.csv", COLUMNS, rows(found))
     (extent.folder / "README.md").write_text(summary(found))
     print(summary(found))
-
-
-Found = Mapping[tuple[str, str], Sequence[Training]]
-COLUMNS = ("env", "system", "seed", "env_steps", "steps_per_second", "seconds", "target", "seconds_to_target", "memory")
 
 
 def rows(found: Found) -> Iterator[tuple[Any, ...]]:

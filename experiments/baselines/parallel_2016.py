@@ -10,14 +10,13 @@ products by PyTorch, conjugate gradient in NumPy. It is here so that parallel ac
 
 from __future__ import annotations
 
-import argparse
 import collections
 import multiprocessing
 
 import gymnasium
 import numpy as np
 import torch
-from report import report
+from report import Report, options
 from torch import nn
 
 DISCOUNT, GAE_LAMBDA, MAX_KL, DAMPING, CG_ITERATIONS = 0.99, 0.95, 0.01, 0.1, 15
@@ -171,11 +170,7 @@ def conjugate_gradient(product, b: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("env")
-    for name in ("total-steps", "seed", "actors", "steps-per-update"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    arguments = parser.parse_args()
+    arguments = options("actors", "steps-per-update").parse_args()
     torch.manual_seed(arguments.seed)
     env = gymnasium.make(arguments.env)
     learner = Learner(env.observation_space.shape[0], env.action_space.shape[0])
@@ -188,8 +183,7 @@ def main() -> None:
     ]
     for process in processes:
         process.start()
-    last_returns: collections.deque[float] = collections.deque(maxlen=100)
-    done = 0
+    report, done = Report(), 0
     while done < arguments.total_steps:
         layers = [(each.weight.detach().numpy(), each.bias.detach().numpy()) for each in learner.mean[::2]]
         share = -(-arguments.steps_per_update // arguments.actors)
@@ -199,8 +193,7 @@ def main() -> None:
         learner.update(episodes)
         moments.update(np.concatenate([episode["raw"] for episode in episodes]))
         done += sum(len(episode["reward"]) for episode in episodes)
-        last_returns.extend(float(episode["reward"].sum()) for episode in episodes)
-        report(done, np.mean(last_returns))
+        report(done, (float(episode["reward"].sum()) for episode in episodes))
     for _ in processes:
         orders.put(None)
 

@@ -9,32 +9,31 @@ is not given here is sb3-contrib's default, which is 64-64 tanh networks for bot
 
 from __future__ import annotations
 
-import argparse
-
-import numpy as np
-from report import report
+from report import Report, options
 from sb3_contrib import TRPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 
-class Report(BaseCallback):
-    """A line after each batch."""
+class AfterBatch(BaseCallback):
+    """Reports each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._report, self._returns = Report(), []
 
     def _on_step(self) -> bool:
+        self._returns += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
         return True
 
     def _on_rollout_end(self) -> None:
-        returns = [episode["r"] for episode in self.model.ep_info_buffer]
-        report(self.num_timesteps, np.mean(returns) if returns else np.nan)
+        self._report(self.num_timesteps, self._returns)
+        self._returns = []
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("env")
-    for name in ("total-steps", "seed", "num-envs", "steps-per-update"):
-        parser.add_argument(f"--{name}", type=int, required=True)
+    parser = options("num-envs", "steps-per-update")
     parser.add_argument("--vectorize", choices=("in_process", "subprocess"), required=True)
     arguments = parser.parse_args()
     vectorize = {"in_process": DummyVecEnv, "subprocess": SubprocVecEnv}[arguments.vectorize]
@@ -46,7 +45,7 @@ def main() -> None:
         seed=arguments.seed,
         device="cpu",
     )
-    model.learn(arguments.total_steps, callback=Report())
+    model.learn(arguments.total_steps, callback=AfterBatch())
 
 
 if __name__ == "__main__":

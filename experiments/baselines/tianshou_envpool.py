@@ -6,13 +6,10 @@
 
 from __future__ import annotations
 
-import argparse
-import collections
-
 import envpool
 import numpy as np
 import torch
-from report import report
+from report import Report, options
 from tianshou.algorithm import TRPO
 from tianshou.algorithm.modelfree.reinforce import ProbabilisticActorPolicy
 from tianshou.algorithm.optim import AdamOptimizerFactory
@@ -59,11 +56,7 @@ def make_algorithm(env) -> TRPO:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("env")
-    for name in ("total-steps", "seed", "num-envs", "steps-per-update"):
-        parser.add_argument(f"--{name}", type=int, required=True)
-    arguments = parser.parse_args()
+    arguments = options("num-envs", "steps-per-update").parse_args()
     np.random.seed(arguments.seed)
     torch.manual_seed(arguments.seed)
     pool = envpool.make_gymnasium(arguments.env, num_envs=arguments.num_envs, seed=arguments.seed)
@@ -71,8 +64,7 @@ def main() -> None:
     buffer = VectorReplayBuffer(4 * arguments.steps_per_update, arguments.num_envs)
     collector = Collector(algorithm, VectorEnvNormObs(pool), buffer, exploration_noise=True)
     collector.reset()
-    last_returns: collections.deque[float] = collections.deque(maxlen=100)
-    done = 0
+    report, done = Report(), 0
     with policy_within_training_step(algorithm.policy):
         while done < arguments.total_steps:
             found = collector.collect(n_step=arguments.steps_per_update)
@@ -80,8 +72,7 @@ def main() -> None:
                 algorithm.update(buffer, batch_size=None, repeat=1)
             collector.reset_buffer(keep_statistics=True)
             done += found.n_collected_steps
-            last_returns.extend(found.returns)
-            report(done, np.mean(last_returns) if last_returns else np.nan)
+            report(done, found.returns)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.tables import write_csv
+from jaxtrpo.actors import available_cores
 from jaxtrpo.config import Config
 
 STORE = Path(__file__).parent.parent / "results" / "runs"
@@ -55,7 +56,7 @@ def train_all(
     """
     if only_known:
         return [load(job, store) for job in jobs]
-    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+    with ThreadPoolExecutor(workers or available_cores()) as pool:
         return list(pool.map(lambda job: load(job, store) or _train(job, store), jobs))
 
 
@@ -93,12 +94,16 @@ def _as_text(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, indent=1, sort_keys=True)
 
 
+def as_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as words of a command line."""
+    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
 def _train(job: Job, store: Path) -> Curve:
-    flags = {"actors": 1, "seed": job.seed, **job.settings}
-    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    settings = {"actors": 1, "seed": job.seed, **job.settings}
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "jaxtrpo", "train", job.env, "--out", out, "--quiet", *words]
-        devices = {"JAX_NUM_CPU_DEVICES": str(flags["actors"])}
+        command = [sys.executable, "-m", "jaxtrpo", "train", job.env, "--out", out, "--quiet", *as_flags(settings)]
+        devices = {"JAX_NUM_CPU_DEVICES": str(settings["actors"])}
         subprocess.run(command, check=True, env={**os.environ, **devices}, stdout=subprocess.DEVNULL)
         with (Path(out) / "metrics.csv").open() as file:
             rows = list(csv.DictReader(file))
