@@ -5,8 +5,8 @@
 Reacher 4, Swimmer 6, HalfCheetah 10 and Humanoid 15 million steps. The published curves are of MuJoCo 1.3 and of the
 first versions of the tasks (reference/frans2016_curves.csv, the best rule there: max KL adapts, 20,000 steps an
 update; Humanoid was trained without adapting). Swimmer has what all tasks had in 2016 and depends on it: advantages of
-whole returns less the critic's (lambda 1), a first standard deviation of 1, and longer stretches of fewer episodes; see
-NOTES.md. Written to experiments/results/headline/.
+whole returns, a first standard deviation of 1, and longer stretches of fewer episodes; see NOTES.md. Written to
+experiments/results/headline/.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from common.plots import AXIS_NAMES
 REFERENCE = Path(__file__).parent / "reference" / "frans2016_curves.csv"
 TASKS: dict[str, Settings] = {
     "Reacher-v5": {"total_steps": 4_000_000},
-    "Swimmer-v5": {"total_steps": 6_000_000, "gae_lambda": 1.0, "initial_log_std": 0.0, "num_envs": 4},
+    "Swimmer-v5": {"total_steps": 6_000_000, "advantages": "monte_carlo", "initial_log_std": 0.0, "num_envs": 4},
     "HalfCheetah-v5": {"total_steps": 10_000_000},
     "Humanoid-v5": {"total_steps": 15_000_000},
 }

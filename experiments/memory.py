@@ -9,8 +9,6 @@ experiments/results/memory/.
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import numpy as np
 from common.comparison import extent_of, options
 from common.machine import machine
 from common.plots import panels, save
-from common.runs import as_flags
+from common.runs import TRAIN, as_flags
 from common.tables import write_csv
 from common.watch import MEMORY_EVERY, watch
 
@@ -34,8 +32,8 @@ def main() -> None:
     total_steps = 1_000_000 if arguments.quick else TOTAL_STEPS
     with tempfile.TemporaryDirectory() as folder:
         settings = {"steps_per_update": STEPS_PER_UPDATE, "adapt": "fixed", "total_steps": total_steps, "out": folder}
-        command = [sys.executable, "-m", "jaxtrpo", "train", TASK, "--quiet", *as_flags(settings)]
-        found = watch(command, environment=os.environ, metrics=Path(folder) / "metrics.csv")
+        command = [*TRAIN, TASK, "--quiet", *as_flags(settings)]
+        found = watch(command, metrics=Path(folder) / "metrics.csv")
     seconds, mebibytes = MEMORY_EVERY * np.arange(len(found.memory)), found.memory / 2**20
     rows = ((f"{at:.0f}", f"{held:.1f}") for at, held in zip(seconds, mebibytes, strict=True) if at % KEEP_EVERY == 0)
     write_csv(extent.folder / "memory.csv", ("seconds", "mebibytes"), rows)

@@ -11,11 +11,11 @@ experiments/results/pytorch_baseline/.
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,13 +24,12 @@ import numpy as np
 from common.comparison import extent_of, options, require_runs
 from common.machine import machine
 from common.plots import panels, save
-from common.runs import as_flags
+from common.runs import TRAIN, as_flags
 from common.tables import write_csv
 from common.watch import watch
 from jaxtrpo.actors import available_cores
 
 BASELINES = Path(__file__).parent / "baselines"
-OURS = (sys.executable, "-m", "jaxtrpo", "train")
 EQUAL = {"num_envs": 16, "steps_per_update": 1_024}
 SEEDS = (0, 1, 2)
 POINTS = 100  # of a stored curve
@@ -82,8 +81,8 @@ TASKS = {
     "Reacher-v5": Task(200_000, (-6,)),
 }
 SYSTEMS = {
-    "jaxtrpo": System(OURS, {}, "as it comes: batches and trust region adapt"),
-    "jaxtrpo, equal settings": System(OURS, {**EQUAL, "adapt": "fixed"}, "16 environments, 1,024 steps an update"),
+    "jaxtrpo": System(TRAIN, {}, "as it comes: batches and trust region adapt"),
+    "jaxtrpo, equal settings": System(TRAIN, {**EQUAL, "adapt": "fixed"}, "16 environments, 1,024 steps an update"),
     "sb3-contrib, equal settings": _peer(
         "sb3.py", "16 environments in the process of the learner, 1,024 steps an update", vectorize="in_process"
     ),
@@ -111,17 +110,17 @@ SYSTEMS = {
 }
 
 
-def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> Training:
-    """Runs one training, or reads what an earlier one showed."""
+def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> None:
+    """Runs one training and stores what it showed, unless an earlier one has been stored."""
     path = store / f"{env}-{system.replace(', ', '-').replace(' ', '_')}-seed{seed}.json"
     if path.exists():
-        return read(path)
+        return
     with tempfile.TemporaryDirectory() as folder:
         words = SYSTEMS[system].words(env, seed, total_steps)
-        ours = SYSTEMS[system].command == OURS
+        ours = SYSTEMS[system].command == TRAIN
         if ours:
             words += ["--quiet", "--out", folder]
-        found = watch(words, environment=os.environ, metrics=Path(folder) / "metrics.csv" if ours else None)
+        found = watch(words, metrics=Path(folder) / "metrics.csv" if ours else None)
     steps, seconds, returns = found.env_steps, found.seconds, found.returns
 
     def seconds_to(target: float) -> float | None:
@@ -141,16 +140,11 @@ def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> Tr
     )
     path.write_text(json.dumps(training._asdict()) + "\n")
     print(f"finished {env} {system} seed {seed}: {training.steps_per_second:.0f} steps/s", flush=True)
-    return training
-
-
-def read(path: Path) -> Training:
-    return Training(**json.loads(path.read_text()))
 
 
 def known(store: Path) -> Found:
     """All that are stored, in the order of tasks and systems."""
-    trainings = [read(path) for path in sorted(store.glob("*.json"))]
+    trainings = [Training(**json.loads(path.read_text())) for path in sorted(store.glob("*.json"))]
     return {
         (env, system): of_both
         for env in TASKS
@@ -240,8 +234,6 @@ def _seconds_to(target: str, trainings: Sequence[Training]) -> str:
 
 def versions() -> str:
     """Of the peers."""
-    from importlib.metadata import version
-
     names = ("torch", "sb3-contrib", "tianshou", "envpool", "gymnasium")
     return ", ".join(f"{name} {version(name)}" for name in names)
 

@@ -28,6 +28,7 @@ from jaxtrpo.config import Config
 STORE = Path(__file__).parent.parent / "results" / "runs"
 AXES = ("env_steps", "update", "wall_seconds")
 POINTS = 50
+TRAIN = (sys.executable, "-m", "jaxtrpo", "train")  # the command
 # How each column of metrics.csv becomes one of a curve: over the updates that end nearest to the same fiftieth.
 LAST = ("env_steps", "wall_seconds", "update")
 SUMS = ("episodes", "collect_seconds", "learn_seconds", "line_search_steps", "accepted", "invalid_steps")
@@ -102,7 +103,7 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
 def _train(job: Job, store: Path) -> Curve:
     settings = {"actors": 1, "seed": job.seed, **job.settings}
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-m", "jaxtrpo", "train", job.env, "--out", out, "--quiet", *as_flags(settings)]
+        command = [*TRAIN, job.env, "--out", out, "--quiet", *as_flags(settings)]
         devices = {"JAX_NUM_CPU_DEVICES": str(settings["actors"])}
         subprocess.run(command, check=True, env={**os.environ, **devices}, stdout=subprocess.DEVNULL)
         with (Path(out) / "metrics.csv").open() as file:

@@ -6,7 +6,7 @@ import csv
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,19 +25,18 @@ class Watched(NamedTuple):
     memory: np.ndarray  # bytes of the process and its children, every second
 
 
-def watch(command: Sequence[str], *, environment: Mapping[str, str], metrics: Path | None = None) -> Watched:
+def watch(command: Sequence[str], *, metrics: Path | None = None) -> Watched:
     """Runs a command to its end.
 
     Args:
       command: either prints "update STEPS RETURN" after each update, or writes `metrics`.
-      environment: of the process.
       metrics: metrics.csv of a jaxtrpo run.
 
     Raises:
       CalledProcessError: the command failed.
     """
     begin, begin_of_day = time.perf_counter(), time.time()
-    process = subprocess.Popen(command, env=dict(environment), stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     memory: list[int] = []
     watcher = threading.Thread(target=_watch_memory, args=(process, memory))
     watcher.start()
