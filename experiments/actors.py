@@ -37,16 +37,17 @@ IN_2016 = {1: 17.9, 2: 9.5, 3: 6.4, 4: 5.5, 5: 5.1}  # seconds
 def seconds_to_collect(counts: Sequence[int], rounds: int) -> dict[int, float]:
     """Median seconds, the counts of actors taking turns."""
     env, config = make_env(TASK), Config(steps_per_update=STEPS)
-    updates, states, seconds = {}, {}, {count: [] for count in counts}
+    collects, states, seconds = {}, {}, {count: [] for count in counts}
     for count in counts:
         chosen = Actors(ACTORS.devices[:count])
         sizes = resolve_sizes(config, count)
-        updates[count] = make_update(env, config, sizes, chosen, importance_weighted_advantage, fixed())
-        states[count], _ = updates[count].collect(updates[count].start(0))  # compiles
+        update = make_update(env, config, sizes, chosen, importance_weighted_advantage, fixed())
+        states[count] = update.start(0)
+        collects[count] = update.lower(states[count]).compile_collect()
     for _ in range(rounds):
         for count in counts:
             begin = time.perf_counter()
-            states[count], _ = jax.block_until_ready(updates[count].collect(states[count]))
+            states[count], _ = jax.block_until_ready(collects[count](states[count]))
             seconds[count].append(time.perf_counter() - begin)
     return {count: statistics.median(values) for count, values in seconds.items()}
 

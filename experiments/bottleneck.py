@@ -72,9 +72,10 @@ def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str,
         return found
 
     state: TrainState = update.start(0)
-    learn = update.compile_learn(state)
+    lowered = update.lower(state)
+    collect, learn = lowered.compile_collect(), lowered.compile_learn()
     for _ in range(max(3, rounds * SIZES[0] // steps_per_update) + 1):  # the first one compiles
-        state, batch = timed("collect", lambda state=state: update.collect(state))
+        state, batch = timed("collect", lambda state=state: collect(state))
         learner: LearnerState = state.learner
         found = timed("advantages", lambda learner=learner, batch=batch: find_advantages(learner, batch))
         timed(

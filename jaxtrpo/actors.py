@@ -30,14 +30,13 @@ class Actors(NamedTuple):
         """How many there are."""
         return len(self.devices)
 
-    def map(self, function: Callable, *, donate: tuple[int, ...] = ()) -> jax.stages.Wrapped:
+    def map(self, function: Callable) -> jax.stages.Wrapped:
         """Compiles `function` to run on every actor; arguments and results have a leading axis of actors.
 
         Args:
           function: one actor's part; may use the functions below.
-          donate: positions of arguments whose memory the results may take over.
         """
-        return jax.pmap(function, axis_name=AXIS, devices=self.devices, donate_argnums=donate)
+        return jax.pmap(function, axis_name=AXIS, devices=self.devices)
 
     def replicate(self, tree: PyTree) -> PyTree:
         """The same value for every actor."""

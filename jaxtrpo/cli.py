@@ -32,9 +32,11 @@ class Train:
     """HalfCheetah-v5 or another MuJoCo task of Gymnasium, or brax:NAME"""
     config: Annotated[Config, arg(name="")] = dataclasses.field(default_factory=Config)
     out: Path | None = None
-    """directory for metrics.csv and the policy; nothing is saved without it"""
+    """directory for metrics.csv, the policy and checkpoints; nothing is saved without it"""
     overwrite: FlagCreatePairsOff[bool] = False
     """replace a run that the directory already holds"""
+    resume: FlagCreatePairsOff[bool] = False
+    """go on with the run that the directory holds, if it holds one: the same words, more total steps if you like"""
     quiet: FlagCreatePairsOff[bool] = False
     """no progress"""
     backend: str | None = None
@@ -48,7 +50,7 @@ class Train:
         choose_actors(self.config.actors)  # before an environment starts JAX, with one device
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env if self.backend is None else _make_env(self.env, self.backend)
-        run = prepare(env, out=self.out, overwrite=self.overwrite, **settings)
+        run = prepare(env, out=self.out, overwrite=self.overwrite, resume=self.resume, **settings)
         return lambda: self._report(run.run(progress=not self.quiet))
 
     def _report(self, result: Result) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -23,15 +23,17 @@ from jaxtrpo.evaluate import make_evaluator
 from jaxtrpo.losses import Surrogate, importance_weighted_advantage
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rule_parser import parse_rule
+from jaxtrpo.runs.checkpoint import load_checkpoint, save_checkpoint
 from jaxtrpo.runs.compilation import cache_compilations
-from jaxtrpo.runs.directory import METRICS_FILE, claim, open_directory, save_config
-from jaxtrpo.runs.metrics import Metrics
+from jaxtrpo.runs.directory import METRICS_FILE, can_resume, claim, open_directory, require_same_run, save_config
+from jaxtrpo.runs.metrics import Metrics, Row, read_rows
 from jaxtrpo.runs.policy_file import save_policy
-from jaxtrpo.runs.progress import Progress
+from jaxtrpo.runs.progress import NOTHING_DONE, Progress
 from jaxtrpo.types import TrainState
-from jaxtrpo.update import METRIC_NAMES, Update, make_update
+from jaxtrpo.update import METRIC_NAMES, Update, gather, make_update
 
 T = TypeVar("T")
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
 COUNTS = ("steps_per_update", "episodes", "line_search_steps", "accepted", "cg_iterations", "invalid_steps")
 
 
@@ -49,6 +51,7 @@ def train(
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     progress: bool = True,
     surrogate: Surrogate = importance_weighted_advantage,
     adapt: Rule | str = Config.adapt,
@@ -58,8 +61,11 @@ def train(
 
     Args:
       env: name (see `make_env`) or an environment of your own.
-      out: directory for metrics.csv and the policy; nothing is written without it.
+      out: directory for metrics.csv, the policy and checkpoints; nothing is written without it.
       overwrite: replace a run that `out` already holds.
+      resume: go on with the run that `out` holds, if it holds one, from its last checkpoint (one a minute, and at the
+        end). It takes the same arguments as before, except that `total_steps` and `actors` may differ, and ends as if
+        it had never stopped: to the bit if `actors` is the same.
       progress: show a bar, or lines where the output is no terminal.
       surrogate: what the policy maximises (see `jaxtrpo.losses`).
       adapt: how settings change between updates: a rule (see `jaxtrpo.adapt`), or its name as in the shell.
@@ -72,9 +78,9 @@ def train(
       ValueError: a setting is out of bounds or does not fit the others, the environment is not known, or its first
         observation is not finite. Nothing has been compiled or written then.
       TypeError: there is no such setting.
-      FileExistsError: `out` holds a run and `overwrite` is False.
+      FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` says what to do with it.
     """
-    run = prepare(env, out=out, overwrite=overwrite, surrogate=surrogate, adapt=adapt, **settings)
+    run = prepare(env, out=out, overwrite=overwrite, resume=resume, surrogate=surrogate, adapt=adapt, **settings)
     return run.run(progress=progress)
 
 
@@ -98,6 +104,7 @@ def prepare(
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     surrogate: Surrogate = importance_weighted_advantage,
     adapt: Rule | str = Config.adapt,
     **settings: Any,
@@ -109,12 +116,22 @@ def prepare(
     if config.max_steps_per_update is None and rule.max_steps_per_update is not None:
         largest = max(rule.max_steps_per_update, config.steps_per_update)
         config = dataclasses.replace(config, max_steps_per_update=largest)
-    directory = open_directory(out, overwrite) if out is not None else None
+    if resume and out is None:
+        raise ValueError("resume=True needs out, the directory of the run")
+    if resume and overwrite:
+        raise ValueError("resume=True and overwrite=True contradict each other")
+    directory = open_directory(out, overwrite=overwrite, resume=resume) if out is not None else None
     actors = choose_actors(config.actors)
     sizes = resolve_sizes(config, actors.count)
     cache_compilations()
     environment = make_env(env) if isinstance(env, str) else env
     update = make_update(environment, config, sizes, actors, surrogate, rule)
+    if directory is not None and resume and can_resume(directory):
+        require_same_run(directory, environment.name, config)
+        saved, updates = load_checkpoint(directory, update.shapes())
+        rows = read_rows(directory / METRICS_FILE, updates)
+        before = float(rows[-1]["wall_seconds"] or 0) if rows else 0.0
+        return Run(environment, config, actors, update, update.place(saved), directory, started - before, rows)
     state = update.start(config.seed)
     _require_finite_start(environment, state)
     return Run(environment, config, actors, update, state, directory, started)
@@ -143,40 +160,59 @@ class Run(NamedTuple):
     update: Update
     state: TrainState
     directory: Path | None
-    started: float  # seconds, perf_counter
+    started: float  # seconds, perf_counter; less those of the run that this one goes on with
+    rows: Sequence[Row] | None = None  # the metrics of that run
 
     def run(self, *, progress: bool = True) -> Result:
         """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases."""
+        rows = self.rows or ()
         if self.directory is not None:
-            claim(self.directory)
+            if self.rows is None:
+                claim(self.directory)
             save_config(self.directory, self.env.name, self.config)
-        state, metrics = self.state, Metrics(self.directory and self.directory / METRICS_FILE)
-        with Progress(self.config.total_steps, enabled=progress) as bar:
+        metrics = Metrics(self.directory and self.directory / METRICS_FILE, rows)
+        reached = self.state, len(rows)
+        self._save(*reached)
+        save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
+        with Progress(self.config.total_steps, rows[-1] if rows else NOTHING_DONE, enabled=progress) as bar:
             try:
-                for now, row in self._updates():
-                    state = now
+                for state, row in self._updates():
                     metrics.add(row)
+                    reached = state, int(row["update"])
                     bar.update(row)
+                    if time.monotonic() >= save_at:
+                        self._save(*reached)
+                        save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
             except KeyboardInterrupt:
                 bar.note("interrupted; keeping what was learned so far")
-        policy = self._policy(state)
+        self._save(*reached)
+        state, _ = reached
+        return Result(self._policy(state), metrics.columns(), state, self.config)
+
+    def _save(self, state: TrainState, updates: int) -> None:
         if self.directory is not None:
-            save_policy(self.directory, policy)
-        return Result(policy, metrics.columns(), state, self.config)
+            save_checkpoint(self.directory, gather(state), updates)
+            save_policy(self.directory, self._policy(state))
 
     def _updates(self) -> Iterator[tuple[TrainState, dict[str, float]]]:
         """The state and a row of metrics after each update."""
         state, evaluate = self.state, self._evaluation()
-        update = env_steps = 0
-        learn = _in_background(self.update.compile_learn, state)  # while the first batch is collected
+        update = len(self.rows or ())
+        env_steps = int(self.rows[-1]["env_steps"] or 0) if self.rows else 0
+        if env_steps >= self.config.total_steps:
+            return
+        lowered = self.update.lower(state)
+        learn = _in_background(lowered.compile_learn)  # while the first batch is collected
+        collect = lowered.compile_collect()
         while env_steps < self.config.total_steps:
             begin = time.perf_counter()
-            state, batch = jax.block_until_ready(self.update.collect(state))
+            state, batch = jax.block_until_ready(collect(state))
             collected = time.perf_counter()
             state, measured = learn()(state, batch)
             measured = dict(zip(METRIC_NAMES, first(measured).tolist(), strict=True))
             learned = time.perf_counter()
             update += 1
+            steps_before = env_steps
             env_steps += round(measured["steps_per_update"])
             row = {
                 "update": update,
@@ -185,22 +221,19 @@ class Run(NamedTuple):
                 "collect_seconds": collected - begin,
                 "learn_seconds": learned - collected,
                 **{name: round(value) if name in COUNTS else value for name, value in measured.items()},
-                "eval_return": evaluate(state, env_steps),
+                "eval_return": evaluate(state, steps_before, env_steps),
             }
             yield state, row
 
-    def _evaluation(self) -> Callable[[TrainState, int], float]:
-        """Evaluates the deterministic policy whenever another `eval_every` environment steps are done; else NaN."""
+    def _evaluation(self) -> Callable[[TrainState, int, int], float]:
+        """Evaluates the deterministic policy if an update took another `eval_every` environment steps; else NaN."""
         config = self.config
         run = make_evaluator(self.env, self.update.policy, self.actors, config.eval_episodes)
-        done = 0
 
-        def evaluate(state: TrainState, env_steps: int) -> float:
-            nonlocal done
-            if not config.eval_every or env_steps // config.eval_every <= done:
+        def evaluate(state: TrainState, steps_before: int, env_steps: int) -> float:
+            if not config.eval_every or env_steps // config.eval_every == steps_before // config.eval_every:
                 return math.nan
-            done = env_steps // config.eval_every
-            key = jax.random.fold_in(jax.random.PRNGKey(config.seed), done)
+            key = jax.random.fold_in(jax.random.PRNGKey(config.seed), env_steps // config.eval_every)
             return run((state.learner.policy, state.learner.obs_moments), key).mean
 
         return evaluate

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
-from jaxtrpo.actors import Actors
+from jaxtrpo.actors import Actors, first, join_envs
 from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.trpo import make_learn
 from jaxtrpo.algorithms.trust_region import no_path
@@ -35,16 +35,25 @@ METRIC_NAMES = (
 )  # fmt: skip
 
 
+Collect = Callable[[TrainState], tuple[TrainState, Batch]]
 Learn = Callable[[TrainState, Batch], tuple[TrainState, Float[Array, "actor metric"]]]
 
 
+class Lowered(NamedTuple):
+    """The two halves of an update, not yet compiled. Both may be compiled at the same time, on two threads."""
+
+    compile_collect: Callable[[], Collect]
+    compile_learn: Callable[[], Learn]
+
+
 class Update(NamedTuple):
-    """The three compiled parts of a run. Leaves of states, batches and metrics have a leading axis of actors."""
+    """The parts of a run. Leaves of states, batches and metrics have a leading axis of actors."""
 
     policy: Policy
     start: Callable[[int], TrainState]  # seed -> first state
-    collect: Callable[[TrainState], tuple[TrainState, Batch]]  # the state that goes in is used up
-    compile_learn: Callable[[TrainState], Learn]  # for states like this one
+    shapes: Callable[[], TrainState]  # of a gathered state
+    place: Callable[[TrainState], TrainState]  # undoes `gather`
+    lower: Callable[[TrainState], Lowered]  # for states like this one
 
 
 def make_update(
@@ -90,7 +99,12 @@ def make_update(
     def start(seed: int) -> TrainState:
         # It runs once: optimising it would take longer than it saves.
         run_once = jax.jit(first_state, compiler_options={"xla_backend_optimization_level": "0"})
-        state = run_once(jax.random.PRNGKey(seed))
+        return place(run_once(jax.random.PRNGKey(seed)))
+
+    def shapes() -> TrainState:
+        return jax.eval_shape(first_state, jax.random.PRNGKey(0))
+
+    def place(state: TrainState) -> TrainState:
         shared = actors.replicate(state._replace(actors=None))
         return shared._replace(actors=actors.split_envs(state.actors))
 
@@ -121,26 +135,39 @@ def make_update(
         )
         return state, jnp.stack([jnp.asarray(measured[name], jnp.float32) for name in METRIC_NAMES])
 
-    # Only the environments' memory is handed over: an interrupted update still leaves the learner from before.
-    mapped_collect = actors.map(collect, donate=(0,))
+    mapped_collect = actors.map(collect)
     mapped_learn = actors.map(learn)
 
-    def collect_all(state: TrainState) -> tuple[TrainState, Batch]:
-        actor, batch = mapped_collect(state.actors, state.learner, state.hyperparameters)
-        return state._replace(actors=actor), batch
+    def lower(state: TrainState) -> Lowered:
+        traced = mapped_collect.lower(state.actors, state.learner, state.hyperparameters)
+        _, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), traced.out_info)
 
-    def compile_learn(state: TrainState) -> Learn:
-        shared = state._replace(actors=None)
-        _, batch = jax.eval_shape(mapped_collect, state.actors, state.learner, state.hyperparameters)
-        compiled = mapped_learn.lower(shared, batch).compile()
+        def compile_collect() -> Collect:
+            compiled = traced.compile()
 
-        def learn_all(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, "actor metric"]]:
-            learned, measured = compiled(state._replace(actors=None), batch)
-            return learned._replace(actors=state.actors), measured
+            def collect_all(state: TrainState) -> tuple[TrainState, Batch]:
+                actor, batch = compiled(state.actors, state.learner, state.hyperparameters)
+                return state._replace(actors=actor), batch
 
-        return learn_all
+            return collect_all
 
-    return Update(policy, start, collect_all, compile_learn)
+        def compile_learn() -> Learn:
+            compiled = mapped_learn.lower(state._replace(actors=None), batch).compile()
+
+            def learn_all(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, "actor metric"]]:
+                learned, measured = compiled(state._replace(actors=None), batch)
+                return learned._replace(actors=state.actors), measured
+
+            return learn_all
+
+        return Lowered(compile_collect, compile_learn)
+
+    return Update(policy, start, shapes, place, lower)
+
+
+def gather(state: TrainState) -> TrainState:
+    """A copy on the host, the same however many actors there are: what they share once, and all environments."""
+    return first(state._replace(actors=None))._replace(actors=join_envs(state.actors))
 
 
 def _segments(hyperparameters: Hyperparameters, sizes: Sizes) -> Int[Array, ""]:

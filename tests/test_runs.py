@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jaxtrpo.config import Config
 from jaxtrpo.runs import directory, progress
-from jaxtrpo.runs.metrics import Metrics
+from jaxtrpo.runs.metrics import Metrics, read_rows
 
 # ---- metrics
 
@@ -101,6 +101,22 @@ def test_no_rows_no_columns_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@given(TABLES, st.integers(0, 5))
+def test_table_that_begins_with_rows_of_a_file_writes_them_alike(csv_file, table, number):
+    number = min(number, len(table))
+    metrics = Metrics(csv_file)
+    for a, b in table:
+        metrics.add({"a": a, "b": b})
+    whole = csv_file.read_bytes()
+    again = Metrics(csv_file, read_rows(csv_file, number))
+    assert number == 0 or csv_file.read_bytes() == b"".join(whole.splitlines(keepends=True)[: number + 1])
+    for a, b in table[number:]:
+        again.add({"a": a, "b": b})
+    assert csv_file.read_bytes() == whole
+    with pytest.raises(ValueError, match=f"has {len(table)} rows, not the {len(table) + 1}"):
+        read_rows(csv_file, len(table) + 1)
+
+
 # ---- progress
 
 
@@ -132,6 +148,22 @@ def test_line_says_steps_share_returns_and_speed():
     output = io.StringIO()
     progress._Lines(10_000, output).update(row(2, return_100=-123.456))
     assert output.getvalue() == ("update 2  2,000 steps (20%)  return_100 -123.5  last -  kl 0.01  2,000 steps/s\n")
+
+
+def test_lines_go_on_where_an_earlier_run_ended():
+    output = io.StringIO()
+    lines = progress._Lines(10_000, output, last=row(2))
+    lines.close()
+    lines.update({**row(4), "wall_seconds": 1.5})
+    assert output.getvalue().startswith("update 4  4,000 steps (40%)") and "4,000 steps/s" in output.getvalue()
+
+
+def test_bar_goes_on_where_an_earlier_run_ended(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress.Progress(2500, row(2)) as bar:
+        assert "2.00k/2.50k" in sys.stderr.getvalue()
+        bar.update(row(3))
+    assert "2.50k/2.50k" in sys.stderr.getvalue().split("\r")[-1]
 
 
 def test_close_repeats_no_line(monkeypatch):
@@ -197,7 +229,7 @@ def test_opening_with_overwrite_loses_nothing_and_claiming_only_the_run(tmp_path
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_directory_is_made_when_claimed_and_not_before(tmp_path, monkeypatch, overwrite):
     monkeypatch.chdir(tmp_path)
-    opened = directory.open_directory("new/deep", overwrite)
+    opened = directory.open_directory("new/deep", overwrite=overwrite)
     assert not list(tmp_path.iterdir())
     monkeypatch.chdir("/")
     directory.claim(opened)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import os
+import shutil
 import subprocess
 import sys
 
@@ -10,13 +12,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import serialization
 from support import counted_compilations
 
 import jaxtrpo
 from jaxtrpo.adapt import Rule, improvement
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.distributions import entropy
-from jaxtrpo.train import prepare
+from jaxtrpo.runs.checkpoint import load_checkpoint, save_checkpoint
+from jaxtrpo.runs.directory import CHECKPOINT_FILE, CONFIG_FILE, METRICS_FILE
+from jaxtrpo.train import Run, prepare
+from jaxtrpo.update import gather
 
 TINY = {"segment_length": 4, "num_envs": 4, "policy_hidden": (8,), "critic_hidden": (8,), "critic_epochs": 1}
 PENDULUM = "InvertedPendulum-v5"
@@ -151,16 +157,165 @@ def test_devices_that_jax_started_without_are_pointed_out():
     assert said.endswith("before Python starts\n") and "ValueError: actors=3, but there are 1 CPU devices" in said
 
 
-def test_interrupted_training_keeps_what_it_learned(tmp_path, monkeypatch):
+def stop_in_the_third_update(run: Run, error: BaseException) -> Run:
+    """The same run, but that."""
+
+    def lower(state):
+        lowered, calls = run.update.lower(state), []
+
+        def compile_collect():
+            collect = lowered.compile_collect()
+
+            def raise_in_the_third(state):
+                calls.append(state)
+                if len(calls) == 3:
+                    raise error
+                return collect(state)
+
+            return raise_in_the_third
+
+        return lowered._replace(compile_collect=compile_collect)
+
+    return run._replace(update=run.update._replace(lower=lower))
+
+
+def test_interrupted_training_keeps_what_it_learned(tmp_path):
     run = prepare(PENDULUM, out=tmp_path / "run", **{**TINY, "total_steps": 1000, "steps_per_update": 32})
-    collect, calls = run.update.collect, []
-
-    def interrupted(state):
-        calls.append(1)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return collect(state)
-
-    result = run._replace(update=run.update._replace(collect=interrupted)).run(progress=False)
+    result = stop_in_the_third_update(run, KeyboardInterrupt()).run(progress=False)
     assert list(result.metrics["update"]) == [1, 2]
     np.testing.assert_array_equal(jaxtrpo.load_policy(tmp_path / "run")(np.ones(4)), result.policy(np.ones(4)))
+
+
+# ---- resuming
+
+VARYING = "improvement(window=1, steps_delta=16, steps_bounds=(16, 64))"  # its batches differ, and it remembers
+PARTS = {**TINY, "steps_per_update": 32, "adapt": VARYING, "eval_every": 64, "eval_episodes": 2}
+
+
+def train_part(out=None, env=PENDULUM, **settings) -> jaxtrpo.Result:
+    return prepare(env, out=out, **{**PARTS, **settings}).run(progress=False)
+
+
+def without_seconds(out) -> list[dict[str, str]]:
+    """The rows of metrics.csv, but for what no two runs have in common."""
+    with open(out / METRICS_FILE, newline="") as file:
+        return [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in csv.DictReader(file)]
+
+
+def contents(out) -> dict:
+    return {path: path.read_bytes() for path in out.iterdir()}
+
+
+def assert_ends_alike(resumed, out, whole, whole_out):
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(whole.state))
+    assert without_seconds(out) == without_seconds(whole_out)
+    assert resumed.metrics["env_steps"].tolist() == whole.metrics["env_steps"].tolist()
+    assert np.all(np.diff(resumed.metrics["wall_seconds"]) > 0)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    out = tmp_path_factory.mktemp("begun")
+    return train_part(out, total_steps=100), out
+
+
+@pytest.fixture
+def parts(begun, tmp_path):
+    """A copy of what a run of 100 steps has left."""
+    return shutil.copytree(begun[1], tmp_path / "parts")
+
+
+def test_resumed_run_ends_as_if_it_had_never_stopped(parts, tmp_path):
+    whole = train_part(tmp_path / "whole", total_steps=300)
+    early = (parts / CHECKPOINT_FILE).read_bytes()
+    train_part(parts, total_steps=200, resume=True)
+    (parts / CHECKPOINT_FILE).write_bytes(early)  # as if it had been killed before it saved again
+    resumed = train_part(parts, total_steps=300, resume=True)
+    assert_ends_alike(resumed, parts, whole, tmp_path / "whole")
+
+
+@pytest.mark.parametrize("env", ["Humanoid-v5", "brax:fast"])
+def test_state_of_every_kind_of_environment_is_saved_to_the_bit(env, tmp_path):
+    run = prepare(env, **PARTS)
+    saved = gather(run.state)
+    save_checkpoint(tmp_path, saved, 3)
+    loaded, updates = load_checkpoint(tmp_path, run.update.shapes())
+    assert updates == 3
+    jax.tree.map(np.testing.assert_array_equal, loaded, saved)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(run.update.place(loaded)), jax.device_get(run.state))
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(0.0, 2), (1e6, 0)])
+def test_run_that_fails_can_go_on_from_its_last_checkpoint(seconds, kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["jaxtrpo.train"], "SECONDS_BETWEEN_CHECKPOINTS", seconds)
+    run = prepare(PENDULUM, out=tmp_path, total_steps=128, **PARTS)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        stop_in_the_third_update(run, RuntimeError("out of luck")).run(progress=False)
+    again = prepare(PENDULUM, out=tmp_path, total_steps=128, resume=True, **PARTS)
+    assert again.rows is not None and len(again.rows) == kept
+
+
+def test_resuming_nothing_starts(tmp_path):
+    assert prepare(PENDULUM, out=tmp_path / "new", resume=True, **PARTS).rows is None
+
+
+def test_resuming_what_is_finished_trains_nothing(begun, parts):
+    before = contents(parts)
+    run = prepare(PENDULUM, out=parts, resume=True, total_steps=100, **PARTS)
+    with counted_compilations() as compiled:
+        again = run.run(progress=False)
+    assert not compiled
+    assert_ends_alike(again, parts, *begun)
+    assert contents(parts) == before
+
+
+def test_run_goes_on_with_another_number_of_actors(begun, parts, tmp_path):
+    assert jax.tree.leaves(begun[0].state)[0].shape[0] == 2
+    shutil.copytree(parts, tmp_path / "copy")
+    by_two = train_part(parts, actors=2, total_steps=200, resume=True)
+    by_one = train_part(tmp_path / "copy", actors=1, total_steps=200, resume=True)
+    assert jax.tree.leaves(by_one.state)[0].shape[0] == 1
+    np.testing.assert_allclose(by_one.metrics["improvement"], by_two.metrics["improvement"], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"max_kl": 0.02}, "has max_kl=0.01, not max_kl=0.02; only total_steps and actors may change"),
+        ({"policy_hidden": (8, 8)}, r"has policy_hidden=\[64, 64\], not policy_hidden=\[8, 8\]"),
+        ({"adapt": "fixed"}, "adapt=trust, not .*adapt=fixed"),
+        ({"overwrite": True}, "contradict each other"),
+        ({"out": None}, "resume=True needs out"),
+        ({"env": "Hopper-v5"}, "is of InvertedPendulum-v5, not Hopper-v5"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_only_the_same_run_is_resumed(trained, changed, told):
+    _, out = trained
+    before = contents(out)
+    with pytest.raises(ValueError, match=told):
+        prepare(**{"env": PENDULUM, "eval_every": 10_000, "out": out, "resume": True, **changed})
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "told"),
+    [
+        (CHECKPOINT_FILE, lambda data: data[:-100], "damaged"),
+        (CHECKPOINT_FILE, lambda data: serialization.msgpack_serialize({"format": 9, "updates": 1, "leaves": {}}), "9"),
+        (
+            CHECKPOINT_FILE,
+            lambda data: serialization.msgpack_serialize({"format": 1, "updates": 1, "leaves": {}}),
+            "nothing",
+        ),
+        (METRICS_FILE, lambda data: data[: data.index(b"\n", data.index(b"\n") + 1) + 1], "1 rows, not the"),
+        (METRICS_FILE, lambda data: b"a,b\nx,y\nx,y\n", "damaged"),
+        (CONFIG_FILE, lambda data: b"", "damaged"),
+    ],
+)
+def test_damaged_runs_are_refused_and_left_alone(parts, name, damage, told):
+    (parts / name).write_bytes(damage((parts / name).read_bytes()))
+    before = contents(parts)
+    with pytest.raises(ValueError, match=told):
+        prepare(PENDULUM, out=parts, resume=True, **PARTS)
+    assert contents(parts) == before

@@ -2,6 +2,7 @@
 
 A run is kept as a curve of about 50 points: RUNS/ENV/HASH.json has every setting, RUNS/ENV/HASH-seedN.csv the curve. A
 setting that `Config` did not have when a run was made counts as its default, so that new settings do not lose old runs.
+Runs that are stopped go on where they were when the same script is started again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,6 +27,7 @@ from jaxtrpo.actors import available_cores
 from jaxtrpo.config import Config
 
 STORE = Path(__file__).parent.parent / "results" / "runs"
+UNFINISHED = Path("runs") / "unfinished"  # where runs that are stopped wait to go on
 AXES = ("env_steps", "update", "wall_seconds")
 POINTS = 50
 TRAIN = (sys.executable, "-m", "jaxtrpo", "train")  # the command
@@ -102,13 +104,14 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
 
 def _train(job: Job, store: Path) -> Curve:
     settings = {"actors": 1, "seed": job.seed, **job.settings}
-    with tempfile.TemporaryDirectory() as out:
-        command = [*TRAIN, job.env, "--out", out, "--quiet", *as_flags(settings)]
-        devices = {"JAX_NUM_CPU_DEVICES": str(settings["actors"])}
-        subprocess.run(command, check=True, env={**os.environ, **devices}, stdout=subprocess.DEVNULL)
-        with (Path(out) / "metrics.csv").open() as file:
-            rows = list(csv.DictReader(file))
+    out = UNFINISHED / job.env / _path(job, store).stem
+    command = [*TRAIN, job.env, "--out", str(out), "--resume", "--quiet", *as_flags(settings)]
+    devices = {"JAX_NUM_CPU_DEVICES": str(settings["actors"])}
+    subprocess.run(command, check=True, env={**os.environ, **devices}, stdout=subprocess.DEVNULL)
+    with (out / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
     keep(job, rows, store)
+    shutil.rmtree(out)
     curve = load(job, store)
     assert curve is not None
     print(

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from jaxtrpo.runs.directory import write_whole
+
 Value = float | int | bool | None
+Row = Mapping[str, Value]
 
 
 class Metrics:
     """A table that grows by rows. The first row fixes the columns."""
 
-    def __init__(self, path: Path | None = None):
-        """Starts an empty table.
+    def __init__(self, path: Path | None = None, rows: Sequence[Row] = ()):
+        """Starts a table.
 
         Args:
-          path: CSV file, replaced by the first row and complete after each; nothing is written without it.
+          path: CSV file, replaced by the first rows and complete after each; nothing is written without it.
+          rows: what it begins with.
         """
         self._path = path
         self._rows: list[dict[str, Value]] = []
+        if rows:
+            if path is not None:
+                write_whole(path, _as_csv(rows[0], rows, header=True).encode())
+            self._rows = [dict(row) for row in rows]
 
-    def add(self, row: Mapping[str, Value]) -> None:
+    def add(self, row: Row) -> None:
         """Appends a row. None and NaN are blanks.
 
         Raises:
@@ -36,15 +45,45 @@ class Metrics:
         if self._path is not None:
             # Opened anew for every row, so that a file is whole whenever and however a run ends.
             with open(self._path, "a" if self._rows else "w", newline="", encoding="utf-8") as file:
-                writer = csv.DictWriter(file, names, lineterminator="\n")
-                if not self._rows:
-                    writer.writeheader()
-                writer.writerow({name: _cell(value) for name, value in values.items()})
+                file.write(_as_csv(names, [values], header=not self._rows))
         self._rows.append(values)
 
     def columns(self) -> dict[str, np.ndarray]:
         """Every column by name: integers if all its values are whole numbers, else float64 with NaN for blanks."""
         return {name: _column([row[name] for row in self._rows]) for name in (self._rows[0] if self._rows else ())}
+
+
+def read_rows(path: Path, number: int) -> Sequence[Row]:
+    """The first rows of a metrics.csv, as exact as they stand there.
+
+    Raises:
+      ValueError: they are not there.
+    """
+    if not number:
+        return []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = [{name: _value(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+    except (OSError, ValueError, AttributeError) as error:  # the last: a row with too many cells
+        raise ValueError(f"{path} is missing or damaged") from error
+    if len(rows) < number:
+        raise ValueError(f"{path} has {len(rows)} rows, not the {number} of the updates before the checkpoint")
+    return rows[:number]
+
+
+def _value(cell: str) -> Value:
+    if not cell:
+        return None
+    return int(cell) if cell.lstrip("-").isdigit() else float(cell)
+
+
+def _as_csv(names: Iterable[str], rows: Iterable[Row], *, header: bool) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(names), lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
 
 
 def _number(name: str, value: object) -> Value:

@@ -5,29 +5,32 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
 from tqdm import tqdm
 
-Row = Mapping[str, float | int | None]
+from jaxtrpo.runs.metrics import Row
+
 SECONDS_BETWEEN_LINES = 5.0
+NOTHING_DONE: Row = {"env_steps": 0, "wall_seconds": 0.0}
 
 
 class Progress:
     """Shows the last row of metrics on standard error."""
 
-    def __init__(self, total_steps: int, enabled: bool = True):
-        """Starts at 0 environment steps.
+    def __init__(self, total_steps: int, last: Row = NOTHING_DONE, *, enabled: bool = True):
+        """Starts at 0 environment steps, or where an earlier run ended.
 
         Args:
           total_steps: environment steps of the whole run.
+          last: the last row of metrics of that run.
           enabled: False shows nothing.
         """
         self._show: _Bar | _Lines | None = None
         if enabled:
-            self._show = _Bar(total_steps) if sys.stderr.isatty() else _Lines(total_steps, sys.stderr)
+            self._show = _Bar(total_steps, last) if sys.stderr.isatty() else _Lines(total_steps, sys.stderr, last)
 
     def update(self, row: Row) -> None:
         """Shows an update.
@@ -58,9 +61,12 @@ class Progress:
 
 
 class _Bar:
-    def __init__(self, total_steps: int):
+    def __init__(self, total_steps: int, last: Row):
         self._total = total_steps
-        self._bar = tqdm(total=total_steps, unit=" steps", unit_scale=True, dynamic_ncols=True, file=sys.stderr)
+        done = min(int(last["env_steps"] or 0), total_steps)
+        self._bar = tqdm(
+            total=total_steps, initial=done, unit=" steps", unit_scale=True, dynamic_ncols=True, file=sys.stderr
+        )
 
     def update(self, row: Row) -> None:
         shown = {"return_100": row["return_100"], "last": row["mean_return"], "kl": row["kl"]}
@@ -79,11 +85,17 @@ class _Bar:
 class _Lines:
     """The first update, then one about every five seconds, and the last."""
 
-    def __init__(self, total_steps: int, file: TextIO, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        total_steps: int,
+        file: TextIO,
+        last: Row = NOTHING_DONE,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self._total, self._file, self._clock = total_steps, file, clock
         self._printed_at = -math.inf
-        self._printed: Row = {"env_steps": 0, "wall_seconds": 0.0}
-        self._last: Row = self._printed
+        self._printed = last
+        self._last = last
 
     def update(self, row: Row) -> None:
         self._last = row
