@@ -12,7 +12,7 @@ import pytest
 
 from jaxtrpo.envs import base
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
-from jaxtrpo.envs.mujoco.tasks import hopper
+from jaxtrpo.envs.mujoco.tasks.runners import hopper
 from jaxtrpo.envs.registry import make_env
 
 # One that ends, one with a short time limit, one whose contact forces need an MjData for each simulation.

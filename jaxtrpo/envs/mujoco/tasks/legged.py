@@ -1,0 +1,106 @@
+"""The tasks with a body free in space: Ant and the humanoids."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from jaxtrpo.envs.mujoco.task import Fields, Task, timestep
+from jaxtrpo.envs.mujoco.tasks.parts import Model, around_default, asset, effort_cost, inside
+
+
+def ant(*, contact_forces: bool = True) -> Task:
+    """Version 5; without contact forces version 4, which most published results come nearest to.
+
+    Versions 2 and 3 had them in the observation too, but always zero.
+    """
+    frame_skip, torso = 5, 1
+
+    def healthy(data: Fields):
+        height = data.qpos[2]
+        return (0.2 <= height) & (height <= 1.0)
+
+    def forces(data: Fields):
+        return jnp.clip(data.cfrc_ext, -1.0, 1.0)
+
+    def observation(model: Model, data: Fields):
+        felt = (forces(data)[1:].ravel(),) if contact_forces else ()
+        return jnp.concatenate([data.qpos[2:], data.qvel, *felt])
+
+    def reward(model: Model, data: Fields, action):
+        forward = data.change.xpos[torso, 0] / timestep(model, frame_skip)
+        # Version 4 pays for health in the step that loses it, too.
+        bonus = healthy(data) - 5e-4 * jnp.sum(forces(data) ** 2) if contact_forces else 1.0
+        return forward + bonus - effort_cost(0.5, action)
+
+    return Task(
+        name="Ant-v5" if contact_forces else "Ant-v4",
+        xml=asset("ant.xml"),
+        frame_skip=frame_skip,
+        episode_length=1000,
+        initial_state=around_default(0.1, 0.1, normal_velocity=True),
+        observation=observation,
+        reward=reward,
+        terminated=lambda model, data: ~healthy(data),
+        fields=("qpos", "qvel", "xpos", *(("cfrc_ext",) if contact_forces else ())),
+        changes=("xpos",),
+    )
+
+
+def _humanoid_observation(model: Model, data: Fields):
+    # World is body 0 and has no inertia; the first six generalised forces act on the free root and are zero.
+    return jnp.concatenate(
+        [
+            data.qpos[2:],
+            data.qvel,
+            data.cinert[1:].ravel(),
+            data.cvel[1:].ravel(),
+            data.qfrc_actuator[6:],
+            data.cfrc_ext[1:].ravel(),
+        ]
+    )
+
+
+_HUMANOID_FIELDS = ("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext")
+
+
+def humanoid() -> Task:
+    frame_skip = 5
+
+    def healthy(data: Fields):
+        return inside(1.0, data.qpos[2], 2.0)
+
+    def reward(model: Model, data: Fields, action):
+        # Body 0 carries the whole tree, so its subtree's centre of mass is that of the model.
+        forward = data.change.subtree_com[0, 0] / timestep(model, frame_skip)
+        contact = jnp.minimum(5e-7 * jnp.sum(data.cfrc_ext**2), 10.0)
+        return 1.25 * forward + 5.0 * healthy(data) - effort_cost(0.1, action) - contact
+
+    return Task(
+        name="Humanoid-v5",
+        xml=asset("humanoid.xml"),
+        frame_skip=frame_skip,
+        episode_length=1000,
+        initial_state=around_default(1e-2, 1e-2),
+        observation=_humanoid_observation,
+        reward=reward,
+        terminated=lambda model, data: ~healthy(data),
+        fields=(*_HUMANOID_FIELDS, "subtree_com"),
+        changes=("subtree_com",),
+    )
+
+
+def humanoid_standup() -> Task:
+    def reward(model: Model, data: Fields, action):
+        impact = jnp.minimum(0.5e-6 * jnp.sum(data.cfrc_ext**2), 10.0)
+        return data.qpos[2] / float(model.opt.timestep) - effort_cost(0.1, action) - impact + 1.0
+
+    return Task(
+        name="HumanoidStandup-v5",
+        xml=asset("humanoidstandup.xml"),
+        frame_skip=5,
+        episode_length=1000,
+        initial_state=around_default(1e-2, 1e-2),
+        observation=_humanoid_observation,
+        reward=reward,
+        fields=_HUMANOID_FIELDS,
+    )

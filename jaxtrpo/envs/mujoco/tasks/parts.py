@@ -1,0 +1,51 @@
+"""What several tasks are made of."""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import mujoco
+from jaxtyping import Array, Bool, Float, UInt32
+
+Model = mujoco.MjModel
+Key = UInt32[Array, "2"]
+
+
+def asset(name: str) -> str:
+    # Found without importing gymnasium.envs.mujoco, which needs rendering packages that we do not.
+    spec = importlib.util.find_spec("gymnasium")
+    assert spec is not None and spec.origin is not None
+    return str(pathlib.Path(spec.origin).parent / "envs" / "mujoco" / "assets" / name)
+
+
+def uniform_noise(key: Key, size: int) -> Float[Array, " size"]:
+    """Uniform in [-1, 1]. One draw a reset, cut up by the tasks: every further one costs compile time."""
+    return jax.random.uniform(key, (size,), minval=-1.0, maxval=1.0)
+
+
+def standard_normal(uniform: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Standard normal numbers of uniform ones in [-1, 1], by the inverse of their distribution function."""
+    return 2**0.5 * jax.scipy.special.erfinv(jnp.clip(uniform, -1 + 1e-7, 1 - 1e-7))
+
+
+def around_default(position_scale: float, velocity_scale: float, *, normal_velocity: bool = False):
+    """First states: the model's own, plus noise; on positions uniform, on velocities uniform or normal."""
+
+    def initial_state(key: Key, model: Model) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
+        noise = uniform_noise(key, model.nq + model.nv)
+        qpos = jnp.asarray(model.qpos0, jnp.float32) + position_scale * noise[: model.nq]
+        velocity = noise[model.nq :]
+        return qpos, velocity_scale * (standard_normal(velocity) if normal_velocity else velocity)
+
+    return initial_state
+
+
+def effort_cost(weight: float, action: Float[Array, " action"]) -> Float[Array, ""]:
+    return weight * jnp.sum(action**2)
+
+
+def inside(low: float, value: Float[Array, "..."], high: float) -> Bool[Array, "..."]:
+    return (low < value) & (value < high)
