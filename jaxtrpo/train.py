@@ -6,8 +6,9 @@ import dataclasses
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -23,10 +24,10 @@ from jaxtrpo.evaluate import make_evaluator
 from jaxtrpo.losses import Surrogate, importance_weighted_advantage
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rule_parser import parse_rule
-from jaxtrpo.runs.checkpoint import load_checkpoint, save_checkpoint
+from jaxtrpo.runs.checkpoint import load_checkpoint, require_same_run, restore, save_checkpoint, save_config
 from jaxtrpo.runs.compilation import cache_compilations
-from jaxtrpo.runs.directory import METRICS_FILE, can_resume, claim, open_directory, require_same_run, save_config
-from jaxtrpo.runs.metrics import Metrics, Row, read_rows
+from jaxtrpo.runs.directory import METRICS_FILE, clear, has_checkpoint, hold, open_directory
+from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
 from jaxtrpo.types import TrainState
@@ -34,6 +35,10 @@ from jaxtrpo.update import METRIC_NAMES, Update, gather, make_update
 
 T = TypeVar("T")
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
+# Of metrics.csv, in this order.
+COLUMNS = (
+    "update", "env_steps", "wall_seconds", "collect_seconds", "learn_seconds", *METRIC_NAMES, "eval_return",
+)  # fmt: skip
 COUNTS = ("steps_per_update", "episodes", "line_search_steps", "accepted", "cg_iterations", "invalid_steps")
 
 
@@ -63,9 +68,10 @@ def train(
       env: name (see `make_env`) or an environment of your own.
       out: directory for metrics.csv, the policy and checkpoints; nothing is written without it.
       overwrite: replace a run that `out` already holds.
-      resume: go on with the run that `out` holds, if it holds one, from its last checkpoint (one a minute, and at the
-        end). It takes the same arguments as before, except that `total_steps` and `actors` may differ, and ends as if
-        it had never stopped: to the bit if `actors` is the same.
+      resume: go on with the run that `out` holds, if it holds one, from its last checkpoint (one a minute, when it was
+        interrupted, and at its end). It takes the same arguments as before, except that `total_steps` and `actors` may
+        differ, and ends as if it had never stopped: to the bit if `actors` is the same. Settings are compared with
+        those of the run; functions of your own (environment, `surrogate`, a rule) cannot be, beyond their names.
       progress: show a bar, or lines where the output is no terminal.
       surrogate: what the policy maximises (see `jaxtrpo.losses`).
       adapt: how settings change between updates: a rule (see `jaxtrpo.adapt`), or its name as in the shell.
@@ -75,10 +81,12 @@ def train(
       The policy and the metrics.
 
     Raises:
-      ValueError: a setting is out of bounds or does not fit the others, the environment is not known, or its first
-        observation is not finite. Nothing has been compiled or written then.
+      ValueError: a setting is out of bounds or does not fit the others, the environment is not known, its first
+        observation is not finite, or the run in `out` is not one that can go on so. Nothing has been compiled or
+        written then.
       TypeError: there is no such setting.
       FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` says what to do with it.
+      BlockingIOError: another process is writing to `out`.
     """
     run = prepare(env, out=out, overwrite=overwrite, resume=resume, surrogate=surrogate, adapt=adapt, **settings)
     return run.run(progress=progress)
@@ -116,25 +124,33 @@ def prepare(
     if config.max_steps_per_update is None and rule.max_steps_per_update is not None:
         largest = max(rule.max_steps_per_update, config.steps_per_update)
         config = dataclasses.replace(config, max_steps_per_update=largest)
-    if resume and out is None:
-        raise ValueError("resume=True needs out, the directory of the run")
-    if resume and overwrite:
-        raise ValueError("resume=True and overwrite=True contradict each other")
-    directory = open_directory(out, overwrite=overwrite, resume=resume) if out is not None else None
+    directory = _open(out, overwrite=overwrite, resume=resume)
+    saved = load_checkpoint(directory) if directory is not None and resume and has_checkpoint(directory) else None
+    if saved is not None and config.num_envs is None:  # whose default depends on the actors
+        config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
     actors = choose_actors(config.actors)
     sizes = resolve_sizes(config, actors.count)
+    config = dataclasses.replace(config, num_envs=sizes.num_envs)
     cache_compilations()
     environment = make_env(env) if isinstance(env, str) else env
     update = make_update(environment, config, sizes, actors, surrogate, rule)
-    if directory is not None and resume and can_resume(directory):
-        require_same_run(directory, environment.name, config)
-        saved, updates = load_checkpoint(directory, update.shapes())
-        rows = read_rows(directory / METRICS_FILE, updates)
-        before = float(rows[-1]["wall_seconds"] or 0) if rows else 0.0
-        return Run(environment, config, actors, update, update.place(saved), directory, started - before, rows)
+    if saved is not None:
+        require_same_run(saved, environment.name, config, COLUMNS)
+        state = update.place(restore(saved.state, update.shapes()))
+        metrics = {name: saved.metrics[name] for name in COLUMNS} if saved.metrics else {}  # in this order
+        return Run(environment, config, actors, update, state, directory, started, metrics)
     state = update.start(config.seed)
     _require_finite_start(environment, state)
-    return Run(environment, config, actors, update, state, directory, started)
+    return Run(environment, config, actors, update, state, directory, started, {})
+
+
+def _open(out: str | Path | None, *, overwrite: bool, resume: bool) -> Path | None:
+    """Checks where a run shall be written to, if anywhere."""
+    if resume and out is None:
+        raise ValueError("resume=True (--resume) needs out, the directory of the run")
+    if resume and overwrite:
+        raise ValueError("resume=True (--resume) and overwrite=True (--overwrite) contradict each other")
+    return None if out is None else open_directory(out, overwrite=overwrite, resume=resume)
 
 
 def _require_finite_start(env: Environment, state: TrainState) -> None:
@@ -160,45 +176,50 @@ class Run(NamedTuple):
     update: Update
     state: TrainState
     directory: Path | None
-    started: float  # seconds, perf_counter; less those of the run that this one goes on with
-    rows: Sequence[Row] | None = None  # the metrics of that run
+    started: float  # seconds, perf_counter
+    metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it goes on with a run
 
     def run(self, *, progress: bool = True) -> Result:
         """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases."""
-        rows = self.rows or ()
+        with nullcontext() if self.directory is None else hold(self.directory):
+            return self._run(progress=progress)
+
+    def _run(self, *, progress: bool) -> Result:
         if self.directory is not None:
-            if self.rows is None:
-                claim(self.directory)
+            clear(self.directory, keep_run=bool(self.metrics))
+        metrics = Metrics(self.directory and self.directory / METRICS_FILE, self.metrics)
+        last = metrics.rows[-1] if metrics.rows else NOTHING_DONE
+        reached = self.state, int(last["update"] or 0)  # one name: an interrupt finds a state and its number
+        self._save(*reached, metrics)
+        if self.directory is not None:
             save_config(self.directory, self.env.name, self.config)
-        metrics = Metrics(self.directory and self.directory / METRICS_FILE, rows)
-        reached = self.state, len(rows)
-        self._save(*reached)
         save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
-        with Progress(self.config.total_steps, rows[-1] if rows else NOTHING_DONE, enabled=progress) as bar:
+        with Progress(self.config.total_steps, last, enabled=progress) as bar:
             try:
-                for state, row in self._updates():
+                for state, row in self._updates(last):
                     metrics.add(row)
                     reached = state, int(row["update"])
                     bar.update(row)
                     if time.monotonic() >= save_at:
-                        self._save(*reached)
+                        self._save(*reached, metrics)
                         save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
             except KeyboardInterrupt:
                 bar.note("interrupted; keeping what was learned so far")
-        self._save(*reached)
+        self._save(*reached, metrics)
         state, _ = reached
         return Result(self._policy(state), metrics.columns(), state, self.config)
 
-    def _save(self, state: TrainState, updates: int) -> None:
+    def _save(self, state: TrainState, updates: int, metrics: Metrics) -> None:
         if self.directory is not None:
-            save_checkpoint(self.directory, gather(state), updates)
+            done = metrics.columns(updates)
+            save_checkpoint(self.directory, self.env.name, self.config, done, gather(state))
             save_policy(self.directory, self._policy(state))
 
-    def _updates(self) -> Iterator[tuple[TrainState, dict[str, float]]]:
-        """The state and a row of metrics after each update."""
+    def _updates(self, last: Row = NOTHING_DONE) -> Iterator[tuple[TrainState, dict[str, float]]]:
+        """The state and a row of metrics after each update, of which `last` was the one before."""
         state, evaluate = self.state, self._evaluation()
-        update = len(self.rows or ())
-        env_steps = int(self.rows[-1]["env_steps"] or 0) if self.rows else 0
+        update, env_steps = int(last["update"] or 0), int(last["env_steps"] or 0)
+        started = self.started - float(last["wall_seconds"] or 0)
         if env_steps >= self.config.total_steps:
             return
         lowered = self.update.lower(state)
@@ -217,7 +238,7 @@ class Run(NamedTuple):
             row = {
                 "update": update,
                 "env_steps": env_steps,
-                "wall_seconds": learned - self.started,
+                "wall_seconds": learned - started,
                 "collect_seconds": collected - begin,
                 "learn_seconds": learned - collected,
                 **{name: round(value) if name in COUNTS else value for name, value in measured.items()},

@@ -141,7 +141,7 @@ def test_bad_setting_is_one_line_long_before_jax_starts():
         ("train Hopper-v5 --backend spring", "backend"),
         ("train X --out HELD", "--overwrite"),
         ("train X --out HELD --resume", "checkpoint.msgpack"),
-        ("train InvertedPendulum-v5 --out HELD --resume --overwrite", "resume=True and overwrite=True"),
+        ("train InvertedPendulum-v5 --out HELD --resume --overwrite", "contradict each other"),
         ("train X --out HELD/metrics.csv", "not a directory"),
         ("evaluate MISSING", "MISSING"),
         ("evaluate .", "policy.msgpack"),

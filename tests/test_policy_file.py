@@ -80,7 +80,7 @@ def saved(tmp_path_factory):
 def test_truncated_policy_files_are_called_damaged(saved, data):
     place, content = saved
     (place / directory.POLICY_FILE).write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
-    with pytest.raises(ValueError, match=r"is not a policy file, or damaged$"):
+    with pytest.raises(ValueError, match=r"is no file of jaxtrpo, or damaged$"):
         policy_file.load_policy(place)
 
 
@@ -88,7 +88,7 @@ def test_truncated_policy_files_are_called_damaged(saved, data):
 def test_any_other_bytes_are_called_damaged(saved, garbage):
     place, _ = saved
     (place / directory.POLICY_FILE).write_bytes(garbage)
-    with pytest.raises(ValueError, match=r"is not a policy file, or damaged$"):
+    with pytest.raises(ValueError, match=r"is no file of jaxtrpo, or damaged$"):
         policy_file.load_policy(place)
 
 

@@ -5,7 +5,9 @@ import io
 import json
 import os
 import stat
+import subprocess
 import sys
+import time
 
 import jax
 import numpy as np
@@ -15,7 +17,8 @@ from hypothesis import strategies as st
 
 from jaxtrpo.config import Config
 from jaxtrpo.runs import directory, progress
-from jaxtrpo.runs.metrics import Metrics, read_rows
+from jaxtrpo.runs.checkpoint import save_config
+from jaxtrpo.runs.metrics import Metrics
 
 # ---- metrics
 
@@ -25,6 +28,7 @@ NUMBERS = st.one_of(
     st.integers(-(2**62), 2**62),
     st.floats(allow_nan=True, allow_infinity=True),
 )
+WHOLE, BLANK_OR_FLOAT = st.integers(-(2**62), 2**62), st.one_of(st.none(), st.floats())
 TABLES = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5)
 
 
@@ -101,20 +105,20 @@ def test_no_rows_no_columns_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@given(TABLES, st.integers(0, 5))
-def test_table_that_begins_with_rows_of_a_file_writes_them_alike(csv_file, table, number):
-    number = min(number, len(table))
+@given(st.lists(st.tuples(WHOLE, BLANK_OR_FLOAT), min_size=1, max_size=5), st.integers(0, 5))
+def test_table_that_begins_with_columns_of_another_goes_on_alike(csv_file, table, number):
     metrics = Metrics(csv_file)
     for a, b in table:
         metrics.add({"a": a, "b": b})
     whole = csv_file.read_bytes()
-    again = Metrics(csv_file, read_rows(csv_file, number))
-    assert number == 0 or csv_file.read_bytes() == b"".join(whole.splitlines(keepends=True)[: number + 1])
+    again = Metrics(csv_file, metrics.columns(number))
+    assert csv_file.read_bytes() == (b"".join(whole.splitlines(keepends=True)[: number + 1]) if number else whole)
     for a, b in table[number:]:
         again.add({"a": a, "b": b})
     assert csv_file.read_bytes() == whole
-    with pytest.raises(ValueError, match=f"has {len(table)} rows, not the {len(table) + 1}"):
-        read_rows(csv_file, len(table) + 1)
+    for one, other in zip(metrics.columns().values(), again.columns().values(), strict=True):
+        assert one.dtype == other.dtype
+        np.testing.assert_array_equal(one, other)
 
 
 # ---- progress
@@ -216,23 +220,43 @@ def test_directory_of_a_run_is_refused_and_untouched(tmp_path, name):
     assert snapshot(tmp_path) == before
 
 
-def test_opening_with_overwrite_loses_nothing_and_claiming_only_the_run(tmp_path):
-    for name in (*directory.RUN_FILES, "notes.txt"):
+def test_opening_with_overwrite_loses_nothing_and_clearing_only_the_run(tmp_path):
+    half_written = [f".{name}.x7" for name in directory.RUN_FILES]
+    for name in (*directory.RUN_FILES, *half_written, "notes.txt"):
         (tmp_path / name).write_text("old")
     before = snapshot(tmp_path)
     opened = directory.open_directory(tmp_path, overwrite=True)
     assert snapshot(tmp_path) == before
-    directory.claim(opened)
+    directory.clear(opened, keep_run=True)
+    assert snapshot(tmp_path) == {name: before[name] for name in (*directory.RUN_FILES, "notes.txt")}
+    directory.clear(opened)
     assert snapshot(tmp_path) == {"notes.txt": before["notes.txt"]}
 
 
+def test_directory_that_another_run_writes_to_is_refused(tmp_path):
+    (tmp_path / directory.CHECKPOINT_FILE).write_text("theirs")
+    code = "import pathlib, sys; from jaxtrpo.runs.directory import hold\nwith hold(pathlib.Path(sys.argv[1])): input()"
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE) as other:
+        deadline = time.monotonic() + 60
+        with pytest.raises(BlockingIOError, match="out=.*is being written to by another run"):
+            while time.monotonic() < deadline:
+                directory.open_directory(tmp_path, resume=True)
+        with pytest.raises(BlockingIOError), directory.hold(tmp_path):
+            pass
+        other.kill()
+    with directory.hold(tmp_path):  # not held any more, however it ended
+        pass
+    assert directory.open_directory(tmp_path, resume=True) == tmp_path
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_directory_is_made_when_claimed_and_not_before(tmp_path, monkeypatch, overwrite):
+def test_directory_is_made_when_held_and_not_before(tmp_path, monkeypatch, overwrite):
     monkeypatch.chdir(tmp_path)
     opened = directory.open_directory("new/deep", overwrite=overwrite)
     assert not list(tmp_path.iterdir())
     monkeypatch.chdir("/")
-    directory.claim(opened)
+    with directory.hold(opened):
+        pass
     assert opened == tmp_path / "new" / "deep" and opened.is_dir()
 
 
@@ -283,7 +307,7 @@ def test_written_files_are_as_readable_as_others(tmp_path):
 
 def test_config_file_holds_every_setting(tmp_path):
     config = Config(total_steps=7, policy_hidden=(3,))
-    directory.save_config(tmp_path, "Some-v1", config)
+    save_config(tmp_path, "Some-v1", config)
     read = json.loads((tmp_path / directory.CONFIG_FILE).read_text())
     assert read.pop("env") == "Some-v1"
     tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}

@@ -17,11 +17,12 @@ from support import counted_compilations
 
 import jaxtrpo
 from jaxtrpo.adapt import Rule, improvement
+from jaxtrpo.config import Config
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.distributions import entropy
-from jaxtrpo.runs.checkpoint import load_checkpoint, save_checkpoint
-from jaxtrpo.runs.directory import CHECKPOINT_FILE, CONFIG_FILE, METRICS_FILE
-from jaxtrpo.train import Run, prepare
+from jaxtrpo.runs.checkpoint import load_checkpoint, require_same_run, restore, save_checkpoint
+from jaxtrpo.runs.directory import CHECKPOINT_FILE, METRICS_FILE
+from jaxtrpo.train import COLUMNS, Run, prepare
 from jaxtrpo.update import gather
 
 TINY = {"segment_length": 4, "num_envs": 4, "policy_hidden": (8,), "critic_hidden": (8,), "critic_epochs": 1}
@@ -209,7 +210,11 @@ def contents(out) -> dict:
 def assert_ends_alike(resumed, out, whole, whole_out):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(whole.state))
     assert without_seconds(out) == without_seconds(whole_out)
-    assert resumed.metrics["env_steps"].tolist() == whole.metrics["env_steps"].tolist()
+    assert list(resumed.metrics) == list(whole.metrics) == list(COLUMNS)
+    for name in COLUMNS:
+        assert resumed.metrics[name].dtype == whole.metrics[name].dtype
+        if not name.endswith("seconds"):
+            np.testing.assert_array_equal(resumed.metrics[name], whole.metrics[name])
     assert np.all(np.diff(resumed.metrics["wall_seconds"]) > 0)
 
 
@@ -237,12 +242,25 @@ def test_resumed_run_ends_as_if_it_had_never_stopped(parts, tmp_path):
 @pytest.mark.parametrize("env", ["Humanoid-v5", "brax:fast"])
 def test_state_of_every_kind_of_environment_is_saved_to_the_bit(env, tmp_path):
     run = prepare(env, **PARTS)
-    saved = gather(run.state)
-    save_checkpoint(tmp_path, saved, 3)
-    loaded, updates = load_checkpoint(tmp_path, run.update.shapes())
-    assert updates == 3
-    jax.tree.map(np.testing.assert_array_equal, loaded, saved)
-    jax.tree.map(np.testing.assert_array_equal, jax.device_get(run.update.place(loaded)), jax.device_get(run.state))
+    state = gather(run.state)
+    save_checkpoint(tmp_path, env, run.config, {}, state)
+    saved = load_checkpoint(tmp_path)
+    require_same_run(saved, env, run.config, ())
+    restored = restore(saved.state, run.update.shapes())
+    jax.tree.map(np.testing.assert_array_equal, restored, state)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(run.update.place(restored)), jax.device_get(run.state))
+
+
+def test_state_may_hold_typed_keys_and_anything_that_is_a_tree(tmp_path):
+    state = {"keys": jax.random.split(jax.random.key(1), 3), "more": (np.float64(0.1), None, [np.zeros((0, 2))])}
+    save_checkpoint(tmp_path, "X", Config(), {}, state)
+    like = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, state))
+    like["more"] = state["more"]
+    restored = restore(load_checkpoint(tmp_path).state, like)
+    assert jax.tree.structure(restored) == jax.tree.structure(state)
+    assert jnp.array_equal(restored["keys"], state["keys"]) and restored["more"][0] == np.float64(0.1)
+    with pytest.raises(ValueError, match=r"\['keys'\] is uint32\[3, 2\], not uint32\[3\]"):
+        restore(load_checkpoint(tmp_path).state, {**like, "keys": np.zeros(3, np.uint32)})
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(0.0, 2), (1e6, 0)])
@@ -252,11 +270,12 @@ def test_run_that_fails_can_go_on_from_its_last_checkpoint(seconds, kept, tmp_pa
     with pytest.raises(RuntimeError, match="out of luck"):
         stop_in_the_third_update(run, RuntimeError("out of luck")).run(progress=False)
     again = prepare(PENDULUM, out=tmp_path, total_steps=128, resume=True, **PARTS)
-    assert again.rows is not None and len(again.rows) == kept
+    assert len(again.metrics.get("update", ())) == kept
 
 
 def test_resuming_nothing_starts(tmp_path):
-    assert prepare(PENDULUM, out=tmp_path / "new", resume=True, **PARTS).rows is None
+    assert not prepare(PENDULUM, out=tmp_path / "new", resume=True, **PARTS).metrics
+    assert not (tmp_path / "new").exists()
 
 
 def test_resuming_what_is_finished_trains_nothing(begun, parts):
@@ -279,43 +298,69 @@ def test_run_goes_on_with_another_number_of_actors(begun, parts, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("other", "told"),
     [
         ({"max_kl": 0.02}, "has max_kl=0.01, not max_kl=0.02; only total_steps and actors may change"),
         ({"policy_hidden": (8, 8)}, r"has policy_hidden=\[64, 64\], not policy_hidden=\[8, 8\]"),
         ({"adapt": "fixed"}, "adapt=trust, not .*adapt=fixed"),
         ({"overwrite": True}, "contradict each other"),
-        ({"out": None}, "resume=True needs out"),
+        ({"out": None}, "needs out"),
         ({"env": "Hopper-v5"}, "is of InvertedPendulum-v5, not Hopper-v5"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_only_the_same_run_is_resumed(trained, changed, told):
+def test_only_the_same_run_is_resumed(trained, other, told):
     _, out = trained
     before = contents(out)
     with pytest.raises(ValueError, match=told):
-        prepare(**{"env": PENDULUM, "eval_every": 10_000, "out": out, "resume": True, **changed})
+        prepare(**{"env": PENDULUM, "eval_every": 10_000, "out": out, "resume": True, **other})
     assert contents(out) == before
 
 
+def changed(part):
+    """What changes a part of a checkpoint."""
+
+    def damage(data):
+        content = serialization.msgpack_restore(data)
+        part(content)
+        return serialization.msgpack_serialize(content)
+
+    return damage
+
+
 @pytest.mark.parametrize(
-    ("name", "damage", "told"),
+    ("damage", "told"),
     [
-        (CHECKPOINT_FILE, lambda data: data[:-100], "damaged"),
-        (CHECKPOINT_FILE, lambda data: serialization.msgpack_serialize({"format": 9, "updates": 1, "leaves": {}}), "9"),
-        (
-            CHECKPOINT_FILE,
-            lambda data: serialization.msgpack_serialize({"format": 1, "updates": 1, "leaves": {}}),
-            "nothing",
-        ),
-        (METRICS_FILE, lambda data: data[: data.index(b"\n", data.index(b"\n") + 1) + 1], "1 rows, not the"),
-        (METRICS_FILE, lambda data: b"a,b\nx,y\nx,y\n", "damaged"),
-        (CONFIG_FILE, lambda data: b"", "damaged"),
+        (lambda data: data[:-100], "is no file of jaxtrpo, or damaged$"),
+        (lambda data: b"", "is no file of jaxtrpo, or damaged$"),
+        (changed(lambda content: content.pop("state")), "is no file of jaxtrpo, or damaged$"),
+        (changed(lambda content: content.update(format=99)), "has format 99;"),
+        (changed(lambda content: content["metrics"].pop("kl")), "of another version of jaxtrpo$"),
+        (changed(lambda content: content["config"].update(new_setting=1)), "of another version of jaxtrpo$"),
+        (changed(lambda content: content["state"].pop(".key")), r"of another kind: \.key is nothing, not uint32\[2\]$"),
     ],
 )
-def test_damaged_runs_are_refused_and_left_alone(parts, name, damage, told):
-    (parts / name).write_bytes(damage((parts / name).read_bytes()))
+def test_damaged_checkpoints_are_refused_and_left_alone(parts, damage, told):
+    path = parts / CHECKPOINT_FILE
+    path.write_bytes(damage(path.read_bytes()))
     before = contents(parts)
     with pytest.raises(ValueError, match=told):
         prepare(PENDULUM, out=parts, resume=True, **PARTS)
     assert contents(parts) == before
+
+
+def test_checkpoint_suffices(begun, parts):
+    """Whatever has become of the files that people read."""
+    for path in parts.iterdir():
+        if path.name != CHECKPOINT_FILE:
+            path.write_text("damaged")
+    assert_ends_alike(train_part(parts, total_steps=100, resume=True), parts, *begun)
+
+
+def test_number_of_environments_stays_when_that_of_actors_changes(tmp_path):
+    settings = {**PARTS, "num_envs": None, "segment_length": 1}
+    run = prepare(PENDULUM, actors=1, **{**settings, "num_envs": 15})  # the default of five actors
+    save_checkpoint(tmp_path, PENDULUM, run.config, {}, gather(run.state))
+    assert prepare(PENDULUM, out=tmp_path, resume=True, actors=1, **settings).config.num_envs == 15
+    with pytest.raises(ValueError, match="num_envs=15 must be a multiple of the 2 actors"):
+        prepare(PENDULUM, out=tmp_path, resume=True, actors=2, **settings)

@@ -2,7 +2,8 @@
 
 A run is kept as a curve of about 50 points: RUNS/ENV/HASH.json has every setting, RUNS/ENV/HASH-seedN.csv the curve. A
 setting that `Config` did not have when a run was made counts as its default, so that new settings do not lose old runs.
-Runs that are stopped go on where they were when the same script is started again.
+Runs that are stopped go on where they were when the same script is started again; throw them away (runs/unfinished) if
+the code has changed in between.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from jaxtrpo.actors import available_cores
 from jaxtrpo.config import Config
 
 STORE = Path(__file__).parent.parent / "results" / "runs"
-UNFINISHED = Path("runs") / "unfinished"  # where runs that are stopped wait to go on
+UNFINISHED = STORE.parents[2] / "runs" / "unfinished"  # where runs that are stopped wait to go on
 AXES = ("env_steps", "update", "wall_seconds")
 POINTS = 50
 TRAIN = (sys.executable, "-m", "jaxtrpo", "train")  # the command

@@ -1,64 +1,126 @@
-"""The whole state of a run as a file, so that it can go on exactly."""
+"""Everything that a run is, in one file, so that it can go on exactly."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from flax import serialization
 from jaxtyping import PyTree
 
-from jaxtrpo.runs.directory import CHECKPOINT_FILE, write_whole
+from jaxtrpo.config import Config
+from jaxtrpo.runs.directory import CHECKPOINT_FILE, CONFIG_FILE, write_whole
+from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
 
 FORMAT = 1
+MAY_CHANGE = ("total_steps", "actors")  # when a run goes on
 
 
-def save_checkpoint(directory: Path, state: PyTree, updates: int) -> None:
-    """Writes a state into a directory that exists, to the bit, in place of any that lies there.
+class Checkpoint(NamedTuple):
+    """A run at the end of an update."""
+
+    env: str  # its name
+    config: Mapping[str, Any]  # every setting, as JSON has it
+    metrics: Mapping[str, np.ndarray]  # columns, one row an update
+    state: Mapping[str, np.ndarray]  # arrays by their path in the tree
+
+
+def save_checkpoint(
+    directory: Path, env: str, config: Config, metrics: Mapping[str, np.ndarray], state: PyTree
+) -> None:
+    """Writes a run into a directory that exists, to the bit, in place of any that lies there.
 
     Args:
       directory: of the run.
-      state: arrays on the host, in containers of any kind.
-      updates: that led to it.
+      env: name of its environment.
+      config: its settings.
+      metrics: columns of the updates so far.
+      state: that they led to: arrays on the host, in containers of any kind.
     """
-    leaves = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
-    content = {"format": FORMAT, "updates": updates, "leaves": leaves}
-    write_whole(directory / CHECKPOINT_FILE, serialization.msgpack_serialize(content))
+    leaves = {jax.tree_util.keystr(path): _as_numpy(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
+    content = Checkpoint(env, as_json(config), dict(metrics), leaves)
+    write_msgpack(directory / CHECKPOINT_FILE, FORMAT, content._asdict())
 
 
-def load_checkpoint(directory: Path, like: PyTree) -> tuple[PyTree, int]:
+def load_checkpoint(directory: Path) -> Checkpoint:
     """Reads what `save_checkpoint` wrote.
 
-    Args:
-      directory: of the run.
-      like: has the structure of the state, and the shapes and types of its arrays.
+    Raises:
+      ValueError: the file is damaged, or of another version.
+    """
+    return read_msgpack(directory / CHECKPOINT_FILE, FORMAT, lambda content: Checkpoint(**content))
 
-    Returns:
-      The state, and how many updates led to it.
+
+def require_same_run(checkpoint: Checkpoint, env: str, config: Config, columns: Sequence[str]) -> None:
+    """Checks that a run can go on with this environment, these settings and these metrics.
 
     Raises:
-      ValueError: the file is damaged, or the state is not like that.
+      ValueError: one sentence that names the setting.
     """
-    path = directory / CHECKPOINT_FILE
-    data = path.read_bytes()
-    try:
-        content: Any = serialization.msgpack_restore(data)
-        version, updates, leaves = (content[name] for name in ("format", "updates", "leaves"))
-    except Exception as error:  # the decoder raises errors of many kinds on bytes that are not its own
-        raise ValueError(f"{path} is not a checkpoint, or damaged") from error
-    if version != FORMAT:
-        raise ValueError(f"{path} has format {version!r}; this version of jaxtrpo reads format {FORMAT}")
-    wanted = {jax.tree_util.keystr(path): (leaf.shape, leaf.dtype) for path, leaf in jax.tree.leaves_with_path(like)}
-    for name in sorted(wanted.keys() | leaves.keys()):
-        there = (leaves[name].shape, leaves[name].dtype) if name in leaves else None
-        if there != wanted.get(name):
-            raise ValueError(
-                f"{path} is of another kind of run: {name} is {_kind(there)}, not {_kind(wanted.get(name))}"
-            )
-    return jax.tree.unflatten(jax.tree.structure(like), [leaves[name] for name in wanted]), updates
+    if checkpoint.env != env:
+        raise ValueError(f"resume=True (--resume): the run is of {checkpoint.env}, not {env}")
+    wanted = as_json(config)
+    has = {**as_json(Config()), **checkpoint.config}  # a setting newer than the run had its default
+    unknown = has.keys() - wanted.keys()
+    if unknown or (len(checkpoint.metrics) and set(checkpoint.metrics) != set(columns)):
+        raise ValueError("resume=True (--resume): the run is of another version of jaxtrpo")
+    changed = [name for name in wanted if name not in MAY_CHANGE and has[name] != wanted[name]]
+    if changed:
+        there, here = (", ".join(f"{name}={of[name]}" for name in changed) for of in (has, wanted))
+        raise ValueError(
+            f"resume=True (--resume): the run has {there}, not {here}; only {' and '.join(MAY_CHANGE)} may change"
+        )
 
 
-def _kind(of: tuple[tuple[int, ...], np.dtype] | None) -> str:
-    return "nothing" if of is None else f"{of[1]}{list(of[0])}"
+def restore(saved: Mapping[str, np.ndarray], like: PyTree) -> PyTree:
+    """A state of its arrays.
+
+    Args:
+      saved: of a checkpoint.
+      like: has the structure of the state, and the shapes and types of its arrays.
+
+    Raises:
+      ValueError: the state is not like that.
+    """
+    wanted = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(like)}
+    for name in sorted(wanted.keys() | saved.keys()):
+        there, here = _kind(saved.get(name)), _kind(wanted.get(name))
+        if there != here:
+            raise ValueError(f"resume=True (--resume): the run is of another kind: {name} is {there}, not {here}")
+    leaves = [_as_leaf(saved[name], leaf) for name, leaf in wanted.items()]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def as_json(config: Config) -> dict[str, Any]:
+    """Every setting as it comes back from JSON."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def save_config(directory: Path, env: str, config: Config) -> None:
+    """Writes the environment's name and every setting as JSON, for people; nothing reads it."""
+    write_whole(directory / CONFIG_FILE, (json.dumps({"env": env, **as_json(config)}, indent=2) + "\n").encode())
+
+
+def _kind(leaf: Any) -> str:
+    if leaf is None:
+        return "nothing"
+    as_saved = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    return f"{as_saved.dtype}{list(as_saved.shape)}"
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _as_numpy(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _as_leaf(array: np.ndarray, like: Any) -> Any:
+    # Keys of JAX's default kind; an abstract key does not tell its own.
+    return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(like) else array

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import contextlib
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from jaxtrpo.config import Config
 
 METRICS_FILE = "metrics.csv"
 POLICY_FILE = "policy.msgpack"
@@ -17,11 +15,10 @@ CONFIG_FILE = "config.json"
 CHECKPOINT_FILE = "checkpoint.msgpack"
 # Removed in this order: there is never a state or a policy beside the metrics of another run.
 RUN_FILES = (CHECKPOINT_FILE, POLICY_FILE, METRICS_FILE, CONFIG_FILE)
-MAY_CHANGE = ("total_steps", "actors")  # when a run goes on
 
 
 def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = False) -> Path:
-    """Checks that a run may be written to a directory. Changes nothing on disk; `claim` does.
+    """Checks that a run may be written to a directory. Changes nothing on disk.
 
     Args:
       path: need not exist yet; `~` is the home directory.
@@ -32,6 +29,7 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
       The absolute path.
 
     Raises:
+      BlockingIOError: another process is writing to it.
       FileExistsError: it holds a run that is neither to be replaced nor to go on, or cannot go on.
       NotADirectoryError: it, or what it should lie in, is a file.
       PermissionError: it may not be written to or created.
@@ -53,8 +51,14 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
         raise NotADirectoryError(f"{what}: {nearest} is not a directory")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise PermissionError(f"{what}: no permission to write to {nearest}")
-    if holds_run and resume and not can_resume(directory):
-        raise FileExistsError(f"{what} holds a run without {CHECKPOINT_FILE}, which cannot be resumed")
+    if holds_run:
+        with hold(directory):
+            pass
+    if holds_run and resume and not has_checkpoint(directory):
+        raise FileExistsError(
+            f"{what} holds a run without {CHECKPOINT_FILE}, which cannot go on; use overwrite=True (--overwrite) to "
+            "replace it"
+        )
     if holds_run and not (overwrite or resume):
         raise FileExistsError(
             f"{what} already holds a run; use resume=True (--resume) to go on with it or overwrite=True (--overwrite) "
@@ -63,9 +67,9 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
     return directory
 
 
-def can_resume(directory: Path) -> bool:
-    """Whether a run lies there that has saved its state."""
-    return (directory / CHECKPOINT_FILE).is_file()
+def has_checkpoint(directory: Path) -> bool:
+    """Whether a run lies there that can go on."""
+    return _exists(directory / CHECKPOINT_FILE)
 
 
 def _exists(path: Path) -> bool:
@@ -77,49 +81,39 @@ def _exists(path: Path) -> bool:
     return True
 
 
-def claim(directory: Path) -> None:
-    """Makes the directory and removes the files of the run that it held, and only those.
+def clear(directory: Path, *, keep_run: bool = False) -> None:
+    """Removes the files of the run that a directory holds, and what it left half written, and only those.
 
     To be called when nothing can be wrong with the new run any more.
+
+    Args:
+      directory: that is held.
+      keep_run: removes only what is half written.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     for name in RUN_FILES:
-        (directory / name).unlink(missing_ok=True)
+        for unfinished in directory.glob(f".{name}.*"):  # by a run that was killed in `write_whole`
+            unfinished.unlink()
+        if not keep_run:
+            (directory / name).unlink(missing_ok=True)
 
 
-def save_config(directory: Path, env_name: str, config: Config) -> None:
-    """Writes the environment's name and every setting as JSON."""
-    text = json.dumps({"env": env_name, **_plain(config)}, indent=2) + "\n"
-    write_whole(directory / CONFIG_FILE, text.encode())
-
-
-def require_same_run(directory: Path, env_name: str, config: Config) -> None:
-    """Checks that the run which lies in a directory is one of this environment with these settings.
+@contextlib.contextmanager
+def hold(directory: Path) -> Iterator[None]:
+    """Makes a directory if there is none, and keeps other runs from writing to it.
 
     Raises:
-      ValueError: one sentence that names the setting.
+      BlockingIOError: another one does.
     """
-    path = directory / CONFIG_FILE
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, os.O_RDONLY)
     try:
-        there = json.loads(path.read_bytes())
-        before = there["env"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"resume=True: {path} is missing or damaged") from error
-    if before != env_name:
-        raise ValueError(f"resume=True: the run in {directory} is of {before}, not {env_name}")
-    wanted = _plain(config)
-    has = {**_plain(Config()), **there}  # a setting newer than the run had its default
-    changed = [name for name in wanted if name not in MAY_CHANGE and has[name] != wanted[name]]
-    if changed:
-        before, now = (", ".join(f"{name}={of[name]}" for name in changed) for of in (has, wanted))
-        raise ValueError(
-            f"resume=True: the run in {directory} has {before}, not {now}; only {' and '.join(MAY_CHANGE)} may change"
-        )
-
-
-def _plain(config: Config) -> dict[str, Any]:
-    """As it comes back from JSON."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # is gone with the process, however it ends
+        except BlockingIOError as error:
+            raise BlockingIOError(f"out={str(directory)!r} is being written to by another run") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -18,19 +19,18 @@ Row = Mapping[str, Value]
 class Metrics:
     """A table that grows by rows. The first row fixes the columns."""
 
-    def __init__(self, path: Path | None = None, rows: Sequence[Row] = ()):
+    def __init__(self, path: Path | None = None, columns: Mapping[str, np.ndarray] = MappingProxyType({})):
         """Starts a table.
 
         Args:
           path: CSV file, replaced by the first rows and complete after each; nothing is written without it.
-          rows: what it begins with.
+          columns: what it begins with, as `columns` gives it.
         """
         self._path = path
-        self._rows: list[dict[str, Value]] = []
-        if rows:
-            if path is not None:
-                write_whole(path, _as_csv(rows[0], rows, header=True).encode())
-            self._rows = [dict(row) for row in rows]
+        values = zip(*(column.tolist() for column in columns.values()), strict=True)
+        self.rows = [{name: _number(name, value) for name, value in zip(columns, row, strict=True)} for row in values]
+        if self.rows and path is not None:
+            write_whole(path, _as_csv(columns, self.rows, header=True).encode())
 
     def add(self, row: Row) -> None:
         """Appends a row. None and NaN are blanks.
@@ -38,43 +38,24 @@ class Metrics:
         Raises:
           ValueError: the columns are not those of the first row, or a value is no single number.
         """
-        names = list(self._rows[0] if self._rows else row)
+        names = list(self.rows[0] if self.rows else row)
         if set(row) != set(names):
             raise ValueError(f"columns {sorted(set(row) ^ set(names))} are not in both this row and the first")
         values = {name: _number(name, row[name]) for name in names}
         if self._path is not None:
             # Opened anew for every row, so that a file is whole whenever and however a run ends.
-            with open(self._path, "a" if self._rows else "w", newline="", encoding="utf-8") as file:
-                file.write(_as_csv(names, [values], header=not self._rows))
-        self._rows.append(values)
+            with open(self._path, "a" if self.rows else "w", newline="", encoding="utf-8") as file:
+                file.write(_as_csv(names, [values], header=not self.rows))
+        self.rows.append(values)
 
-    def columns(self) -> dict[str, np.ndarray]:
-        """Every column by name: integers if all its values are whole numbers, else float64 with NaN for blanks."""
-        return {name: _column([row[name] for row in self._rows]) for name in (self._rows[0] if self._rows else ())}
+    def columns(self, number: int | None = None) -> dict[str, np.ndarray]:
+        """Every column by name: integers if all its values are whole numbers, else float64 with NaN for blanks.
 
-
-def read_rows(path: Path, number: int) -> Sequence[Row]:
-    """The first rows of a metrics.csv, as exact as they stand there.
-
-    Raises:
-      ValueError: they are not there.
-    """
-    if not number:
-        return []
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [{name: _value(cell) for name, cell in row.items()} for row in csv.DictReader(file)]
-    except (OSError, ValueError, AttributeError) as error:  # the last: a row with too many cells
-        raise ValueError(f"{path} is missing or damaged") from error
-    if len(rows) < number:
-        raise ValueError(f"{path} has {len(rows)} rows, not the {number} of the updates before the checkpoint")
-    return rows[:number]
-
-
-def _value(cell: str) -> Value:
-    if not cell:
-        return None
-    return int(cell) if cell.lstrip("-").isdigit() else float(cell)
+        Args:
+          number: of rows, from the first; all if not given.
+        """
+        rows = self.rows[:number]
+        return {name: _column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
 def _as_csv(names: Iterable[str], rows: Iterable[Row], *, header: bool) -> str:

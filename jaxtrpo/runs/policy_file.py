@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 import numpy as np
-from flax import serialization
 
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.trained import TrainedPolicy
-from jaxtrpo.runs.directory import POLICY_FILE, write_whole
+from jaxtrpo.runs.directory import POLICY_FILE
+from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
 
 FORMAT = 1
 
@@ -19,7 +19,6 @@ FORMAT = 1
 def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
     """Writes a policy into a directory that exists, exactly, in place of any that lies there."""
     content = {
-        "format": FORMAT,
         "env_name": policy.env_name,
         "observation_size": policy.observation_size,
         "action_low": np.asarray(policy.action_low),
@@ -28,7 +27,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
         "params": jax.device_get(policy.params),
         "moments": jax.device_get(policy.moments)._asdict(),
     }
-    write_whole(Path(directory) / POLICY_FILE, serialization.msgpack_serialize(content))
+    write_msgpack(Path(directory) / POLICY_FILE, FORMAT, content)
 
 
 def load_policy(directory: str | Path) -> TrainedPolicy:
@@ -38,7 +37,7 @@ def load_policy(directory: str | Path) -> TrainedPolicy:
       directory: what `train` was given as `out`.
 
     Returns:
-      The policy, as it was when the run ended.
+      The policy, as it was when it was last saved: when the run ended, or in its last minute.
 
     Raises:
       FileNotFoundError: there is no such directory, or no policy in it.
@@ -53,16 +52,7 @@ def load_policy(directory: str | Path) -> TrainedPolicy:
         raise NotADirectoryError(f"{place} is not a directory; give the one that holds {POLICY_FILE}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no {POLICY_FILE} in {place}")
-    data = path.read_bytes()
-    try:
-        content: Any = serialization.msgpack_restore(data)
-        version = content["format"]
-        policy = _policy(content) if version == FORMAT else None
-    except Exception as error:  # the decoder raises errors of many kinds on bytes that are not its own
-        raise ValueError(f"{path} is not a policy file, or damaged") from error
-    if policy is None:
-        raise ValueError(f"{path} has format {version!r}; this version of jaxtrpo reads format {FORMAT}")
-    return policy
+    return read_msgpack(path, FORMAT, _policy)
 
 
 def _policy(content: dict[str, Any]) -> TrainedPolicy:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from jaxtrpo.runs.metrics import Row
 
 SECONDS_BETWEEN_LINES = 5.0
-NOTHING_DONE: Row = {"env_steps": 0, "wall_seconds": 0.0}
+NOTHING_DONE: Row = {"update": 0, "env_steps": 0, "wall_seconds": 0.0}
 
 
 class Progress:
