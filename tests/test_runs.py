@@ -12,7 +12,7 @@ import time
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxtrpo.config import Config
@@ -42,6 +42,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
+@settings(deadline=None)  # a disk may take its time
 @given(TABLES)
 def test_csv_holds_what_was_added(csv_file, table):
     metrics = Metrics(csv_file)
@@ -59,6 +60,7 @@ def test_csv_holds_what_was_added(csv_file, table):
                 np.testing.assert_allclose(float(cell), value, rtol=1e-5)
 
 
+@settings(deadline=None)  # a disk may take its time
 @given(TABLES)
 def test_columns_are_exact_and_blanks_are_nan(table):
     metrics = Metrics()
@@ -105,6 +107,7 @@ def test_no_rows_no_columns_no_file(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@settings(deadline=None)  # a disk may take its time
 @given(st.lists(st.tuples(WHOLE, BLANK_OR_FLOAT), min_size=1, max_size=5), st.integers(0, 5))
 def test_table_that_begins_with_columns_of_another_goes_on_alike(csv_file, table, number):
     metrics = Metrics(csv_file)
