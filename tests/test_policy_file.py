@@ -6,7 +6,7 @@ import chex
 import jax
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxtrpo.ops.moments import Moments
@@ -76,6 +76,7 @@ def saved(tmp_path_factory):
     return place, (place / directory.POLICY_FILE).read_bytes()
 
 
+@settings(deadline=None)  # a disk may take its time
 @given(st.data())
 def test_truncated_policy_files_are_called_damaged(saved, data):
     place, content = saved
@@ -84,6 +85,7 @@ def test_truncated_policy_files_are_called_damaged(saved, data):
         policy_file.load_policy(place)
 
 
+@settings(deadline=None)  # a disk may take its time
 @given(st.binary(max_size=100))
 def test_any_other_bytes_are_called_damaged(saved, garbage):
     place, _ = saved
