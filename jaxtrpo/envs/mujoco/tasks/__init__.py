@@ -1,4 +1,4 @@
-"""The eleven MuJoCo tasks of Gymnasium, version 5, and Ant's version 4, as data and pure functions.
+"""The eleven MuJoCo tasks of Gymnasium, version 5, and version 4 of Ant and Humanoid, as data and pure functions.
 
 Models are Gymnasium's own MJCF files; rewards, terminations, time limits and distributions of first states follow its
 documentation (Towers et al. 2024, https://gymnasium.farama.org/environments/mujoco). Its observations and rewards read
@@ -28,6 +28,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "Walker2d-v5": walker2d,
     "Ant-v4": functools.partial(ant, contact_forces=False),
     "Ant-v5": ant,
+    "Humanoid-v4": functools.partial(humanoid, contact_cost=False),
     "Humanoid-v5": humanoid,
     "HumanoidStandup-v5": humanoid_standup,
 }
