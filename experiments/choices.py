@@ -13,9 +13,9 @@ TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
 SEEDS = (100, 101, 102)
 VARIANTS: dict[str, Settings] = {
     "default": {},
-    "trust, signal 0.001": {"adapt": "trust(signal=0.001)"},
-    "trust, signal 0.003": {"adapt": "trust(signal=0.003)"},
-    "trust, signal 0.01": {"adapt": "trust(signal=0.01)"},
+    "trust, strength 0.0003": {"adapt": "trust(strength=0.0003)"},
+    "trust, strength 0.0015": {"adapt": "trust(strength=0.0015)"},
+    "trust, strength 0.003": {"adapt": "trust(strength=0.003)"},
     "fixed": {"adapt": "fixed"},
     "fixed, damping 0.01": {"adapt": "fixed", "cg_damping": 0.01},
     "fixed, damping 0.1": {"adapt": "fixed", "cg_damping": 0.1},

@@ -187,18 +187,18 @@ def margin(
     )
 
 
-_MEMORY = 50  # updates that `trust` takes the usual size of the signal from
+_MEMORY = 50  # updates that `trust` takes the usual size of the strength from
 
 
 class _Trust(NamedTuple):
     first: Hyperparameters
     log_radius: Float[Array, ""]  # of the max KL that is wanted over the first; below the bound the batch grows instead
-    mean_square: RunningMean  # of the signal
+    mean_square: RunningMean  # of the strength
 
 
 def trust(
     *,
-    signal: float = 0.002,
+    strength: float = 0.0007,
     gain: float = 0.04,
     kl_range: tuple[float, float] = (0.5, 5.0),
     max_steps_per_update: int = 10_240,
@@ -207,25 +207,30 @@ def trust(
 
     Every batch promises that the surrogate rises along the step it makes; most of that is noise, which the step follows
     as if it were gradient. The next batches can tell, since their noise is another: `signal` in the metrics is the part
-    of the promised slope that they still see along the last steps. Where it is large, steps may be longer; where it is
-    lost, steps are too long or mostly noise, and the region shrinks. As in classical trust-region methods (Conn, Gould
-    & Toint 2000) what came true is compared with what was promised, but by slopes, which are known far better than
+    of the promised slope that they still see along the last steps. As in classical trust-region methods (Conn, Gould &
+    Toint 2000) what came true is compared with what was promised, but by slopes, which are known far better than
     returns.
+
+    The squared slope over 2 KL is the squared length of the natural gradient, so that signal * slope^2 / (2 KL) is the
+    squared length of the part of it that is true, in units of the standardised advantages: its strength. Where it is
+    large, there is far to go, and steps may be longer; where little or nothing is left, steps are too long or mostly
+    noise, and the region shrinks. The signal alone would not do: the noise has 10 dimensions on InvertedPendulum and
+    4,000 on Humanoid, and the part of a step that is true differs as much where the gradients are equally strong.
 
     A region smaller than `kl_range` allows is not made by shorter steps but by larger batches, which cost less time:
     the noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD),
     and a batch that is larger has more signal (the gradient noise scale, McCandlish et al. 2018).
 
     Args:
-      signal: part of the promised slope that is aimed at.
-      gain: change of the logarithm of the region in an update whose signal is as large as usual.
+      strength: squared length of the true natural gradient that is aimed at.
+      gain: change of the logarithm of the region in an update whose strength is as large as usual.
       kl_range: smallest and largest max KL, over the one that training starts with.
       max_steps_per_update: largest batch; the one that training starts with is the smallest.
 
     Raises:
       ValueError: a value is not positive, or the bounds are not in order.
     """
-    _require_positive(signal=signal, gain=gain, max_steps_per_update=max_steps_per_update)
+    _require_positive(strength=strength, gain=gain, max_steps_per_update=max_steps_per_update)
     _require_bounds(kl_range=kl_range)
     low, high = map(math.log, kl_range)
 
@@ -236,11 +241,12 @@ def trust(
     def update(
         state: _Trust, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
     ) -> tuple[_Trust, Hyperparameters]:
-        found = metrics["signal"]
+        # NaN before there was a step to judge, and where this update made none.
+        found = metrics["signal"] * metrics["slope"] ** 2 / (2 * metrics["kl"])
         seen = jnp.isfinite(found)
         mean_square = take_in(state.mean_square, found**2, _MEMORY)
         usual = jnp.sqrt(jnp.where(mean_square.mean > 0, mean_square.mean, 1.0))
-        change = jnp.where(seen, jnp.clip((found - signal) / usual, -3, 3), 0.0)
+        change = jnp.where(seen, jnp.clip((found - strength) / usual, -3, 3), 0.0)
         first = state.first
         growth = jnp.log(jnp.maximum(max_steps_per_update / first.steps_per_update, 1.0))
         log_radius = jnp.clip(state.log_radius + gain * change, low - growth, high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import jax
@@ -181,12 +182,15 @@ def test_a_bad_value_is_named(make, options, name):
         make(**options)
 
 
-def follow_signals(rule: Rule, signals, first=FIRST) -> tuple[np.ndarray, np.ndarray]:
-    """Max KL and steps per update after each update that measured these signals."""
+def follow_strengths(rule: Rule, strengths, first=FIRST) -> tuple[np.ndarray, np.ndarray]:
+    """Max KL and steps per update after each update that measured natural gradients of these squared lengths."""
     update = jax.jit(rule.update)
     state, now, found = rule.init(first), first, []
-    for signal in signals:
-        state, now = update(state, now, {"signal": jnp.float32(signal)})
+    for slope, strength in zip(itertools.cycle([0.1, 0.05, 0.2]), strengths, strict=False):
+        kl = 0.1 * slope
+        # A step of length sqrt(2 KL) along a gradient of length slope / sqrt(2 KL), of which `signal` is true.
+        metrics = {"signal": strength / (slope**2 / (2 * kl)), "slope": slope, "kl": kl}
+        state, now = update(state, now, jax.tree.map(jnp.float32, metrics))
         found.append((float(now.max_kl), int(now.steps_per_update)))
     kl, steps = zip(*found, strict=True)
     return np.array(kl), np.array(steps)
@@ -194,39 +198,47 @@ def follow_signals(rule: Rule, signals, first=FIRST) -> tuple[np.ndarray, np.nda
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.sampled_from([-0.5, -0.01, 0.0, math.nan, 0.02, 0.7]), min_size=1, max_size=120))
-def test_trust_is_a_plain_loop(signals):
-    """log radius += gain * (signal - 0.03) / (root mean square of the last 50 or so); below the bound, steps grow."""
+def test_trust_is_a_plain_loop(strengths):
+    """log radius += gain * (strength - 0.03) / (root mean square of the last 50 or so); below the bound, steps grow."""
     radius, mean_square, seen, expected = math.log(0.004), 0.0, 0, []
-    for signal in signals:
-        if not math.isnan(signal):
+    for strength in strengths:
+        if not math.isnan(strength):
             seen += 1
-            mean_square += (signal**2 - mean_square) / min(seen, 50)
-            change = min(max((signal - 0.03) / (math.sqrt(mean_square) or 1.0), -3), 3)
+            mean_square += (strength**2 - mean_square) / min(seen, 50)
+            change = min(max((strength - 0.03) / (math.sqrt(mean_square) or 1.0), -3), 3)
             radius = min(max(radius + 0.2 * change, math.log(0.003) - math.log(8000 / 2000)), math.log(0.02))
         kl = max(math.exp(radius), 0.003)
         expected.append((kl, 2000 * kl / math.exp(radius)))
-    rule = trust(signal=0.03, gain=0.2, kl_range=(0.75, 5.0), max_steps_per_update=8000)
-    kl, steps = follow_signals(rule, signals)
+    rule = trust(strength=0.03, gain=0.2, kl_range=(0.75, 5.0), max_steps_per_update=8000)
+    kl, steps = follow_strengths(rule, strengths)
     np.testing.assert_allclose(kl, [each[0] for each in expected], rtol=1e-4)
     np.testing.assert_allclose(steps, [each[1] for each in expected], rtol=1e-3)
 
 
-def test_trust_grows_the_region_while_there_is_signal_and_batches_while_there_is_none():
+def test_trust_grows_the_region_while_there_is_gradient_and_batches_while_there_is_none():
     rule = trust(max_steps_per_update=16_000)
-    kl, steps = follow_signals(rule, [1.0] * 100 + [-1.0] * 300)
+    kl, steps = follow_strengths(rule, [1.0] * 100 + [-1.0] * 300)
     assert np.all(np.diff(kl[:100]) >= 0) and kl[99] == pytest.approx(5 * 0.004)
     assert np.all(np.diff(kl[100:]) <= 0) and kl[-1] == pytest.approx(0.5 * 0.004)
     assert np.all(steps[:100] == FIRST.steps_per_update) and steps[-1] == 16_000
     assert np.all(steps[kl > 0.00201] == FIRST.steps_per_update)
 
 
-def test_trust_stays_where_there_is_as_much_signal_as_it_aims_at():
-    kl, _ = follow_signals(trust(signal=0.02), [0.32, -0.28] * 500)
+def test_trust_stays_where_the_gradient_is_as_strong_as_it_aims_at():
+    kl, _ = follow_strengths(trust(strength=0.02), [0.32, -0.28] * 500)
     assert np.all(np.abs(np.log(kl / 0.004)) < 0.15)
 
 
+def test_trust_waits_while_no_step_is_made():
+    """Where the line search finds none, slope and KL are zero."""
+    rule = trust()
+    nothing = {"signal": jnp.float32(0.5), "slope": jnp.float32(0), "kl": jnp.float32(0)}
+    _, now = rule.update(rule.init(FIRST), FIRST, nothing)
+    assert (float(now.max_kl), int(now.steps_per_update)) == (pytest.approx(0.004), 2000)
+
+
 @pytest.mark.parametrize(
-    "wrong", [{"signal": 0.0}, {"gain": 0.0}, {"kl_range": (5.0, 0.5)}, {"max_steps_per_update": -1}]
+    "wrong", [{"strength": 0.0}, {"gain": 0.0}, {"kl_range": (5.0, 0.5)}, {"max_steps_per_update": -1}]
 )
 def test_trust_refuses_what_makes_no_sense(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -263,7 +275,7 @@ def test_a_rule_in_words_is_the_rule(text, rule):
         ("margin()()", "margin"),
         ("a.margin", "margin"),
         ("margin(widow=3)", "widow"),
-        ("trust(target=0.1)", "trust takes signal, gain"),
+        ("trust(target=0.1)", "trust takes strength, gain"),
         ("fixed(target=0.1)", "fixed takes none"),
         ("margin(window=0)", "window=0"),
         ("margin(window='x')", "window"),

@@ -16,7 +16,7 @@ from jaxtrpo.envs.registry import make_env
 
 ENDING = ("InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Hopper-v5", "Walker2d-v5", "Ant-v4", "Ant-v5",
           "Humanoid-v4", "Humanoid-v5")  # fmt: skip
-CONTACT_FORCES = ("Ant-v5", "Humanoid-v4", "Humanoid-v5", "HumanoidStandup-v5")  # the last 78 numbers of their observations
+CONTACT_FORCES = ("Ant-v5", "Humanoid-v4", "Humanoid-v5", "HumanoidStandup-v5")  # their last 78 numbers
 RESETS = 1000
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*-v4 is out of date")
