@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.comparison import Comparison, Curves, Settings, compare, extent_of, options
+from common.comparison import Comparison, Curves, Settings, compare, options
 from common.grid import TASKS, best_fixed, label
 from common.statistics import area, interquartile_mean
 
@@ -32,23 +32,7 @@ def variants(env: str, *, quick: bool) -> dict[str, Settings]:
     return {**METHODS, BEST: best}
 
 
-def main() -> None:
-    arguments = options(__doc__).parse_args()
-    curves = compare(
-        Comparison(
-            name="adaptation",
-            question="What does adapting bring?",
-            envs=TASKS,
-            variants=lambda env: variants(env, quick=arguments.quick),
-            seeds=SEEDS,
-        ),
-        arguments,
-    )
-    with (extent_of("adaptation", SEEDS, quick=arguments.quick).folder / "README.md").open("a") as file:
-        file.write(against_best(curves, quick=arguments.quick))
-
-
-def against_best(curves: Curves, *, quick: bool) -> str:
+def against_best(curves: Curves, *, quick: bool) -> list[str]:
     """The area of every method over that of the best fixed setting of its task."""
     lines = [
         "",
@@ -63,7 +47,22 @@ def against_best(curves: Curves, *, quick: bool) -> str:
             continue
         cells = [f"{areas[name].mean / areas[BEST].mean:.2f}" if name in areas else "" for name in METHODS]
         lines.append(f"| {env} | {' | '.join(cells)} | {label(variants(env, quick=quick)[BEST])} |")
-    return "\n".join(lines) + "\n"
+    return lines
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    compare(
+        Comparison(
+            name="adaptation",
+            question="What does adapting bring?",
+            envs=TASKS,
+            variants=lambda env: variants(env, quick=arguments.quick),
+            seeds=SEEDS,
+            conclude=lambda curves: against_best(curves, quick=arguments.quick),
+        ),
+        arguments,
+    )
 
 
 if __name__ == "__main__":

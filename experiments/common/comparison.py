@@ -21,7 +21,7 @@ COLUMNS = ("env", "variant", "seed", "env_steps", "area", "final_return", "secon
 QUICK = Path("runs") / "quick"  # what a quick try writes, not to be committed
 
 Settings = Mapping[str, Any]
-Curves = dict[str, dict[str, list[Curve]]]  # by task and label, in the order of seeds
+Curves = Mapping[str, Mapping[str, Sequence[Curve]]]  # by task and label, in the order of seeds
 
 
 class Comparison(NamedTuple):
@@ -35,6 +35,7 @@ class Comparison(NamedTuple):
     axes: Sequence[str] = ("env_steps",)  # of the plot's rows
     fewer_seeds: Mapping[str, Sequence[int]] = {}  # of some tasks
     draw_beside: Callable[[Axes, str, str], None] = lambda place, env, axis: None  # what else belongs into the plot
+    conclude: Callable[[Curves], Sequence[str]] = lambda curves: ()  # lines that end the README
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -71,7 +72,7 @@ def require_runs(name: str, found: Mapping[str, Any]) -> None:
         raise SystemExit(f"{name}: no run is there yet; leave out --summary")
 
 
-def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
+def compare(comparison: Comparison, arguments: argparse.Namespace) -> None:
     """Trains what is missing, then writes curves.png, runs.csv and README.md of the comparison."""
     extent = extent_of(comparison.name, comparison.seeds, quick=arguments.quick)
     jobs = {}
@@ -82,7 +83,7 @@ def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
             for label, settings in comparison.variants(env).items():
                 jobs[env, label, seed] = Job(env, seed, {**settings, **extent.settings})
     found = dict(zip(jobs, train_all(jobs.values(), store=extent.store, only_known=arguments.summary), strict=True))
-    curves: Curves = {}
+    curves: dict[str, dict[str, list[Curve]]] = {}
     for (env, label, _), curve in found.items():
         if curve is not None:
             curves.setdefault(env, {}).setdefault(label, []).append(curve)
@@ -91,7 +92,6 @@ def compare(comparison: Comparison, arguments: argparse.Namespace) -> Curves:
     write_csv(extent.folder / "runs.csv", COLUMNS, _rows(found))
     (extent.folder / "README.md").write_text(_summary(comparison, curves))
     print((extent.folder / "README.md").read_text())
-    return curves
 
 
 def _plot(comparison: Comparison, curves: Curves, path: Path) -> None:
@@ -130,6 +130,7 @@ def _summary(comparison: Comparison, curves: Curves) -> str:
             taken = np.median([seconds(curve) for curve in runs])
             figures = (interval(interquartile_mean(np.array([of(curve) for curve in runs]))) for of in (area, final))
             lines.append(f"| {env} | {label} | {' | '.join(figures)} | {taken:.0f} | {len(runs)} |")
+    lines += comparison.conclude(curves)
     return "\n".join(lines) + "\n"
 
 
