@@ -19,20 +19,14 @@ from jaxtrpo.actors import choose_actors
 ACTORS = choose_actors()  # before anything starts JAX
 
 import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
 
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
+from common.parts import Parts  # noqa: E402
 from common.plots import panels, save  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.adapt import fixed  # noqa: E402
-from jaxtrpo.algorithms.advantages import estimate_advantages  # noqa: E402
-from jaxtrpo.algorithms.trust_region import make_policy_step  # noqa: E402
-from jaxtrpo.config import Config, resolve_sizes  # noqa: E402
-from jaxtrpo.envs.registry import make_env  # noqa: E402
-from jaxtrpo.losses import importance_weighted_advantage  # noqa: E402
-from jaxtrpo.types import Batch, LearnerState, TrainState  # noqa: E402
-from jaxtrpo.update import make_critic, make_update, policy_step_settings  # noqa: E402
+from jaxtrpo.config import Config  # noqa: E402
+from jaxtrpo.types import LearnerState, TrainState  # noqa: E402
 
 TASKS = ("Reacher-v5", "HalfCheetah-v5", "Humanoid-v5")
 SIZES = (1_024, 20_480)  # steps per update
@@ -41,28 +35,7 @@ PARTS = ("collect", "advantages", "policy", "critic", "whole learner")
 
 def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str, float]:
     """Median seconds of each part of an update, and of the learner compiled as one."""
-    env = make_env(name)
-    config = Config(steps_per_update=steps_per_update)
-    update = make_update(
-        env, config, resolve_sizes(config, ACTORS.count), ACTORS, importance_weighted_advantage, fixed()
-    )
-    critic = make_critic(env, config)
-    policy_step = make_policy_step(
-        update.policy, surrogate=importance_weighted_advantage, **policy_step_settings(config)
-    )
-
-    def advantages(learner: LearnerState, batch: Batch) -> Any:
-        return estimate_advantages(
-            critic,
-            learner.critic,
-            learner.obs_moments,
-            batch,
-            discount=config.discount,
-            gae_lambda=config.gae_lambda,
-        )
-
-    find_advantages, step, fit = map(ACTORS.map, (advantages, policy_step, critic.fit))
-    max_kl, key = ACTORS.replicate(jnp.float32(config.max_kl)), ACTORS.replicate(jax.random.PRNGKey(0))
+    parts = Parts(name, Config(steps_per_update=steps_per_update), ACTORS)
     seconds: dict[str, list[float]] = {part: [] for part in PARTS}
 
     def timed(part: str, function: Callable[[], Any]) -> Any:
@@ -71,18 +44,15 @@ def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str,
         seconds[part].append(time.perf_counter() - begin)
         return found
 
-    state: TrainState = update.start(0)
-    lowered = update.lower(state)
+    state: TrainState = parts.update.start(0)
+    lowered = parts.update.lower(state)
     collect, learn = lowered.compile_collect(), lowered.compile_learn()
     for _ in range(max(3, rounds * SIZES[0] // steps_per_update) + 1):  # the first one compiles
         state, batch = timed("collect", lambda state=state: collect(state))
         learner: LearnerState = state.learner
-        found = timed("advantages", lambda learner=learner, batch=batch: find_advantages(learner, batch))
-        timed(
-            "policy",
-            lambda now=learner, b=batch, f=found: step(now.policy, now.path, b.steps.action, f, max_kl, key),
-        )
-        timed("critic", lambda learner=learner, found=found: fit(learner.critic, found.targets, key))
+        found = timed("advantages", lambda learner=learner, batch=batch: parts.advantages(learner, batch))
+        timed("policy", lambda learner=learner, batch=batch, found=found: parts.policy(learner, batch, found))
+        timed("critic", lambda learner=learner, found=found: parts.critic(learner, found))
         state, _ = timed("whole learner", lambda state=state, batch=batch: learn(state, batch))
     return {part: statistics.median(values[1:]) for part, values in seconds.items()}
 

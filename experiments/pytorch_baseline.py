@@ -23,13 +23,13 @@ import numpy as np
 
 from common.comparison import extent_of, options, require_runs
 from common.machine import machine
+from common.peer import BASELINES
 from common.plots import panels, save
 from common.runs import TRAIN, as_flags
 from common.tables import write_csv
 from common.watch import watch
 from jaxtrpo.actors import available_cores
 
-BASELINES = Path(__file__).parent / "baselines"
 EQUAL = {"num_envs": 16, "steps_per_update": 1_024}
 SEEDS = (0, 1, 2)
 POINTS = 100  # of a stored curve

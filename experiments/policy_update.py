@@ -1,0 +1,92 @@
+"""How long does one policy step take, here and in sb3-contrib? Gradient, conjugate gradient on all states, line search.
+
+    pip install '.[experiments,baselines]'
+    python experiments/policy_update.py [--quick]
+
+A batch of HalfCheetah, 10 products with the Fisher matrix, on all cores; the two take turns. The critic is left out.
+Written to experiments/results/policy_update/.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import NamedTuple
+
+from jaxtrpo.actors import choose_actors
+
+ACTORS = choose_actors()  # before anything starts JAX
+
+import jax  # noqa: E402
+
+from common.comparison import extent_of, options  # noqa: E402
+from common.machine import machine  # noqa: E402
+from common.parts import Parts  # noqa: E402
+from common.peer import peer  # noqa: E402
+from common.tables import write_csv  # noqa: E402
+from jaxtrpo.config import Config  # noqa: E402
+
+TASK, STEPS, PRODUCTS = "HalfCheetah-v5", 20_480, 10
+
+
+class Ours:
+    """A batch, and the policy step on it."""
+
+    def __init__(self, *, fisher_samples: int):
+        config = Config(steps_per_update=STEPS, cg_iterations=PRODUCTS, fisher_samples=fisher_samples)
+        self._parts = Parts(TASK, config, ACTORS)
+        start = self._parts.update.start(0)
+        state, self._batch = self._parts.update.lower(start).compile_collect()(start)
+        self._learner = state.learner
+        self._found = jax.block_until_ready(self._parts.advantages(self._learner, self._batch))
+        self.run()  # compiles
+
+    def run(self) -> float:
+        """Seconds of one step."""
+        begin = time.perf_counter()
+        jax.block_until_ready(self._parts.policy(self._learner, self._batch, self._found))
+        return time.perf_counter() - begin
+
+
+class Found(NamedTuple):
+    """Medians over rounds, seconds; `ratio` is that of theirs over ours within a round."""
+
+    ours: float
+    ours_by_default: float  # Fisher matrix of fewer states
+    theirs: float
+    ratio: float
+
+
+def measure(rounds: int) -> Found:
+    ours, by_default = Ours(fisher_samples=STEPS), Ours(fisher_samples=Config().fisher_samples)
+    with peer("sb3_policy_update.py", [TASK, "--steps", STEPS, "--cg-iterations", PRODUCTS]) as theirs:
+        times = [(ours.run(), by_default.run(), theirs()) for _ in range(rounds)]
+    mine, default, others = map(statistics.median, zip(*times, strict=True))
+    return Found(mine, default, others, statistics.median(theirs / mine for mine, _, theirs in times))
+
+
+def main() -> None:
+    arguments = options(__doc__).parse_args()
+    rounds = 3 if arguments.quick else 25
+    folder = extent_of("policy_update", (), quick=arguments.quick).folder
+    found = measure(rounds)
+    write_csv(folder / "seconds.csv", Found._fields, [[f"{value:.5g}" for value in found]])
+    text = f"""# How long does one policy step take?
+
+`python experiments/policy_update.py` on {machine()}. {STEPS:,} states of {TASK}: gradient, {PRODUCTS} products with the
+Fisher matrix of all states, line search; no critic. Medians of {rounds} rounds in turns.
+
+| | milliseconds |
+| --- | --- |
+| jaxtrpo | {1e3 * found.ours:.1f} |
+| jaxtrpo, Fisher matrix of {Config().fisher_samples} states (default) | {1e3 * found.ours_by_default:.1f} |
+| sb3-contrib | {1e3 * found.theirs:.1f} |
+
+sb3-contrib takes {found.ratio:.1f} times as long.
+"""
+    (folder / "README.md").write_text(text)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
