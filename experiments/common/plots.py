@@ -40,7 +40,7 @@ def draw_curves(axes: Axes, curves: Mapping[str, Sequence[Curve]], *, title: str
     for label, runs in curves.items():
         grid, values = on_grid(runs, axis)
         estimate = interquartile_mean(values)
-        (line,) = axes.plot(grid, estimate.mean, label=f"{label} ({len(runs)} seeds)")
+        (line,) = axes.plot(grid, estimate.mean, label=f"{label} ({len(runs)} {'seed' if len(runs) == 1 else 'seeds'})")
         axes.fill_between(grid, estimate.low, estimate.high, color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(title=title, xlabel=AXIS_NAMES[axis], ylabel="mean return of an episode")
     axes.grid(alpha=0.3)
