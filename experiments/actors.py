@@ -19,14 +19,11 @@ import jax  # noqa: E402
 
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
+from common.parts import fixed_update  # noqa: E402
 from common.plots import draw_curves, panels, save  # noqa: E402
 from common.runs import Curve, Job, train_all  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.adapt import fixed  # noqa: E402
-from jaxtrpo.config import Config, resolve_sizes  # noqa: E402
-from jaxtrpo.envs.registry import make_env  # noqa: E402
-from jaxtrpo.losses import importance_weighted_advantage  # noqa: E402
-from jaxtrpo.update import make_update  # noqa: E402
+from jaxtrpo.config import Config  # noqa: E402
 
 TASK = "Reacher-v5"
 STEPS = 20_224  # 20,000 in whole segments
@@ -36,12 +33,9 @@ IN_2016 = {1: 17.9, 2: 9.5, 3: 6.4, 4: 5.5, 5: 5.1}  # seconds
 
 def seconds_to_collect(counts: Sequence[int], rounds: int) -> dict[int, float]:
     """Median seconds, the counts of actors taking turns."""
-    env, config = make_env(TASK), Config(steps_per_update=STEPS)
     collects, states, seconds = {}, {}, {count: [] for count in counts}
     for count in counts:
-        chosen = Actors(ACTORS.devices[:count])
-        sizes = resolve_sizes(config, count)
-        update = make_update(env, config, sizes, chosen, importance_weighted_advantage, fixed())
+        update = fixed_update(TASK, Config(steps_per_update=STEPS), Actors(ACTORS.devices[:count]))
         states[count] = update.start(0)
         collects[count] = update.lower(states[count]).compile_collect()
     for _ in range(rounds):

@@ -25,13 +25,10 @@ import jax  # noqa: E402
 from common.collecting import Collecting  # noqa: E402
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
+from common.parts import fixed_update  # noqa: E402
 from common.peer import peer  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.adapt import fixed  # noqa: E402
-from jaxtrpo.config import Config, resolve_sizes  # noqa: E402
-from jaxtrpo.envs.registry import make_env  # noqa: E402
-from jaxtrpo.losses import importance_weighted_advantage  # noqa: E402
-from jaxtrpo.update import make_update  # noqa: E402
+from jaxtrpo.config import Config  # noqa: E402
 
 TASKS = ("Reacher-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Ant-v5")
 RAW = "raw physics"
@@ -55,9 +52,7 @@ def other_way(env: str, way: str, seconds: float, rate: float) -> Iterator[Round
 
 def whole_update(name: str, steps_per_update: int, num_envs: int, seconds: float) -> Round:
     """Collecting and learning of a training run, as many updates as take about so long."""
-    env, config = make_env(name), Config(steps_per_update=steps_per_update, num_envs=num_envs)
-    sizes = resolve_sizes(config, ACTORS.count)
-    update = make_update(env, config, sizes, ACTORS, importance_weighted_advantage, fixed())
+    update = fixed_update(name, Config(steps_per_update=steps_per_update, num_envs=num_envs), ACTORS)
     state = update.start(0)
     lowered = update.lower(state)
     collect, learn = lowered.compile_collect(), lowered.compile_learn()

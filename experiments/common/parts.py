@@ -1,4 +1,4 @@
-"""The parts of learning, compiled one by one, so that each can be timed."""
+"""One update and the parts of its learning, so that each can be timed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,24 @@ from jaxtrpo.config import Config, resolve_sizes
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.types import Batch, LearnerState
-from jaxtrpo.update import make_critic, make_update, policy_step_settings
+from jaxtrpo.update import Update, make_critic, make_update, policy_step_settings
+
+
+def fixed_update(name: str, config: Config, actors: Actors) -> Update:
+    """The update of a run whose settings do not change."""
+    sizes = resolve_sizes(config, actors.count)
+    return make_update(make_env(name), config, sizes, actors, importance_weighted_advantage, fixed())
 
 
 class Parts:
-    """Of a run with these settings. `update` is the whole; leaves of all arguments have a leading axis of actors."""
+    """Of a run with these settings, compiled one by one; `update` is the whole.
+
+    Leaves of all arguments have a leading axis of actors.
+    """
 
     def __init__(self, name: str, config: Config, actors: Actors):
-        env, sizes = make_env(name), resolve_sizes(config, actors.count)
-        self.update = make_update(env, config, sizes, actors, importance_weighted_advantage, fixed())
-        critic = make_critic(env, config)
+        self.update = fixed_update(name, config, actors)
+        critic = make_critic(make_env(name), config)
         step = make_policy_step(
             self.update.policy, surrogate=importance_weighted_advantage, **policy_step_settings(config)
         )

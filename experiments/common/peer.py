@@ -36,5 +36,4 @@ def peer(script: str, words: Sequence[Any]) -> Iterator[Callable[[], float]]:
             return float(answer())
 
         answer()  # ready
-        yield one_round
-        to.close()
+        yield one_round  # closing its standard input afterwards ends it

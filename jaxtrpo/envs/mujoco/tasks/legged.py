@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax.numpy as jnp
 
 from jaxtrpo.envs.mujoco.task import Fields, Task, timestep
@@ -46,7 +48,9 @@ def ant(*, contact_forces: bool = True) -> Task:
     )
 
 
-def _humanoid_observation(data: Fields, first_body: int, first_force: int):
+def _humanoid_observation(model: Model, data: Fields, *, first_body: int = 1, first_force: int = 6):
+    # World is body 0 and has no inertia; the first six generalised forces act on the free root and are zero. Version 5
+    # leaves them out.
     return jnp.concatenate(
         [
             data.qpos[2:],
@@ -57,11 +61,6 @@ def _humanoid_observation(data: Fields, first_body: int, first_force: int):
             data.cfrc_ext[first_body:].ravel(),
         ]
     )
-
-
-def _observation_of_version_5(model: Model, data: Fields):
-    # World is body 0 and has no inertia; the first six generalised forces act on the free root and are zero.
-    return _humanoid_observation(data, first_body=1, first_force=6)
 
 
 _HUMANOID_FIELDS = ("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext")
@@ -85,16 +84,14 @@ def humanoid(*, contact_cost: bool = True) -> Task:
         bonus = 5.0 * healthy(data) - contact if contact_cost else 5.0
         return 1.25 * forward + bonus - effort_cost(0.1, action)
 
-    def observation(model: Model, data: Fields):
-        return _humanoid_observation(data, first_body=0, first_force=0)
-
+    everything = functools.partial(_humanoid_observation, first_body=0, first_force=0)
     return Task(
         name="Humanoid-v5" if contact_cost else "Humanoid-v4",
         xml=asset("humanoid.xml"),
         frame_skip=frame_skip,
         episode_length=1000,
         initial_state=around_default(1e-2, 1e-2),
-        observation=_observation_of_version_5 if contact_cost else observation,
+        observation=_humanoid_observation if contact_cost else everything,
         reward=reward,
         terminated=lambda model, data: ~healthy(data),
         fields=(*_HUMANOID_FIELDS, "subtree_com"),
@@ -113,7 +110,7 @@ def humanoid_standup() -> Task:
         frame_skip=5,
         episode_length=1000,
         initial_state=around_default(1e-2, 1e-2),
-        observation=_observation_of_version_5,
+        observation=_humanoid_observation,
         reward=reward,
         fields=_HUMANOID_FIELDS,
     )
