@@ -59,7 +59,9 @@ def _identity(actors: Actors) -> jax.stages.Wrapped:
 
 def first(tree: PyTree) -> PyTree:
     """One actor's copy, on the host, of a value that all share."""
-    return jax.device_get(jax.tree.map(lambda leaf: leaf.addressable_shards[0].data.reshape(leaf.shape[1:]), tree))
+    shards = jax.device_get(jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree))
+    # Reshaped by NumPy, because JAX would compile a program for every shape.
+    return jax.tree.map(lambda shard, leaf: np.reshape(shard, leaf.shape[1:]), shards, tree)
 
 
 def join_envs(tree: PyTree) -> PyTree:

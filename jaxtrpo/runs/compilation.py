@@ -12,8 +12,6 @@ from typing import Any, cast
 import jax
 from platformdirs import user_cache_path
 
-SHORTEST_KEPT = 0.1  # seconds of compilation; what compiles faster is not worth a file
-
 
 def cache_compilations() -> None:
     """Turns JAX's persistent compilation cache on, in the user's cache directory.
@@ -32,7 +30,8 @@ def cache_compilations() -> None:
     if not os.access(directory, os.W_OK | os.X_OK):
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST_KEPT)
+    # Small programs too: compiling those of a start takes longer than reading them.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # A file that a killed run left half written, or a full disk, costs a compilation and nothing else.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
 
