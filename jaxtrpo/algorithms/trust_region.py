@@ -182,9 +182,10 @@ def _fisher(
     spread = ((position + jax.random.uniform(key, (moments,))) * (filled / moments)).astype(jnp.int32)
     enough = filled >= moments
     chosen = jnp.minimum(jnp.where(enough, spread, position), filled - 1)
-    chosen_obs = obs.reshape(-1, envs, obs.shape[-1])[chosen]
+    # One axis of states: a product that sums over two axes would copy its arguments first.
+    chosen_obs = obs.reshape(-1, envs, obs.shape[-1])[chosen].reshape(-1, obs.shape[-1])
     chosen_weight = weight.reshape(-1, envs)[chosen] * (enough | (position < filled))[:, None]
-    share = (chosen_weight / jnp.maximum(sum_over_actors(jnp.sum(chosen_weight)), 1.0))[..., None]
+    share = (chosen_weight / jnp.maximum(sum_over_actors(jnp.sum(chosen_weight)), 1.0)).reshape(-1, 1)
 
     def metric(distribution: Gaussian, tangent: Gaussian) -> Gaussian:
         return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
