@@ -97,6 +97,28 @@ def test_reported_residual_is_that_of_the_returned_point(given_problem):
         )
 
 
+@settings(deadline=None, max_examples=20)
+@given(problems)
+def test_reported_curvature_is_that_of_the_returned_point(given_problem):
+    matrix, b = given_problem
+    for k in (0, 1, 2, 3, 20):
+        x, info = solve(matrix, b, max_iterations=k)
+        np.testing.assert_allclose(info.curvature, np.asarray(x) @ matrix @ np.asarray(x), rtol=1e-8)
+
+
+@pytest.mark.parametrize("iterations", [0, 1, 3])
+def test_known_product_counts_as_the_first(iterations):
+    matrix, b = problem(4, 2.0)
+    for right in (0 * b, b):
+        expected = solve(matrix, right, max_iterations=iterations)
+        got = conjugate_gradient(
+            lambda v: matrix @ v, right, max_iterations=iterations, tolerance=1e-12, product_with_b=matrix @ right
+        )
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-15), got, expected)
+    only_known, _ = conjugate_gradient(lambda v: v * np.nan, b, max_iterations=1, product_with_b=matrix @ b)
+    np.testing.assert_allclose(only_known, solve(matrix, b, max_iterations=1)[0], rtol=1e-9)
+
+
 def test_as_many_iterations_as_different_eigenvalues():
     for eigenvalues in ([2.0] * 6, [1.0, 1.0, 5.0, 5.0, 5.0, 5.0], [1.0, 2.0, 2.0, 7.0, 7.0, 7.0]):
         x, info = solve(np.diag(eigenvalues), np.ones(SIZE))

@@ -121,12 +121,16 @@ def make_policy_step(
         # The Fisher matrix grows with the inverse square of the policy's std, thousandfold on some tasks. If damping
         # did not grow with it, directions that hold nothing but noise would make up more and more of the step.
         unit = gradient / jnp.where(gradient_norm > 0, gradient_norm, 1.0)
-        damping = cg_damping * unit @ fisher(unit)
+        product = fisher(unit)
+        damping = cg_damping * unit @ product
         direction, cg = conjugate_gradient(
-            lambda vector: fisher(vector) + damping * vector, gradient, max_iterations=cg_iterations
+            lambda vector: fisher(vector) + damping * vector,
+            gradient,
+            max_iterations=cg_iterations,
+            product_with_b=gradient_norm * product + damping * gradient,
         )
         # By the Fisher matrix alone: damping chooses the direction, the bound is one on the KL.
-        curvature = direction @ fisher(direction)
+        curvature = cg.curvature - damping * direction @ direction
         # Without curvature there is no direction to go; the line search then stays.
         scale = jnp.where(curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
         new_params, search = backtracking_line_search(

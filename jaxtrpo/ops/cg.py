@@ -16,6 +16,7 @@ class CGInfo(NamedTuple):
 
     iterations: Int[Array, ""]
     residual_norm: Float[Array, ""]  # Euclidean norm of b - A x, as the recursion carries it
+    curvature: Float[Array, ""]  # x^T A x
 
 
 class _State(NamedTuple):
@@ -28,7 +29,12 @@ class _State(NamedTuple):
 
 
 def conjugate_gradient(
-    matvec: Callable[[PyTree], PyTree], b: PyTree, *, max_iterations: int, tolerance: float = 1e-5
+    matvec: Callable[[PyTree], PyTree],
+    b: PyTree,
+    *,
+    max_iterations: int,
+    tolerance: float = 1e-5,
+    product_with_b: PyTree | None = None,
 ) -> tuple[PyTree, CGInfo]:
     """Solves A x = b for a symmetric positive definite A known only through v -> A v.
 
@@ -41,6 +47,7 @@ def conjugate_gradient(
       b: right-hand side.
       max_iterations: at most this many products with A.
       tolerance: stop when the residual norm falls below this part of the norm of `b`.
+      product_with_b: A b, if it is known; it then counts as the first product.
 
     Returns:
       x, shaped like `b`, and what the solve did.
@@ -51,8 +58,7 @@ def conjugate_gradient(
         large = state.squared_residual > tolerance**2 * squared_norm
         return (state.iterations < max_iterations) & large & state.usable
 
-    def iterate(state: _State) -> _State:
-        product = matvec(state.direction)
+    def advance(state: _State, product: PyTree) -> _State:
         curvature = jnp.asarray(tree.vdot(state.direction, product))
         usable = curvature > 0
         alpha = jnp.where(usable, state.squared_residual / curvature, 0.0)
@@ -64,5 +70,8 @@ def conjugate_gradient(
         return _State(x, residual, direction, squared_residual, state.iterations + 1, usable)
 
     first = _State(tree.zeros_like(b), b, b, squared_norm, jnp.int32(0), jnp.bool_(True))
-    last = jax.lax.while_loop(unfinished, iterate, first)
-    return last.x, CGInfo(last.iterations, jnp.sqrt(last.squared_residual))
+    if product_with_b is not None:
+        first = tree.where(unfinished(first), advance(first, product_with_b), first)
+    last = jax.lax.while_loop(unfinished, lambda state: advance(state, matvec(state.direction)), first)
+    curvature = jnp.asarray(tree.vdot(last.x, tree.sub(b, last.residual)))
+    return last.x, CGInfo(last.iterations, jnp.sqrt(last.squared_residual), curvature)
