@@ -1,6 +1,6 @@
 """How much memory does a long run take, and does it grow?
 
-    pip install '.[experiments,baselines]'
+    pip install '.[experiments]'
     python experiments/memory.py [--quick]
 
 HalfCheetah for ten million steps, 20,480 an update, on all cores; memory is read every second. Written to

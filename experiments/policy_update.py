@@ -22,7 +22,7 @@ import jax  # noqa: E402
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
 from common.parts import Parts  # noqa: E402
-from common.peer import peer  # noqa: E402
+from common.peer import peer, require_peers  # noqa: E402
 from common.tables import write_csv  # noqa: E402
 from jaxtrpo.config import Config  # noqa: E402
 
@@ -67,6 +67,7 @@ def measure(rounds: int) -> Found:
 
 def main() -> None:
     arguments = options(__doc__).parse_args()
+    require_peers()
     rounds = 3 if arguments.quick else 25
     folder = extent_of("policy_update", (), quick=arguments.quick).folder
     found = measure(rounds)

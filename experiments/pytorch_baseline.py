@@ -23,7 +23,7 @@ import numpy as np
 
 from common.comparison import extent_of, options, require_runs
 from common.machine import machine
-from common.peer import BASELINES
+from common.peer import BASELINES, require_peers
 from common.plots import panels, save
 from common.runs import TRAIN, as_flags
 from common.tables import write_csv
@@ -159,6 +159,7 @@ def main() -> None:
     store = extent.folder / "runs"
     store.mkdir(exist_ok=True)
     if not arguments.summary:
+        require_peers()
         for seed in extent.seeds[:1] if arguments.quick else extent.seeds:
             for env in list(TASKS)[-1:] if arguments.quick else TASKS:
                 for system in SYSTEMS:

@@ -26,7 +26,7 @@ from common.collecting import Collecting  # noqa: E402
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
 from common.parts import fixed_update  # noqa: E402
-from common.peer import peer  # noqa: E402
+from common.peer import peer, require_peers  # noqa: E402
 from common.tables import write_csv  # noqa: E402
 from jaxtrpo.config import Config  # noqa: E402
 
@@ -100,6 +100,7 @@ def measure(name: str, *, seconds: float, rounds: int) -> dict[str, tuple[float,
 
 def main() -> None:
     arguments = options(__doc__).parse_args()
+    require_peers()
     seconds, rounds = (0.2, 2) if arguments.quick else (1.0, 9)
     folder = extent_of("throughput", (), quick=arguments.quick).folder
     tasks = TASKS[:2] if arguments.quick else TASKS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,14 @@ from pathlib import Path
 from typing import Any
 
 BASELINES = Path(__file__).parent.parent / "baselines"
+PEERS = ("envpool", "sb3_contrib", "tianshou", "torch")
+
+
+def require_peers() -> None:
+    """Stops with one sentence, before anything is measured, unless the extra is installed."""
+    missing = [name for name in PEERS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SystemExit(f"{', '.join(missing)}: not installed; run: pip install '.[experiments,baselines]'")
 
 
 @contextlib.contextmanager
