@@ -10,7 +10,8 @@ import numpy as np
 
 # rliable imports pandas, which would take our script of that name for the library of which it makes use if it is there.
 sys.modules["bottleneck"] = None  # pyright: ignore[reportArgumentType]
-from rliable import library, metrics  # noqa: E402
+import scipy.stats  # noqa: E402
+from rliable import library  # noqa: E402
 
 from common.runs import Curve  # noqa: E402
 
@@ -29,18 +30,23 @@ def interquartile_mean(values: np.ndarray) -> Estimate:
     """Of values [seed] or [seed, point]. A single seed has no interval."""
     values = np.asarray(values, float)
     table = values.reshape(len(values), -1)
-    points = np.array([metrics.aggregate_iqm(column) for column in table.T])
+    points = _trimmed_mean(table)
     low = high = np.full(points.shape, np.nan)
     if len(values) > 1:
         np.random.seed(0)  # rliable draws from NumPy's own state; the same runs shall have the same interval
         _, intervals = library.get_interval_estimates(
             {"": table[:, None, :]},
-            lambda drawn: np.array([metrics.aggregate_iqm(drawn[..., i]) for i in range(table.shape[1])]),
+            lambda drawn: _trimmed_mean(drawn[:, 0]),
             reps=REPETITIONS,
         )
         low, high = intervals[""]
     shape = values.shape[1:]
     return Estimate(points.reshape(shape), np.reshape(low, shape), np.reshape(high, shape))
+
+
+def _trimmed_mean(values: np.ndarray) -> np.ndarray:
+    """What rliable's `aggregate_iqm` is, of all columns of [seed, point] at once."""
+    return scipy.stats.trim_mean(values, proportiontocut=0.25, axis=0)
 
 
 def on_grid(curves: Sequence[Curve], axis: str = "env_steps", points: int = 50) -> tuple[np.ndarray, np.ndarray]:
