@@ -24,7 +24,7 @@ import numpy as np
 from common.comparison import extent_of, options, require_runs
 from common.machine import machine
 from common.peer import BASELINES, require_peers
-from common.plots import panels, save
+from common.plots import common_legend, panels, save
 from common.runs import TRAIN, as_flags
 from common.tables import write_csv
 from common.watch import watch
@@ -192,7 +192,7 @@ def plot(found: Found, path: Path) -> None:
         for target in TASKS[env].targets:
             place.axhline(target, color="0.7", linestyle=":")
         place.set(title=env, xlabel="seconds since the command", ylabel="mean return of 100 episodes", xscale="log")
-        place.legend(fontsize=5)
+    common_legend(figure)
     save(figure, path)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from common.machine import machine
-from common.plots import draw_curves, panels, save
+from common.plots import common_legend, draw_curves, panels, save
 from common.runs import STORE, Curve, Job, train_all
 from common.statistics import Estimate, area, final, interquartile_mean, seconds
 from common.tables import write_csv
@@ -95,12 +95,13 @@ def compare(comparison: Comparison, arguments: argparse.Namespace) -> None:
 
 
 def _plot(comparison: Comparison, curves: Curves, path: Path) -> None:
-    figure, axes = panels(len(comparison.axes), len(curves), comparison.question)
+    title = f"{comparison.question}\nInterquartile means over seeds, 95 % bootstrap intervals shaded"
+    figure, axes = panels(len(comparison.axes), len(curves), title)
     for row, axis in zip(axes, comparison.axes, strict=True):
         for place, (env, by_label) in zip(row, curves.items(), strict=True):
             draw_curves(place, by_label, title=env, axis=axis)
             comparison.draw_beside(place, env, axis)
-            place.legend(fontsize=6)
+    common_legend(figure)
     save(figure, path)
 
 

@@ -22,15 +22,21 @@ AXIS_NAMES = {"env_steps": "environment steps", "update": "updates", "wall_secon
 
 def panels(rows: int, columns: int, title: str) -> tuple[Figure, np.ndarray]:
     """A figure of rows x columns axes that says on which machine it was made."""
-    figure, axes = plt.subplots(rows, columns, figsize=(4.2 * columns, 3.1 * rows + 0.8), squeeze=False)
-    figure.suptitle(title)
-    figure.supxlabel(machine(), fontsize=7, color="0.4")
+    size = (4.2 * columns, 3.1 * rows + 0.8)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    figure.suptitle(f"{title}\n{machine()}", fontsize="medium")
     return figure, axes
+
+
+def common_legend(figure: Figure) -> None:
+    """One legend below all axes: one in each would hide the curves."""
+    named = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    columns = round(figure.get_figwidth() / 2.5)
+    figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns, fontsize=7)
 
 
 def save(figure: Figure, path: Path) -> None:
     """Writes a figure that is done."""
-    figure.tight_layout()
     figure.savefig(path, dpi=90)
     plt.close(figure)
 
@@ -40,7 +46,10 @@ def draw_curves(axes: Axes, curves: Mapping[str, Sequence[Curve]], *, title: str
     for label, runs in curves.items():
         grid, values = on_grid(runs, axis)
         estimate = interquartile_mean(values)
-        (line,) = axes.plot(grid, estimate.mean, label=f"{label} ({len(runs)} {'seed' if len(runs) == 1 else 'seeds'})")
+        (line,) = axes.plot(grid, estimate.mean, label=label)
         axes.fill_between(grid, estimate.low, estimate.high, color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(title=title, xlabel=AXIS_NAMES[axis], ylabel="mean return of an episode")
+    fewest, most = min(map(len, curves.values())), max(map(len, curves.values()))
+    seeds = f"{most} {'seed' if most == 1 else 'seeds'}"
+    seeds = seeds if fewest == most else f"{fewest} to {seeds}"
+    axes.set(title=f"{title}, {seeds}", xlabel=AXIS_NAMES[axis], ylabel="mean return of an episode")
     axes.grid(alpha=0.3)
