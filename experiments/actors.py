@@ -20,7 +20,7 @@ import jax  # noqa: E402
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
 from common.parts import fixed_update  # noqa: E402
-from common.plots import draw_curves, panels, save  # noqa: E402
+from common.plots import colors_of, draw_curves, panels, save  # noqa: E402
 from common.runs import Curve, Job, train_all  # noqa: E402
 from common.tables import write_csv  # noqa: E402
 from jaxtrpo.config import Config  # noqa: E402
@@ -60,8 +60,9 @@ def main() -> None:
     rows = ((count, f"{20_000 * value / STEPS:.4f}") for count, value in seconds.items())
     write_csv(extent.folder / "seconds.csv", ("actors", "seconds_for_20000_steps"), rows)
     figure, axes = panels(1, 2, "What do more actors bring? Reacher-v5")
-    draw_curves(axes[0, 0], curves, title="against the clock", axis="wall_seconds")
-    draw_curves(axes[0, 1], curves, title="against steps", axis="env_steps")
+    colors = colors_of(curves)
+    draw_curves(axes[0, 0], curves, colors, title="against the clock", axis="wall_seconds")
+    draw_curves(axes[0, 1], curves, colors, title="against steps", axis="env_steps")
     for place in axes.flat:
         place.legend(fontsize=6)
     save(figure, extent.folder / "curves.png")

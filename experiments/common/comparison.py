@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from common.machine import machine
-from common.plots import common_legend, draw_curves, panels, save
+from common.plots import colors_of, common_legend, draw_curves, panels, save
 from common.runs import STORE, Curve, Job, train_all
 from common.statistics import Estimate, area, final, interquartile_mean, seconds
 from common.tables import write_csv
@@ -97,9 +97,10 @@ def compare(comparison: Comparison, arguments: argparse.Namespace) -> None:
 def _plot(comparison: Comparison, curves: Curves, path: Path) -> None:
     title = f"{comparison.question}\nInterquartile means over seeds, 95 % bootstrap intervals shaded"
     figure, axes = panels(len(comparison.axes), len(curves), title)
+    colors = colors_of(label for env in curves for label in comparison.variants(env))
     for row, axis in zip(axes, comparison.axes, strict=True):
         for place, (env, by_label) in zip(row, curves.items(), strict=True):
-            draw_curves(place, by_label, title=env, axis=axis)
+            draw_curves(place, by_label, colors, title=env, axis=axis)
             comparison.draw_beside(place, env, axis)
     common_legend(figure)
     save(figure, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -28,8 +28,13 @@ def panels(rows: int, columns: int, title: str) -> tuple[Figure, np.ndarray]:
     return figure, axes
 
 
+def colors_of(labels: Iterable[str]) -> dict[str, str]:
+    """A color for each label, the same in all axes of a figure, even in those where some are missing."""
+    return {label: f"C{number}" for number, label in enumerate(dict.fromkeys(labels))}
+
+
 def common_legend(figure: Figure) -> None:
-    """One legend below all axes: one in each would hide the curves."""
+    """One legend below all axes, where a label has to mean the same in all: one in each would hide the curves."""
     named = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     columns = round(figure.get_figwidth() / 2.5)
     figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns, fontsize=7)
@@ -41,13 +46,15 @@ def save(figure: Figure, path: Path) -> None:
     plt.close(figure)
 
 
-def draw_curves(axes: Axes, curves: Mapping[str, Sequence[Curve]], *, title: str, axis: str = "env_steps") -> None:
+def draw_curves(
+    axes: Axes, curves: Mapping[str, Sequence[Curve]], colors: Mapping[str, str], *, title: str, axis: str
+) -> None:
     """A line for each label: the interquartile mean over seeds; its 95 % bootstrap interval is shaded."""
     for label, runs in curves.items():
         grid, values = on_grid(runs, axis)
         estimate = interquartile_mean(values)
-        (line,) = axes.plot(grid, estimate.mean, label=label)
-        axes.fill_between(grid, estimate.low, estimate.high, color=line.get_color(), alpha=0.2, linewidth=0)
+        axes.plot(grid, estimate.mean, color=colors[label], label=label)
+        axes.fill_between(grid, estimate.low, estimate.high, color=colors[label], alpha=0.2, linewidth=0)
     fewest, most = min(map(len, curves.values())), max(map(len, curves.values()))
     seeds = f"{most} {'seed' if most == 1 else 'seeds'}"
     seeds = seeds if fewest == most else f"{fewest} to {seeds}"
