@@ -73,7 +73,7 @@ def estimate_advantages(
       Advantages, and lambda-returns as targets. Steps that do not count have advantage 0 and weight 0.
     """
     last = batch.num_segments - 1
-    obs = map_segments(lambda obs: normalize(obs, moments), batch.steps.obs, batch.num_segments)
+    obs = map_segments(lambda i: normalize(batch.steps.obs[i], moments), batch.num_segments, batch.steps.obs.shape[0])
 
     def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array]) -> tuple[Tail, Array, Array]:
         tail, advantage, value = carry

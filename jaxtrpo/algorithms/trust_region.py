@@ -16,7 +16,7 @@ from jaxtrpo.losses import Samples, Surrogate
 from jaxtrpo.ops.cg import conjugate_gradient
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.line_search import Trial, backtracking_line_search
-from jaxtrpo.ops.segments import sum_over_segments
+from jaxtrpo.ops.segments import sum_and_map_segments, sum_over_segments
 from jaxtrpo.policies.distributions import Gaussian, entropy, fisher_metric, kl_divergence
 from jaxtrpo.policies.networks import Policy
 
@@ -86,36 +86,42 @@ def make_policy_step(
 
         count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
 
-        def samples_of(index: Int[Array, ""] | int) -> tuple[Samples, Float[Array, " step"]]:
-            def flat(leaf: Array) -> Array:
-                return leaf[index].reshape(-1, *leaf.shape[3:])
+        def of_segment(index: Int[Array, ""] | int) -> tuple[Array, Array, Array, Array]:
+            """Observations, actions, advantages and weights, on one axis of steps."""
+            leaves = (obs, action, found.advantage, weight)
+            return tuple(leaf[index].reshape(-1, *leaf.shape[3:]) for leaf in leaves)
 
-            old = apply(old_params, flat(obs))
-            return Samples(flat(obs), flat(action), flat(found.advantage), old), flat(weight)
+        def start(index: Int[Array, ""] | int) -> tuple[PyTree, Gaussian]:
+            seen, taken, advantage, weight = of_segment(index)
 
-        def mean_over_steps(function: Callable[[Samples, Array], PyTree]) -> PyTree:
-            """Sums `function` (samples, weight) over segments and actors, divided by the number of valid steps."""
-            total = sum_over_segments(lambda i: function(*samples_of(i)), num_segments)
+            def objective(candidate: Array) -> tuple[Array, Gaussian]:
+                # Where the search starts, the new policy is the old one.
+                new = apply(candidate, seen)
+                samples = Samples(seen, taken, advantage, jax.lax.stop_gradient(new))
+                return jnp.sum(weight * surrogate(new, samples)), new
+
+            (value, old), gradient = jax.value_and_grad(objective, has_aux=True)(old_params)
+            return (value, gradient, jnp.sum(weight * entropy(old))), old
+
+        def mean_over_actors(total: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
 
-        def objective(candidate: Array, samples: Samples, weight: Array) -> Array:
-            return jnp.sum(weight * surrogate(apply(candidate, samples.obs), samples))
-
-        def start(samples: Samples, weight: Array) -> tuple[tuple[Array, Array], Array]:
-            value, gradient = jax.value_and_grad(objective)(old_params, samples, weight)
-            return (value, jnp.sum(weight * entropy(samples.old))), gradient
+        # The old distributions are kept: every trial of the line search compares with them.
+        total, old = sum_and_map_segments(start, num_segments, weight.shape[0])
+        start_objective, gradient, mean_entropy = mean_over_actors(total)
 
         def evaluate(candidate: Array) -> Trial:
-            def both(samples: Samples, weight: Array) -> Trial:
-                new = apply(candidate, samples.obs)
+            def both(index: Int[Array, ""] | int) -> Trial:
+                seen, taken, advantage, weight = of_segment(index)
+                before = jax.tree.map(lambda leaf: leaf[index], old)
+                new = apply(candidate, seen)
                 return Trial(
-                    jnp.sum(weight * surrogate(new, samples)),
-                    jnp.sum(weight * kl_divergence(samples.old, new)),
+                    jnp.sum(weight * surrogate(new, Samples(seen, taken, advantage, before))),
+                    jnp.sum(weight * kl_divergence(before, new)),
                 )
 
-            return mean_over_steps(both)
+            return mean_over_actors(sum_over_segments(both, num_segments))
 
-        (start_objective, mean_entropy), gradient = mean_over_steps(start)
         fisher = _fisher(apply, old_params, obs, weight, num_segments, key, fisher_samples)
         gradient_norm = jnp.linalg.norm(gradient)
         # The Fisher matrix grows with the inverse square of the policy's std, thousandfold on some tasks. If damping

@@ -11,12 +11,29 @@ from jaxtyping import Array, Int, PyTree
 
 def sum_over_segments(function: Callable[[Int[Array, ""] | int], PyTree], num_segments: Int[Array, ""]) -> PyTree:
     """function(0) + ... + function(num_segments - 1); zeros of the same shapes if there are none."""
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(lambda: function(0)))
-    return jax.lax.fori_loop(0, num_segments, lambda i, sums: jax.tree.map(jnp.add, sums, function(i)), zero)
+    total, _ = sum_and_map_segments(lambda i: (function(i), ()), num_segments, 0)
+    return total
 
 
-def map_segments(function: Callable[[Array], Array], buffer: Array, num_segments: Int[Array, ""]) -> Array:
-    """A buffer of what `function` makes of each of the first `num_segments` segments; zeros behind them."""
-    made = jax.eval_shape(function, buffer[0])
-    nothing = jnp.zeros((buffer.shape[0], *made.shape), made.dtype)
-    return jax.lax.fori_loop(0, num_segments, lambda i, filled: filled.at[i].set(function(buffer[i])), nothing)
+def map_segments(
+    function: Callable[[Int[Array, ""] | int], PyTree], num_segments: Int[Array, ""], max_segments: int
+) -> PyTree:
+    """Buffers of what `function` makes of each of the first `num_segments` segments; zeros behind them."""
+    _, made = sum_and_map_segments(lambda i: ((), function(i)), num_segments, max_segments)
+    return made
+
+
+def sum_and_map_segments(
+    function: Callable[[Int[Array, ""] | int], tuple[PyTree, PyTree]], num_segments: Int[Array, ""], max_segments: int
+) -> tuple[PyTree, PyTree]:
+    """Of what `function` returns, the first summed as by `sum_over_segments`, the second kept as by `map_segments`."""
+    to_sum, to_keep = jax.eval_shape(lambda: function(0))
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), to_sum)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros((max_segments, *leaf.shape), leaf.dtype), to_keep)
+
+    def take_in(i: Int[Array, ""], found: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+        sums, kept = found
+        more, made = function(i)
+        return jax.tree.map(jnp.add, sums, more), jax.tree.map(lambda all, one: all.at[i].set(one), kept, made)
+
+    return jax.lax.fori_loop(0, num_segments, take_in, (zeros, nothing))
