@@ -16,8 +16,16 @@ from jaxtrpo.types import Hyperparameters
 class Rule(NamedTuple):
     """A way to adapt. What it remembers is in its state, so a run can be saved and gone on with.
 
-    `update` sees the metrics of one update, by the names of the columns of metrics.csv; those of an update in which no
-    episode finished are NaN.
+    `update` gets the settings as they are, so that rules can follow each other, and the metrics of one update, by the
+    names of the columns of metrics.csv; returns of an update in which no episode finished are NaN. It is compiled with
+    the learner: state and settings keep their shapes and dtypes. This one halves max KL where no step
+    was found:
+
+        def update(state, hyperparameters, metrics):
+            shrink = jnp.where(metrics["accepted"], 1.0, 0.5)
+            return state, hyperparameters._replace(max_kl=shrink * hyperparameters.max_kl)
+
+        train("Hopper-v5", adapt=Rule(init=lambda hyperparameters: (), update=update))
     """
 
     init: Callable[[Hyperparameters], PyTree]
@@ -33,7 +41,11 @@ def fixed() -> Rule:
 
 
 def chain(*rules: Rule) -> Rule:
-    """One rule after the other, each on what the one before made of the settings."""
+    """One rule after the other, each on what the one before made of the settings.
+
+    `improvement` and `margin` change what they are given. The schedules and `trust` know what each of their settings
+    should be, and replace what a rule before them made of it: `trust` belongs first, and alone for max KL.
+    """
 
     def update(
         states: tuple[PyTree, ...], hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
@@ -66,7 +78,7 @@ def linear(*, over: int, max_kl: float | None = None, steps_per_update: int | No
       steps_per_update: at the end; not changed if not given.
 
     Raises:
-      ValueError: a value is not positive.
+      ValueError: a value is not positive, or steps are not a whole number.
     """
     return _schedule(lambda first, last, progress: first + progress * (last - first), over, max_kl, steps_per_update)
 
@@ -80,6 +92,7 @@ def _schedule(
     between: Callable[[Array, float, Array], Array], over: int, max_kl: float | None, steps_per_update: int | None
 ) -> Rule:
     _require_positive(over=over, max_kl=max_kl, steps_per_update=steps_per_update)
+    _require_whole(steps_per_update=steps_per_update)
 
     def update(
         state: _Schedule, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
@@ -132,10 +145,11 @@ def improvement(
       kl_bounds: smallest and largest max KL, nats.
 
     Raises:
-      ValueError: a value is not positive, or the bounds are not in order.
+      ValueError: a value is not positive, updates or steps are not a whole number, or the bounds are not in order.
     """
     _require_positive(window=window, steps_delta=steps_delta, kl_delta=kl_delta)
     _require_bounds(steps_bounds=steps_bounds, kl_bounds=kl_bounds)
+    _require_whole(window=window, steps_delta=steps_delta, steps_bounds=steps_bounds)
     if not (_is_number(required) and required >= 0):
         raise ValueError(f"required={required!r} must be a number that is not negative")
 
@@ -217,6 +231,9 @@ def trust(
     noise, and the region shrinks. The signal alone would not do: the noise has 10 dimensions on InvertedPendulum and
     4,000 on Humanoid, and the part of a step that is true differs as much where the gradients are equally strong.
 
+        found = signal * slope^2 / (2 KL)    slope and KL of this batch's step, signal of the steps before
+        log max_kl += gain * clip((found - strength) / usual, -3, 3)    usual: root mean square of found, 50 updates
+
     A region smaller than `kl_range` allows is not made by shorter steps but by larger batches, which cost less time:
     the noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD),
     and a batch that is larger has more signal (the gradient noise scale, McCandlish et al. 2018).
@@ -225,12 +242,14 @@ def trust(
       strength: squared length of the true natural gradient that is aimed at.
       gain: change of the logarithm of the region in an update whose strength is as large as usual.
       kl_range: smallest and largest max KL, over the one that training starts with.
-      max_steps_per_update: largest batch; the one that training starts with is the smallest.
+      max_steps_per_update: largest batch; the one that training starts with is the smallest. Give a run that is to
+        have a smaller largest batch the same here: the rule does not see what a run cuts off.
 
     Raises:
-      ValueError: a value is not positive, or the bounds are not in order.
+      ValueError: a value is not positive, steps are not a whole number, or the bounds are not in order.
     """
     _require_positive(strength=strength, gain=gain, max_steps_per_update=max_steps_per_update)
+    _require_whole(max_steps_per_update=max_steps_per_update)
     _require_bounds(kl_range=kl_range)
     low, high = map(math.log, kl_range)
 
@@ -268,6 +287,14 @@ def _require_positive(**values: float | None) -> None:
     for name, value in values.items():
         if value is not None and not (_is_number(value) and value > 0):
             raise ValueError(f"{name}={value!r} must be positive")
+
+
+def _require_whole(**values: float | tuple[float, float] | None) -> None:
+    """Steps are integers in compiled code, and have to stay so."""
+    for name, value in values.items():
+        parts = value if isinstance(value, tuple) else (value,)
+        if not all(part is None or isinstance(part, int) for part in parts):
+            raise ValueError(f"{name}={value!r}: steps and updates must be whole numbers")
 
 
 def _require_bounds(**values: tuple[float, float]) -> None:

@@ -286,6 +286,11 @@ def test_a_rule_in_words_is_the_rule(text, rule):
         ("margin(**{})", "margin"),
         ("linear", "over"),
         ("chain(linear(over=-1))", "over=-1"),
+        ("improvement(steps_delta=300.0)", "steps_delta=300.0"),
+        ("improvement(window=2.5)", "window=2.5"),
+        ("improvement(steps_bounds=(1200.0, 20000))", "steps_bounds=(1200.0, 20000)"),
+        ("trust(max_steps_per_update=4096.5)", "max_steps_per_update=4096.5"),
+        ("linear(over=100, steps_per_update=10.5)", "steps_per_update=10.5"),
     ],
 )
 def test_words_that_are_no_rule_get_a_sentence(text, said):

@@ -92,6 +92,7 @@ def make_policy_step(
             return tuple(leaf[index].reshape(-1, *leaf.shape[3:]) for leaf in leaves)
 
         def start(index: Int[Array, ""] | int) -> tuple[PyTree, Gaussian]:
+            """Objective, its gradient and entropy where the search starts, summed; and the distributions there."""
             seen, taken, advantage, weight = of_segment(index)
 
             def objective(candidate: Array) -> tuple[Array, Gaussian]:
@@ -103,12 +104,12 @@ def make_policy_step(
             (value, old), gradient = jax.value_and_grad(objective, has_aux=True)(old_params)
             return (value, gradient, jnp.sum(weight * entropy(old))), old
 
-        def mean_over_actors(total: PyTree) -> PyTree:
+        def mean_over_steps(total: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
 
         # The old distributions are kept: every trial of the line search compares with them.
         total, old = sum_and_map_segments(start, num_segments, weight.shape[0])
-        start_objective, gradient, mean_entropy = mean_over_actors(total)
+        start_objective, gradient, mean_entropy = mean_over_steps(total)
 
         def evaluate(candidate: Array) -> Trial:
             def both(index: Int[Array, ""] | int) -> Trial:
@@ -120,7 +121,7 @@ def make_policy_step(
                     jnp.sum(weight * kl_divergence(before, new)),
                 )
 
-            return mean_over_actors(sum_over_segments(both, num_segments))
+            return mean_over_steps(sum_over_segments(both, num_segments))
 
         fisher = _fisher(apply, old_params, obs, weight, num_segments, key, fisher_samples)
         gradient_norm = jnp.linalg.norm(gradient)

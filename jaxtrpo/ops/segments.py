@@ -31,9 +31,9 @@ def sum_and_map_segments(
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), to_sum)
     nothing = jax.tree.map(lambda leaf: jnp.zeros((max_segments, *leaf.shape), leaf.dtype), to_keep)
 
-    def take_in(i: Int[Array, ""], found: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
+    def add(i: Int[Array, ""], found: tuple[PyTree, PyTree]) -> tuple[PyTree, PyTree]:
         sums, kept = found
         more, made = function(i)
-        return jax.tree.map(jnp.add, sums, more), jax.tree.map(lambda all, one: all.at[i].set(one), kept, made)
+        return jax.tree.map(jnp.add, sums, more), jax.tree.map(lambda buffer, one: buffer.at[i].set(one), kept, made)
 
-    return jax.lax.fori_loop(0, num_segments, take_in, (zeros, nothing))
+    return jax.lax.fori_loop(0, num_segments, add, (zeros, nothing))
