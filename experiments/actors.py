@@ -55,7 +55,7 @@ def main() -> None:
     for count in counts:
         # Against the clock: one run at a time.
         jobs = [Job(TASK, seed, {**extent.settings, "actors": count}) for seed in extent.seeds]
-        found = train_all(jobs, store=extent.store, only_known=arguments.summary, workers=1)
+        found = train_all(jobs, store=extent.store, workers=1)
         curves[f"{count} actors"] = [curve for curve in found if curve is not None]
     rows = ((count, f"{20_000 * value / STEPS:.4f}") for count, value in seconds.items())
     write_csv(extent.folder / "seconds.csv", ("actors", "seconds_for_20000_steps"), rows)

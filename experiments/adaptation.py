@@ -3,14 +3,14 @@
     python experiments/adaptation.py [--quick] [--summary]
 
 The best fixed setting of each task is that of the sweep (max_kl.py, to be run before). Its choice was made on three of
-the seeds that it is then compared on, which is in its favour: fresh_seeds.py compares it on others.
+the seeds that it is then compared on; fresh_seeds.py compares it on others.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from common.comparison import Comparison, Curves, Settings, compare, options
+from common.comparison import Comparison, Curves, Settings, compare, options_of_runs
 from common.grid import TASKS, best_fixed, label
 from common.statistics import area, interquartile_mean
 
@@ -34,25 +34,24 @@ def variants(env: str, *, quick: bool) -> dict[str, Settings]:
 
 def against_best(curves: Curves, *, quick: bool) -> list[str]:
     """The area of every method over that of the best fixed setting of its task."""
-    compared = [name for name in METHODS if any(name in by_label for by_label in curves.values())]
     lines = [
         "",
         "Area over that of the best fixed setting (where returns are negative, more than 1 is worse):",
         "",
-        f"| task | {' | '.join(compared)} | best fixed setting |",
-        f"| --- |{' --- |' * (len(compared) + 1)}",
+        f"| task | {' | '.join(METHODS)} | best fixed setting |",
+        f"| --- |{' --- |' * (len(METHODS) + 1)}",
     ]
     for env, by_label in curves.items():
         areas = {name: interquartile_mean(np.array([area(curve) for curve in runs])) for name, runs in by_label.items()}
         if BEST not in areas:
             continue
-        cells = [f"{areas[name].mean / areas[BEST].mean:.2f}" if name in areas else "" for name in compared]
+        cells = [f"{areas[name].mean / areas[BEST].mean:.2f}" if name in areas else "" for name in METHODS]
         lines.append(f"| {env} | {' | '.join(cells)} | {label(variants(env, quick=quick)[BEST])} |")
     return lines
 
 
 def main() -> None:
-    arguments = options(__doc__).parse_args()
+    arguments = options_of_runs(__doc__).parse_args()
     compare(
         Comparison(
             name="adaptation",

@@ -10,16 +10,15 @@ Written to experiments/results/benchmark_1m/.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from common.comparison import extent_of, options, require_runs
+from common.comparison import extent_of, options_of_runs, require_runs
 from common.machine import machine
 from common.plots import panels, save
-from common.runs import Job, train_all
-from common.statistics import interquartile_mean
+from common.runs import Curve, Job, train_all
 from common.tables import write_csv
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -38,19 +37,22 @@ PUBLISHED = {
     "InvertedDoublePendulum-v5": (9243.2, "Tianshou's NPG", 8435.2),
 }
 
-Evaluations = tuple[np.ndarray, np.ndarray]  # environment steps [point], returns [seed, point]
+Evaluations = tuple[np.ndarray, np.ndarray]  # environment steps and returns, both [seed, point]
 
 
 def main() -> None:
-    arguments = options(__doc__).parse_args()
+    arguments = options_of_runs(__doc__).parse_args()
     extent = extent_of("benchmark_1m", SEEDS, quick=arguments.quick)
-    jobs = [Job(env, seed, {"eval_every": 20_000, **extent.settings}) for seed in extent.seeds for env in PUBLISHED]
+    every, envs = 20_000, list(PUBLISHED)
+    if arguments.quick:
+        every, envs = 10_000, envs[:2]
+    jobs = [Job(env, seed, {"eval_every": every, **extent.settings}) for seed in extent.seeds for env in envs]
     found: dict[str, Evaluations] = {}
     curves = train_all(jobs, store=extent.store, only_known=arguments.summary)
-    for env in PUBLISHED:
+    for env in envs:
         known = [curve for job, curve in zip(jobs, curves, strict=True) if job.env == env and curve is not None]
         if known:
-            found[env] = known[0]["env_steps"], np.stack([curve["eval_return"] for curve in known])
+            found[env] = evaluations(known)
     require_runs("benchmark_1m", found)
     plot(found, extent.folder / "curves.png")
     write_csv(extent.folder / "evaluations.csv", ("env", "seed", "env_steps", "eval_return"), rows(found))
@@ -58,15 +60,24 @@ def main() -> None:
     print(summary(found))
 
 
+def evaluations(curves: Sequence[Curve]) -> Evaluations:
+    """Those that every run has; where updates grow, seeds differ by a few thousand steps in when they come."""
+    steps, returns = (np.stack([curve[name] for curve in curves]) for name in ("env_steps", "eval_return"))
+    made = ~np.isnan(returns).any(axis=0)
+    return steps[:, made], returns[:, made]
+
+
 def plot(found: dict[str, Evaluations], path: Path) -> None:
     figure, axes = panels(
-        -(-len(found) // 3), 3, "Default settings, one million steps: interquartile mean over seeds, 95 % interval"
+        -(-len(found) // 3), 3, "Default settings, one million steps: mean over seeds, one standard error shaded"
     )
     for place, (env, (steps, returns)) in zip(axes.flat, found.items(), strict=False):
         best, source, tianshou = PUBLISHED[env]
-        estimate = interquartile_mean(returns)
-        place.plot(steps, estimate.mean, label=f"jaxtrpo ({len(returns)} seeds)")
-        place.fill_between(steps, estimate.low, estimate.high, alpha=0.2, linewidth=0)
+        at, mean = steps.mean(axis=0), returns.mean(axis=0)
+        place.plot(at, mean, label=f"jaxtrpo ({len(returns)} seeds)")
+        if len(returns) > 1:
+            error = returns.std(axis=0, ddof=1) / len(returns) ** 0.5
+            place.fill_between(at, mean - error, mean + error, alpha=0.2, linewidth=0)
         place.axhline(tianshou, color="0.5", linestyle="--", label="Tianshou TRPO, best over training")
         if best != tianshou:
             place.axhline(best, color="0.2", linestyle=":", label=f"best published ({source})")
@@ -80,8 +91,8 @@ def plot(found: dict[str, Evaluations], path: Path) -> None:
 
 def rows(found: dict[str, Evaluations]) -> Iterator[tuple[str, int, int, str]]:
     for env, (steps, returns) in found.items():
-        for seed, curve in enumerate(returns):
-            for at, value in zip(steps, curve, strict=True):
+        for seed, curve in enumerate(zip(steps, returns, strict=True)):
+            for at, value in zip(*curve, strict=True):
                 yield env, seed, int(at), f"{value:.5g}"
 
 

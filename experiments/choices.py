@@ -1,13 +1,14 @@
-"""How were the defaults chosen? What `trust` aims at and how much damping there is, half a million steps each.
+"""Do the defaults stand beside their neighbours? What `trust` aims at, and damping; half a million steps each.
 
     python experiments/choices.py [--quick] [--summary]
 
-The seeds are not among those that other results are of: what was chosen here is judged there.
+The seeds are not among those that other results are of. How the defaults were found is in
+results/benchmark_1m/NOTES.md.
 """
 
 from __future__ import annotations
 
-from common.comparison import Comparison, Settings, compare, options
+from common.comparison import Comparison, Settings, compare, options_of_runs
 
 TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
 SEEDS = (100, 101, 102)
@@ -26,12 +27,12 @@ def main() -> None:
     compare(
         Comparison(
             name="choices",
-            question="How were the defaults chosen?",
+            question="Do the defaults stand beside their neighbours?",
             envs=TASKS,
             variants=lambda env: {label: {"total_steps": 500_000, **each} for label, each in VARIANTS.items()},
             seeds=SEEDS,
         ),
-        options(__doc__).parse_args(),
+        options_of_runs(__doc__).parse_args(),
     )
 
 

@@ -18,7 +18,7 @@ import adaptation
 import numpy as np
 from matplotlib.axes import Axes
 
-from common.comparison import Comparison, Curves, Settings, compare, interval, options
+from common.comparison import Comparison, Curves, Settings, compare, interval, options_of_runs
 from common.plots import AXIS_NAMES
 from common.statistics import final, interquartile_mean
 
@@ -85,7 +85,7 @@ def main() -> None:
             draw_beside=draw_published,
             conclude=against_asked,
         ),
-        options(__doc__).parse_args(),
+        options_of_runs(__doc__).parse_args(),
     )
 
 

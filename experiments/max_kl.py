@@ -1,13 +1,13 @@
 """How large should the trust region be? The 2016 sweep of max KL, at each of its batch sizes.
 
-    python experiments/max_kl.py [--quick]
+    python experiments/max_kl.py [--quick] [--summary]
 
 Runs are shared with steps_per_update.py and adaptation.py, which takes the best of them as the best fixed setting.
 """
 
 from __future__ import annotations
 
-from common.comparison import Comparison, compare, options
+from common.comparison import Comparison, compare, options_of_runs
 from common.grid import SEEDS, TASKS, combinations
 from common.runs import AXES
 
@@ -22,7 +22,7 @@ def main() -> None:
             seeds=SEEDS,
             axes=AXES,
         ),
-        options(__doc__).parse_args(),
+        options_of_runs(__doc__).parse_args(),
     )
 
 

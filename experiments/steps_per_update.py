@@ -1,13 +1,13 @@
 """How large should a batch be? The 2016 sweep of steps per update, at the default max KL.
 
-    python experiments/steps_per_update.py [--quick]
+    python experiments/steps_per_update.py [--quick] [--summary]
 
 Runs are shared with max_kl.py and adaptation.py.
 """
 
 from __future__ import annotations
 
-from common.comparison import Comparison, compare, options
+from common.comparison import Comparison, compare, options_of_runs
 from common.grid import MAX_KL, SEEDS, TASKS, combinations
 from common.runs import AXES
 
@@ -25,7 +25,7 @@ def main() -> None:
             seeds=SEEDS,
             axes=AXES,
         ),
-        options(__doc__).parse_args(),
+        options_of_runs(__doc__).parse_args(),
     )
 
 

@@ -41,7 +41,13 @@ class Comparison(NamedTuple):
 def options(description: str | None) -> argparse.ArgumentParser:
     """What every script understands."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"two tasks, two short runs each, written to {QUICK}")
+    parser.add_argument("--quick", action="store_true", help=f"a short try on few tasks, written to {QUICK}")
+    return parser
+
+
+def options_of_runs(description: str | None) -> argparse.ArgumentParser:
+    """What scripts understand that only look at training runs."""
+    parser = options(description)
     parser.add_argument("--summary", action="store_true", help="train nothing; use the runs that are there")
     return parser
 
@@ -95,7 +101,7 @@ def compare(comparison: Comparison, arguments: argparse.Namespace) -> None:
 
 
 def _plot(comparison: Comparison, curves: Curves, path: Path) -> None:
-    title = f"{comparison.question}\nInterquartile means over seeds, 95 % bootstrap intervals shaded"
+    title = f"{comparison.question}\n{_estimates(comparison)}, shaded"
     figure, axes = panels(len(comparison.axes), len(curves), title)
     colors = colors_of(label for env in curves for label in comparison.variants(env))
     for row, axis in zip(axes, comparison.axes, strict=True):
@@ -118,9 +124,9 @@ def _summary(comparison: Comparison, curves: Curves) -> str:
         f"# {comparison.question}",
         "",
         f"`python experiments/{comparison.name}.py` on {machine()}. Each run is a process with one actor, as many at "
-        "once as there are cores. Returns of complete episodes of the exploring policy; interquartile means over seeds "
-        "with 95 % bootstrap intervals. Area is the mean return over the whole run, final that over the last 5 %; "
-        "seconds are those of collecting and learning.",
+        f"once as there are cores. Returns of complete episodes of the exploring policy. {_estimates(comparison)}. "
+        "Area is the mean return over the whole run, final that over the last 5 %. Seconds are those of collecting and "
+        "learning, medians over seeds: the machine was shared, and took twice as long at times.",
         "",
         "![Learning curves](curves.png)",
         "",
@@ -134,6 +140,12 @@ def _summary(comparison: Comparison, curves: Curves) -> str:
             lines.append(f"| {env} | {label} | {' | '.join(figures)} | {taken:.0f} | {len(runs)} |")
     lines += comparison.conclude(curves)
     return "\n".join(lines) + "\n"
+
+
+def _estimates(comparison: Comparison) -> str:
+    if len(comparison.seeds) < 4:  # nothing to trim, and hardly more to draw from than the seeds themselves
+        return f"Means over {len(comparison.seeds)} seeds, and about the range of the seeds"
+    return "Interquartile means over seeds, with 95 % bootstrap intervals"
 
 
 def interval(estimate: Estimate) -> str:

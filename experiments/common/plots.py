@@ -15,7 +15,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from common.machine import machine  # noqa: E402
 from common.runs import Curve  # noqa: E402
-from common.statistics import interquartile_mean, on_grid  # noqa: E402
+from common.statistics import interquartile_mean, on_grid, on_one_clock  # noqa: E402
 
 AXIS_NAMES = {"env_steps": "environment steps", "update": "updates", "wall_seconds": "seconds"}
 
@@ -51,6 +51,8 @@ def draw_curves(
 ) -> None:
     """A line for each label: the interquartile mean over seeds; its 95 % bootstrap interval is shaded."""
     for label, runs in curves.items():
+        if axis == "wall_seconds":
+            runs = on_one_clock(runs)
         grid, values = on_grid(runs, axis)
         estimate = interquartile_mean(values)
         axes.plot(grid, estimate.mean, color=colors[label], label=label)

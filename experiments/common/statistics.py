@@ -58,6 +58,15 @@ def on_grid(curves: Sequence[Curve], axis: str = "env_steps", points: int = 50) 
     return grid, np.stack([_interpolated(curve, axis, grid) for curve in curves])
 
 
+def on_one_clock(curves: Sequence[Curve]) -> list[Curve]:
+    """The curves with seconds that end at their median.
+
+    Runs of one setting do the same work; what they differ by is what else the machine had to do.
+    """
+    end = np.median([curve["wall_seconds"][-1] for curve in curves])
+    return [{**curve, "wall_seconds": curve["wall_seconds"] * (end / curve["wall_seconds"][-1])} for curve in curves]
+
+
 def area(curve: Curve) -> float:
     """Mean return over the whole run, every environment step counting alike."""
     grid = np.linspace(0, curve["env_steps"][-1], 501)[1:]
