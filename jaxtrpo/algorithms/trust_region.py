@@ -86,23 +86,25 @@ def make_policy_step(
 
         count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
 
-        def of_segment(index: Int[Array, ""] | int) -> tuple[Array, Array, Array, Array]:
-            """Observations, actions, advantages and weights, on one axis of steps."""
-            leaves = (obs, action, found.advantage, weight)
-            return tuple(leaf[index].reshape(-1, *leaf.shape[3:]) for leaf in leaves)
+        def flat(leaf: Array, index: Int[Array, ""] | int) -> Array:
+            """One segment, on one axis of steps."""
+            return leaf[index].reshape(-1, *leaf.shape[3:])
+
+        def samples_of(index: Int[Array, ""] | int, old: Gaussian) -> tuple[Samples, Float[Array, " step"]]:
+            samples = Samples(flat(obs, index), flat(action, index), flat(found.advantage, index), old)
+            return samples, flat(weight, index)
 
         def start(index: Int[Array, ""] | int) -> tuple[PyTree, Gaussian]:
             """Objective, its gradient and entropy where the search starts, summed; and the distributions there."""
-            seen, taken, advantage, weight = of_segment(index)
 
-            def objective(candidate: Array) -> tuple[Array, Gaussian]:
+            def objective(candidate: Array) -> tuple[Array, tuple[Array, Gaussian]]:
                 # Where the search starts, the new policy is the old one.
-                new = apply(candidate, seen)
-                samples = Samples(seen, taken, advantage, jax.lax.stop_gradient(new))
-                return jnp.sum(weight * surrogate(new, samples)), new
+                new = apply(candidate, flat(obs, index))
+                samples, weight = samples_of(index, jax.lax.stop_gradient(new))
+                return jnp.sum(weight * surrogate(new, samples)), (jnp.sum(weight * entropy(new)), new)
 
-            (value, old), gradient = jax.value_and_grad(objective, has_aux=True)(old_params)
-            return (value, gradient, jnp.sum(weight * entropy(old))), old
+            (value, (entropies, old)), gradient = jax.value_and_grad(objective, has_aux=True)(old_params)
+            return (value, gradient, entropies), old
 
         def mean_over_steps(total: PyTree) -> PyTree:
             return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
@@ -113,12 +115,11 @@ def make_policy_step(
 
         def evaluate(candidate: Array) -> Trial:
             def both(index: Int[Array, ""] | int) -> Trial:
-                seen, taken, advantage, weight = of_segment(index)
-                before = jax.tree.map(lambda leaf: leaf[index], old)
-                new = apply(candidate, seen)
+                samples, weight = samples_of(index, jax.tree.map(lambda leaf: leaf[index], old))
+                new = apply(candidate, samples.obs)
                 return Trial(
-                    jnp.sum(weight * surrogate(new, Samples(seen, taken, advantage, before))),
-                    jnp.sum(weight * kl_divergence(before, new)),
+                    jnp.sum(weight * surrogate(new, samples)),
+                    jnp.sum(weight * kl_divergence(samples.old, new)),
                 )
 
             return mean_over_steps(sum_over_segments(both, num_segments))
