@@ -43,8 +43,8 @@ def fixed() -> Rule:
 def chain(*rules: Rule) -> Rule:
     """One rule after the other, each on what the one before made of the settings.
 
-    `improvement` and `margin` change what they are given. The schedules and `trust` know what each of their settings
-    should be, and replace what a rule before them made of it: `trust` belongs first, and alone for max KL.
+    `improvement` and `margin` change what they are given. The schedules and `trust` find by themselves what their
+    settings should be, and replace what a rule before them made of them: put them first, one for each setting.
     """
 
     def update(
