@@ -10,26 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from common.comparison import Comparison, Curves, Settings, compare, options_of_runs
-from common.grid import TASKS, best_fixed, label
-from common.statistics import area, interquartile_mean
-
-SEEDS = (0, 1, 2, 3, 4)
-START = {"steps_per_update": 1_024, "max_kl": 0.001}  # where the rules of 2016 start
-METHODS: dict[str, Settings] = {
-    "fixed, as in 2016": {"adapt": "fixed", "steps_per_update": 10_240, "max_kl": 0.001},
-    "2016 rule, steps only": {**START, "adapt": "improvement(kl_delta=None)"},
-    "2016 rule, KL only": {"steps_per_update": 20_480, "max_kl": 0.001, "adapt": "improvement(steps_delta=None)"},
-    "2016 rule, both": {**START, "adapt": "improvement"},
-    "2016 rule, both, margin": {**START, "adapt": "margin"},
-    "trust": {"adapt": "trust", "eval_every": 20_000},  # the runs of benchmark_1m.py
-}
-BEST = "best fixed"
-
-
-def variants(env: str, *, quick: bool) -> dict[str, Settings]:
-    best = {"adapt": "fixed", "steps_per_update": 1_024, "max_kl": 0.01} if quick else best_fixed(env)
-    return {**METHODS, BEST: best}
+from common.comparison import Comparison, Curves, compare, options_of_runs
+from common.grid import TASKS, label
+from common.methods import BEST_FIXED, METHODS, SEEDS, with_best_fixed
+from common.statistics import area, trimmed_mean
 
 
 def against_best(curves: Curves, *, quick: bool) -> list[str]:
@@ -42,11 +26,11 @@ def against_best(curves: Curves, *, quick: bool) -> list[str]:
         f"| --- |{' --- |' * (len(METHODS) + 1)}",
     ]
     for env, by_label in curves.items():
-        areas = {name: interquartile_mean(np.array([area(curve) for curve in runs])) for name, runs in by_label.items()}
-        if BEST not in areas:
+        areas = {name: trimmed_mean(np.array([area(curve) for curve in runs])) for name, runs in by_label.items()}
+        if BEST_FIXED not in areas:
             continue
-        cells = [f"{areas[name].mean / areas[BEST].mean:.2f}" if name in areas else "" for name in METHODS]
-        lines.append(f"| {env} | {' | '.join(cells)} | {label(variants(env, quick=quick)[BEST])} |")
+        cells = [f"{areas[name] / areas[BEST_FIXED]:.2f}" if name in areas else "" for name in METHODS]
+        lines.append(f"| {env} | {' | '.join(cells)} | {label(with_best_fixed(env, quick=quick)[BEST_FIXED])} |")
     return lines
 
 
@@ -57,7 +41,7 @@ def main() -> None:
             name="adaptation",
             question="What does adapting bring?",
             envs=TASKS,
-            variants=lambda env: variants(env, quick=arguments.quick),
+            variants=lambda env: with_best_fixed(env, quick=arguments.quick),
             seeds=SEEDS,
             conclude=lambda curves: against_best(curves, quick=arguments.quick),
         ),

@@ -8,60 +8,52 @@ before) nor anything of `trust`; and all ten together with those of adaptation.p
 
 from __future__ import annotations
 
-import adaptation
-import numpy as np
-import scipy.stats
+from collections.abc import Mapping, Sequence
 
-from common.comparison import Comparison, Curves, Settings, compare, options_of_runs
+import numpy as np
+
+from common.comparison import Comparison, Curves, Settings, compare, interval, options_of_runs
 from common.grid import TASKS
-from common.runs import STORE, Job, load
-from common.statistics import area
+from common.methods import BEST_FIXED, BOTH_OF_2016, TRUST, with_best_fixed
+from common.methods import SEEDS as OTHER_SEEDS
+from common.runs import Curve, Job, load_all
+from common.statistics import area, ratio
 
 SEEDS = (5, 6, 7, 8, 9)
-COMPARED = ("trust", "2016 rule, both")  # with the best fixed setting
+COMPARED = (TRUST, BOTH_OF_2016)  # with the best fixed setting
 
 
 def variants(env: str, *, quick: bool) -> dict[str, Settings]:
-    every = adaptation.variants(env, quick=quick)
-    return {name: every[name] for name in (*COMPARED, adaptation.BEST)}
-
-
-def areas_before(env: str, name: str) -> np.ndarray:
-    """Of the seeds of adaptation.py."""
-    settings = adaptation.variants(env, quick=False)[name]
-    curves = (load(Job(env, seed, settings), STORE) for seed in adaptation.SEEDS)
-    return np.array([area(curve) for curve in curves if curve is not None])
-
-
-def ratio(areas: np.ndarray, best: np.ndarray) -> float:
-    """Of interquartile means."""
-    return scipy.stats.trim_mean(areas, 0.25) / scipy.stats.trim_mean(best, 0.25)
+    every = with_best_fixed(env, quick=quick)
+    return {name: every[name] for name in (*COMPARED, BEST_FIXED)}
 
 
 def over_best(curves: Curves) -> list[str]:
     """The area of each over that of the best fixed setting, on both sets of seeds and on all of them."""
     lines = [
         "",
-        "Area over that of the best fixed setting (on Reacher, where returns are negative, less than 1 is better), "
-        "with a 95 % bootstrap interval for all ten:",
+        "Area over that of the best fixed setting, with 95 % bootstrap intervals (on Reacher, where returns are "
+        "negative, less than 1 is better):",
         "",
         "| task | | seeds 0 to 4 | seeds 5 to 9 | all ten |",
         "| --- | --- | --- | --- | --- |",
     ]
     for env, by_label in curves.items():
-        before = {name: areas_before(env, name) for name in by_label}
-        fresh = {name: np.array([area(curve) for curve in runs]) for name, runs in by_label.items()}
-        every = {name: np.concatenate([before[name], fresh[name]]) for name in by_label}
-        for name in COMPARED:
-            if name in by_label and adaptation.BEST in by_label:
-                one, two, all_ten = (ratio(each[name], each[adaptation.BEST]) for each in (before, fresh, every))
-                drawn = (every[name], every[adaptation.BEST])
-                found = scipy.stats.bootstrap(
-                    drawn, ratio, vectorized=False, n_resamples=2_000, method="percentile", rng=0
-                )
-                low, high = found.confidence_interval
-                lines.append(f"| {env} | {name} | {one:.2f} | {two:.2f} | {all_ten:.2f} ({low:.2f} to {high:.2f}) |")
+        if BEST_FIXED in by_label:
+            best = areas(env, BEST_FIXED, by_label)
+            for name in (name for name in COMPARED if name in by_label):
+                ratios = (ratio(*pair) for pair in zip(areas(env, name, by_label), best, strict=True))
+                lines.append(f"| {env} | {name} | {' | '.join(interval(each, digits=2) for each in ratios)} |")
     return lines
+
+
+def areas(env: str, name: str, by_label: Mapping[str, Sequence[Curve]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of the other seeds, of the fresh ones, and of all."""
+    settings = variants(env, quick=False)[name]
+    others = load_all((Job(env, seed, settings) for seed in OTHER_SEEDS), made_by="adaptation.py")
+    fresh = by_label[name]
+    one, two = (np.array([area(curve) for curve in runs]) for runs in (others, fresh))
+    return one, two, np.concatenate([one, two])
 
 
 def main() -> None:

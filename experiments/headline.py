@@ -14,10 +14,10 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-import adaptation
 import numpy as np
 from matplotlib.axes import Axes
 
+from common import methods
 from common.comparison import Comparison, Curves, Settings, compare, options_of_runs
 from common.plots import AXIS_NAMES
 from common.statistics import final
@@ -30,12 +30,12 @@ TASKS: dict[str, Settings] = {
     "Humanoid-v5": {"total_steps": 15_000_000},
 }
 METHODS: dict[str, Settings] = {
-    "2016 rule, both": adaptation.METHODS["2016 rule, both"],  # the best of them in adaptation.py
-    "trust": {"adapt": "trust"},
+    methods.BOTH_OF_2016: methods.METHODS[methods.BOTH_OF_2016],  # the best of them in adaptation.py
+    methods.TRUST: {"adapt": "trust"},
 }
 SEEDS = (0, 1, 2, 3, 4)
-# What `trust` should come to in the end; 4,500 is the best of all runs of 2016.
 PUBLISHED = "2016, published: max KL adapts (Humanoid: fixed)"
+# What `trust` should come to in the end; 4,500 is the best of all runs of 2016.
 ASKED = {"Reacher-v5": -4.2, "Swimmer-v5": 125.0, "HalfCheetah-v5": 4_500.0, "Humanoid-v5": 1_030.0}
 
 
@@ -61,7 +61,7 @@ def draw_published(place: Axes, env: str, axis: str) -> None:
         place.set_ylim(-20, -3)  # all begin below; where they end is the question
     if axis == "wall_seconds":
         place.set_xscale("log")
-        place.set_xlabel(f"{AXIS_NAMES[axis]}, each on its own machine")
+        place.set_xlabel(f"{AXIS_NAMES[axis]}; 2016 on another machine")
 
 
 def against_asked(curves: Curves) -> list[str]:
@@ -71,7 +71,7 @@ def against_asked(curves: Curves) -> list[str]:
     for env, by_label in curves.items():
         for label, runs in by_label.items():
             seeds = ", ".join(f"{value:.1f}" for value in np.sort([final(curve) for curve in runs]))
-            lines.append(f"| {env} | {label} | {ASKED[env] if label == 'trust' else ''} | {seeds} |")
+            lines.append(f"| {env} | {label} | {ASKED[env] if label == methods.TRUST else ''} | {seeds} |")
     return lines
 
 

@@ -148,8 +148,7 @@ def _estimates(comparison: Comparison) -> str:
     return "Interquartile means over seeds, with 95 % bootstrap intervals"
 
 
-def interval(estimate: Estimate) -> str:
+def interval(estimate: Estimate, digits: int = 1) -> str:
     """In words, such as 12.3 (10.1 to 13.0)."""
-    if np.isnan(estimate.low):
-        return f"{estimate.mean:.1f}"
-    return f"{estimate.mean:.1f} ({estimate.low:.1f} to {estimate.high:.1f})"
+    mean, low, high = (f"{value:.{digits}f}" for value in estimate)
+    return mean if np.isnan(estimate.low) else f"{mean} ({low} to {high})"

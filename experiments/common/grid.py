@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 
 import numpy as np
 
 from common.comparison import Settings
-from common.runs import STORE, Job, load
+from common.runs import Job, load_all
 from common.statistics import area
 
 STEPS_PER_UPDATE = (1_024, 5_120, 20_480)  # 1,000, 5,000 and 20,000 in 2016; here whole segments
@@ -30,14 +31,12 @@ def combinations() -> dict[str, Settings]:
     return {label(settings): settings for settings in found}
 
 
+@functools.cache
 def best_fixed(env: str) -> Settings:
     """The combination with the largest mean area over the seeds of the sweeps, which have to be done."""
 
     def mean_area(settings: Settings) -> float:
-        curves = [load(Job(env, seed, settings), STORE) for seed in SEEDS]
-        missing = [seed for seed, curve in zip(SEEDS, curves, strict=True) if curve is None]
-        if missing:
-            raise SystemExit(f"{env}, {label(settings)}: seeds {missing} are missing; run experiments/max_kl.py first")
-        return float(np.mean([area(curve) for curve in curves if curve is not None]))
+        curves = load_all((Job(env, seed, settings) for seed in SEEDS), made_by="max_kl.py")
+        return float(np.mean([area(curve) for curve in curves]))
 
     return max(combinations().values(), key=mean_area)

@@ -17,7 +17,7 @@ from common.machine import machine  # noqa: E402
 from common.runs import Curve  # noqa: E402
 from common.statistics import interquartile_mean, on_grid, on_one_clock  # noqa: E402
 
-AXIS_NAMES = {"env_steps": "environment steps", "update": "updates", "wall_seconds": "seconds"}
+AXIS_NAMES = {"env_steps": "environment steps", "update": "updates", "wall_seconds": "seconds of the median seed"}
 
 
 def panels(rows: int, columns: int, title: str) -> tuple[Figure, np.ndarray]:

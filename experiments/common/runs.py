@@ -74,6 +74,15 @@ def load(job: Job, store: Path = STORE) -> Curve | None:
     return {name: np.array([float(row[name] or "nan") for row in rows]) for name in NAMES if name in rows[0]}
 
 
+def load_all(jobs: Iterable[Job], *, made_by: str) -> list[Curve]:
+    """The curves of runs that another script has to have made."""
+    found = [(job, load(job)) for job in jobs]
+    missing = [f"{job.env} seed {job.seed} {dict(job.settings)}" for job, curve in found if curve is None]
+    if missing:
+        raise SystemExit(f"{missing[0]} is missing ({len(missing)} in all); run experiments/{made_by} first")
+    return [curve for _, curve in found if curve is not None]
+
+
 def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Every setting as it goes into JSON, without what does not say how a run learns."""
     config = Config(**{"actors": 1, **settings})

@@ -19,7 +19,7 @@ REPETITIONS = 2_000
 
 
 class Estimate(NamedTuple):
-    """An interquartile mean over seeds and its 95 % interval; arrays if there is one for each point of a curve."""
+    """An estimate from several seeds and its 95 % interval; arrays if there is one for each point of a curve."""
 
     mean: np.ndarray
     low: np.ndarray
@@ -30,13 +30,13 @@ def interquartile_mean(values: np.ndarray) -> Estimate:
     """Of values [seed] or [seed, point]. A single seed has no interval."""
     values = np.asarray(values, float)
     table = values.reshape(len(values), -1)
-    points = _trimmed_mean(table)
+    points = trimmed_mean(table)
     low = high = np.full(points.shape, np.nan)
     if len(values) > 1:
         np.random.seed(0)  # rliable draws from NumPy's own state; the same runs shall have the same interval
         _, intervals = library.get_interval_estimates(
             {"": table[:, None, :]},
-            lambda drawn: _trimmed_mean(drawn[:, 0]),
+            lambda drawn: trimmed_mean(drawn[:, 0]),
             reps=REPETITIONS,
         )
         low, high = intervals[""]
@@ -44,9 +44,21 @@ def interquartile_mean(values: np.ndarray) -> Estimate:
     return Estimate(points.reshape(shape), np.reshape(low, shape), np.reshape(high, shape))
 
 
-def _trimmed_mean(values: np.ndarray) -> np.ndarray:
-    """What rliable's `aggregate_iqm` is, of all columns of [seed, point] at once."""
+def trimmed_mean(values: np.ndarray) -> np.ndarray:
+    """What rliable's `aggregate_iqm` is, of values [seed] or of all columns of [seed, point] at once."""
     return scipy.stats.trim_mean(values, proportiontocut=0.25, axis=0)
+
+
+def ratio(values: np.ndarray, others: np.ndarray) -> Estimate:
+    """Of the interquartile means of two groups of seeds, which need not be the same."""
+
+    def of_means(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+        return trimmed_mean(values) / trimmed_mean(others)
+
+    drawn = scipy.stats.bootstrap(
+        (values, others), of_means, vectorized=False, n_resamples=REPETITIONS, method="percentile", rng=0
+    )
+    return Estimate(of_means(values, others), *drawn.confidence_interval)
 
 
 def on_grid(curves: Sequence[Curve], axis: str = "env_steps", points: int = 50) -> tuple[np.ndarray, np.ndarray]:
