@@ -1,5 +1,7 @@
 """What do more actors bring? Seconds for 20,000 steps of Reacher, and learning against the clock, on 1..cores actors.
 
+And what do as many runs side by side take, with one actor each? That is how the other experiments run.
+
     python experiments/actors.py [--quick]
 
 Beside it the table published in 2016: threads of Python, one environment each. Written to experiments/results/actors/.
@@ -37,7 +39,7 @@ def seconds_to_collect(counts: Sequence[int], rounds: int) -> dict[int, float]:
     for count in counts:
         update = fixed_update(TASK, Config(steps_per_update=STEPS), Actors(ACTORS.devices[:count]))
         states[count] = update.start(0)
-        collects[count] = update.lower(states[count]).compile_collect()
+        collects[count] = update.lower().compile_collect()
     for _ in range(rounds):
         for count in counts:
             begin = time.perf_counter()
@@ -57,6 +59,8 @@ def main() -> None:
         jobs = [Job(TASK, seed, {**extent.settings, "actors": count}) for seed in extent.seeds]
         found = train_all(jobs, store=extent.store, workers=1)
         curves[f"{count} actors"] = [curve for curve in found if curve is not None]
+    beside = [Job(TASK, 10 + number, {**extent.settings, "actors": 1}) for number in counts]
+    side_by_side = [curve for curve in train_all(beside, store=extent.store, workers=ACTORS.count) if curve is not None]
     rows = ((count, f"{20_000 * value / STEPS:.4f}") for count, value in seconds.items())
     write_csv(extent.folder / "seconds.csv", ("actors", "seconds_for_20000_steps"), rows)
     figure, axes = panels(1, 2, "What do more actors bring? Reacher-v5")
@@ -66,11 +70,11 @@ def main() -> None:
     for place in axes.flat:
         place.legend(fontsize=6)
     save(figure, extent.folder / "curves.png")
-    (extent.folder / "README.md").write_text(summary(seconds, curves))
-    print(summary(seconds, curves))
+    (extent.folder / "README.md").write_text(summary(seconds, curves, side_by_side))
+    print(summary(seconds, curves, side_by_side))
 
 
-def summary(seconds: Mapping[int, float], curves: Mapping[str, Sequence[Curve]]) -> str:
+def summary(seconds: Mapping[int, float], curves: Mapping[str, Sequence[Curve]], side_by_side: Sequence[Curve]) -> str:
     lines = [
         "# What do more actors bring?",
         "",
@@ -92,8 +96,15 @@ def summary(seconds: Mapping[int, float], curves: Mapping[str, Sequence[Curve]])
     lines += ["", "A run, from typing the command to its last update, takes:", ""]
     for label, runs in curves.items():
         if runs:
-            lines.append(f"- {label}: {statistics.median(run['wall_seconds'][-1] for run in runs):.0f} seconds")
+            lines.append(f"- {label}, alone: {_median_seconds(runs):.0f} seconds")
+    if side_by_side:
+        each, many = _median_seconds(side_by_side), len(side_by_side)
+        lines.append(f"- {many} runs side by side, 1 actor each: {each:.0f} seconds, which is {each / many:.0f} a run")
     return "\n".join(lines) + "\n"
+
+
+def _median_seconds(runs: Sequence[Curve]) -> float:
+    return statistics.median(run["wall_seconds"][-1] for run in runs)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.ops.permutation import shuffled
 from jaxtrpo.policies.networks import LAST, MLP, orthogonal_init
 
-
 # Fetching rows for several gradient steps takes half as long as fetching them for one after the other; more would leave
 # the cache.
 MINIBATCHES_AT_ONCE = 8
