@@ -39,7 +39,7 @@ def seconds_to_collect(counts: Sequence[int], rounds: int) -> dict[int, float]:
     for count in counts:
         update = fixed_update(TASK, Config(steps_per_update=STEPS), Actors(ACTORS.devices[:count]))
         states[count] = update.start(0)
-        collects[count] = update.lower().compile_collect()
+        collects[count] = update.lower(states[count]).compile_collect()
     for _ in range(rounds):
         for count in counts:
             begin = time.perf_counter()

@@ -36,7 +36,7 @@ class Ours:
         config = Config(steps_per_update=STEPS, cg_iterations=PRODUCTS, fisher_samples=fisher_samples)
         self._parts = Parts(TASK, config, ACTORS)
         start = self._parts.update.start(0)
-        state, self._batch = self._parts.update.lower().compile_collect()(start)
+        state, self._batch = self._parts.update.lower(start).compile_collect()(start)
         self._learner = state.learner
         self._found = jax.block_until_ready(self._parts.advantages(self._learner, self._batch))
         self.run()  # compiles

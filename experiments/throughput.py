@@ -54,7 +54,7 @@ def whole_update(name: str, steps_per_update: int, num_envs: int, seconds: float
     """Collecting and learning of a training run, as many updates as take about so long."""
     update = fixed_update(name, Config(steps_per_update=steps_per_update, num_envs=num_envs), ACTORS)
     state = update.start(0)
-    lowered = update.lower()
+    lowered = update.lower(state)
     collect, learn = lowered.compile_collect(), lowered.compile_learn()
 
     def updates(count: int) -> float:

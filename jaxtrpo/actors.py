@@ -48,14 +48,6 @@ class Actors(NamedTuple):
             jax.tree.map(lambda leaf: np.reshape(leaf, (self.count, -1, *np.shape(leaf)[1:])), jax.device_get(tree))
         )
 
-    def replicated_shapes(self, tree: PyTree) -> PyTree:
-        """Of what `replicate` makes of values of such shapes."""
-        return _with_shapes(tree, lambda shape: (self.count, *shape))
-
-    def split_shapes(self, tree: PyTree) -> PyTree:
-        """Of what `split_envs` makes of values of such shapes."""
-        return _with_shapes(tree, lambda shape: (self.count, shape[0] // self.count, *shape[1:]))
-
     def _place(self, tree: PyTree) -> PyTree:
         return _identity(self)(tree)
 
@@ -63,10 +55,6 @@ class Actors(NamedTuple):
 @functools.cache  # a new one would be compiled again
 def _identity(actors: Actors) -> jax.stages.Wrapped:
     return actors.map(lambda leaf: leaf)
-
-
-def _with_shapes(tree: PyTree, shape_of: Callable[[tuple[int, ...]], tuple[int, ...]]) -> PyTree:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(shape_of(leaf.shape), leaf.dtype), tree)
 
 
 def first(tree: PyTree) -> PyTree:

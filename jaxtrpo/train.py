@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -32,7 +31,7 @@ from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
 from jaxtrpo.types import TrainState
-from jaxtrpo.update import METRIC_NAMES, Collect, Learn, Update, gather, make_update
+from jaxtrpo.update import METRIC_NAMES, Update, gather, make_update
 
 T = TypeVar("T")
 SECONDS_BETWEEN_CHECKPOINTS = 60.0
@@ -139,12 +138,10 @@ def prepare(
         require_same_run(saved, environment.name, config, COLUMNS)
         state = update.place(restore(saved.state, update.shapes()))
         metrics = {name: saved.metrics[name] for name in COLUMNS} if saved.metrics else {}  # in this order
-        compiling = partial(_start_compiling, update)  # when it is asked for: the run may have reached its end
-        return Run(environment, config, actors, update, compiling, state, directory, started, metrics)
-    compiling = _start_compiling(update)  # which takes longer than anything else before the first update
+        return Run(environment, config, actors, update, state, directory, started, metrics)
     state = update.start(config.seed)
     _require_finite_start(environment, state)
-    return Run(environment, config, actors, update, lambda: compiling, state, directory, started, {})
+    return Run(environment, config, actors, update, state, directory, started, {})
 
 
 def _open(out: str | Path | None, *, overwrite: bool, resume: bool) -> Path | None:
@@ -170,20 +167,6 @@ def _in_background(function: Callable[..., T], *arguments: Any) -> Callable[[], 
     return future.result
 
 
-class Compiling(NamedTuple):
-    """The two halves of an update while they are compiled; calls wait for that."""
-
-    collect: Callable[[], Collect]
-    learn: Callable[[], Learn]
-
-
-def _start_compiling(update: Update) -> Compiling:
-    lowered = _in_background(update.lower)
-    return Compiling(
-        _in_background(lambda: lowered().compile_collect()), _in_background(lambda: lowered().compile_learn())
-    )
-
-
 class Run(NamedTuple):
     """A training run that is ready to start."""
 
@@ -191,7 +174,6 @@ class Run(NamedTuple):
     config: Config
     actors: Actors
     update: Update
-    compiling: Callable[[], Compiling]
     state: TrainState
     directory: Path | None
     started: float  # seconds, perf_counter
@@ -240,12 +222,14 @@ class Run(NamedTuple):
         started = self.started - float(last["wall_seconds"] or 0)
         if env_steps >= self.config.total_steps:
             return
-        compiling = self.compiling()
+        lowered = self.update.lower(state)
+        learn = _in_background(lowered.compile_learn)  # while the first batch is collected
+        collect = lowered.compile_collect()
         while env_steps < self.config.total_steps:
             begin = time.perf_counter()
-            state, batch = jax.block_until_ready(compiling.collect()(state))
+            state, batch = jax.block_until_ready(collect(state))
             collected = time.perf_counter()
-            state, measured = compiling.learn()(state, batch)
+            state, measured = learn()(state, batch)
             measured = dict(zip(METRIC_NAMES, first(measured).tolist(), strict=True))
             learned = time.perf_counter()
             update += 1

@@ -40,7 +40,7 @@ Learn = Callable[[TrainState, Batch], tuple[TrainState, Float[Array, "actor metr
 
 
 class Lowered(NamedTuple):
-    """The two halves of an update, not yet compiled. Both may be compiled at the same time, on several threads."""
+    """The two halves of an update, not yet compiled. Both may be compiled at the same time, on two threads."""
 
     compile_collect: Callable[[], Collect]
     compile_learn: Callable[[], Learn]
@@ -53,7 +53,7 @@ class Update(NamedTuple):
     start: Callable[[int], TrainState]  # seed -> first state
     shapes: Callable[[], TrainState]  # of a gathered state
     place: Callable[[TrainState], TrainState]  # undoes `gather`
-    lower: Callable[[], Lowered]
+    lower: Callable[[TrainState], Lowered]  # for states like this one
 
 
 def make_update(
@@ -138,10 +138,7 @@ def make_update(
     mapped_collect = actors.map(collect)
     mapped_learn = actors.map(learn)
 
-    def lower() -> Lowered:
-        gathered = shapes()
-        state = actors.replicated_shapes(gathered._replace(actors=None))
-        state = state._replace(actors=actors.split_shapes(gathered.actors))
+    def lower(state: TrainState) -> Lowered:
         traced = mapped_collect.lower(state.actors, state.learner, state.hyperparameters)
         _, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), traced.out_info)
 

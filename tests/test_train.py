@@ -161,15 +161,23 @@ def test_devices_that_jax_started_without_are_pointed_out():
 def stop_in_the_third_update(run: Run, error: BaseException) -> Run:
     """The same run, but that."""
 
-    compiling, calls = run.compiling(), []
+    def lower(state):
+        lowered, calls = run.update.lower(state), []
 
-    def raise_in_the_third(state):
-        calls.append(state)
-        if len(calls) == 3:
-            raise error
-        return compiling.collect()(state)
+        def compile_collect():
+            collect = lowered.compile_collect()
 
-    return run._replace(compiling=lambda: compiling._replace(collect=lambda: raise_in_the_third))
+            def raise_in_the_third(state):
+                calls.append(state)
+                if len(calls) == 3:
+                    raise error
+                return collect(state)
+
+            return raise_in_the_third
+
+        return lowered._replace(compile_collect=compile_collect)
+
+    return run._replace(update=run.update._replace(lower=lower))
 
 
 def test_interrupted_training_keeps_what_it_learned(tmp_path):
