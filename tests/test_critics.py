@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal, first, spread
 
+from jaxtrpo.critics import mlp
 from jaxtrpo.critics.critic import Targets
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
@@ -159,6 +160,18 @@ def test_one_minibatch_of_everything_is_one_step_of_adam(normalize_returns):
 
     jax.tree.map(compare, state.params["params"], layers, jax.device_get(gradient(layers)))
     assert state.returns.count == (np.sum(counts) if normalize_returns else 0)
+
+
+def test_how_many_rows_are_fetched_at_once_does_not_matter(monkeypatch):
+    """One minibatch at a time, three, and all; 2 to 8 gradient steps a pass."""
+    options = tuple({**OPTIONS[MLP], "minibatch_size": ROWS // 2}.items())
+    found = []
+    for rows in (1, 3 * ROWS // 2, 10_000):
+        monkeypatch.setattr(mlp, "ROWS_AT_ONCE", rows)
+        start, fit, _ = _make.__wrapped__(MLP, 1, options)
+        found.append([fit(start, make_targets(6, num_segments)) for num_segments in range(1, SEGMENTS + 1)])
+    for others in found[1:]:
+        jax.tree.map(np.testing.assert_array_equal, others, found[0])
 
 
 @pytest.mark.parametrize("kind", [LINEAR, MLP])

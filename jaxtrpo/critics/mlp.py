@@ -18,9 +18,9 @@ from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.ops.permutation import shuffled
 from jaxtrpo.policies.networks import LAST, MLP, orthogonal_init
 
-# Fetching rows for several gradient steps takes half as long as fetching them for one after the other; more would leave
-# the cache.
-MINIBATCHES_AT_ONCE = 8
+# Fetching the rows of several minibatches takes half as long as fetching those of one after the other; more rows would
+# leave the cache.
+ROWS_AT_ONCE = 1_024
 
 
 class MLPState(NamedTuple):
@@ -85,6 +85,8 @@ def mlp_critic(
         per_segment = weight.size // targets.value.shape[0]
         num_rows = targets.num_segments * per_segment
         size = min(minibatch_size, weight.size)
+        num_steps = jnp.maximum(num_rows // size, 1)
+        at_once = max(min(ROWS_AT_ONCE, weight.size) // size, 1)  # minibatches
         # One vector instead of a tree: Adam is then one operation, not one a leaf.
         first_params, unravel = ravel_pytree(state.params)
 
@@ -92,15 +94,12 @@ def mlp_critic(
             error = predict(unravel(params), rows.obs) - rows.value
             return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
 
-        num_steps = jnp.maximum(num_rows // size, 1)
-
         def epoch(index: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
             for_order = numbered_key(key, index)
 
             def some_steps(number: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-                first_row = number * MINIBATCHES_AT_ONCE * size
                 # The rows that hold data come first, in a random order; sorting one would take longer than the fit.
-                chosen = shuffled(for_order, first_row + jnp.arange(MINIBATCHES_AT_ONCE * size), num_rows)
+                chosen = shuffled(for_order, number * at_once * size + jnp.arange(at_once * size), num_rows)
                 # The barrier keeps XLA from fetching each minibatch where it is used.
                 fetched = jax.lax.optimization_barrier(jax.tree.map(lambda leaf: leaf[chosen], rows))
 
@@ -113,10 +112,9 @@ def mlp_critic(
                     updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
                     return jnp.asarray(optax.apply_updates(params, updates)), optimizer_state
 
-                left = num_steps - number * MINIBATCHES_AT_ONCE
-                return jax.lax.fori_loop(0, jnp.minimum(left, MINIBATCHES_AT_ONCE), step, carry)
+                return jax.lax.fori_loop(0, jnp.minimum(at_once, num_steps - number * at_once), step, carry)
 
-            return jax.lax.fori_loop(0, -(-num_steps // MINIBATCHES_AT_ONCE), some_steps, carry)
+            return jax.lax.fori_loop(0, -(-num_steps // at_once), some_steps, carry)
 
         params, optimizer_state = jax.lax.fori_loop(0, epochs, epoch, (first_params, state.optimizer))
         return MLPState(unravel(params), optimizer_state, state.returns)
