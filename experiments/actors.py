@@ -53,14 +53,14 @@ def main() -> None:
     extent = extent_of("actors", SEEDS, quick=arguments.quick)
     counts = range(1, ACTORS.count + 1)
     seconds = seconds_to_collect(counts, rounds=3 if arguments.quick else 15)
-    curves: dict[str, list[Curve]] = {}
-    for count in counts:
-        # Against the clock: one run at a time.
-        jobs = [Job(TASK, seed, {**extent.settings, "actors": count}) for seed in extent.seeds]
-        found = train_all(jobs, store=extent.store, workers=1)
-        curves[f"{count} actors"] = [curve for curve in found if curve is not None]
-    beside = [Job(TASK, 10 + number, {**extent.settings, "actors": 1}) for number in counts]
-    side_by_side = [curve for curve in train_all(beside, store=extent.store, workers=ACTORS.count) if curve is not None]
+
+    def train(seeds: Sequence[int], actors: int, *, at_once: int) -> list[Curve]:
+        jobs = [Job(TASK, seed, {**extent.settings, "actors": actors}) for seed in seeds]
+        return [curve for curve in train_all(jobs, store=extent.store, workers=at_once) if curve is not None]
+
+    # Against the clock: one run at a time.
+    curves = {f"{count} actors": train(extent.seeds, count, at_once=1) for count in counts}
+    side_by_side = train([10 + number for number in counts], 1, at_once=ACTORS.count)
     rows = ((count, f"{20_000 * value / STEPS:.4f}") for count, value in seconds.items())
     write_csv(extent.folder / "seconds.csv", ("actors", "seconds_for_20000_steps"), rows)
     figure, axes = panels(1, 2, "What do more actors bring? Reacher-v5")
