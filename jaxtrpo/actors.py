@@ -6,6 +6,7 @@ they meet only where the function sums, averages or gathers over actors.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import os
 import warnings
@@ -13,11 +14,15 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import PyTree
 
 AXIS = "actors"
 JAX_CPU_DEVICES = "jax_num_cpu_devices"
+
+_alone = contextvars.ContextVar("alone", default=False)  # while a task of `side_by_side` is traced
 
 
 class Actors(NamedTuple):
@@ -71,7 +76,7 @@ def join_envs(tree: PyTree) -> PyTree:
 
 def sum_over_actors(tree: PyTree) -> PyTree:
     """Inside a mapped function: the sum of every actor's value."""
-    return jax.lax.psum(tree, AXIS)
+    return tree if _alone.get() else jax.lax.psum(tree, AXIS)
 
 
 def gather_envs(tree: PyTree, axis: int) -> PyTree:
@@ -79,6 +84,52 @@ def gather_envs(tree: PyTree, axis: int) -> PyTree:
     if num_actors() == 1:
         return tree  # without a copy
     return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, axis=axis, tiled=True), tree)
+
+
+def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
+    """Inside a mapped function: every task is done by one actor, all at the same time, and everyone gets the results.
+
+    A task runs as if its actor was the only one, so it needs everyone's data (see `gather_envs`). If there are fewer
+    actors than tasks, everyone does all of them. XLA ends a process in which an actor waits 40 seconds for another, so
+    one task must not take so much longer than the others.
+
+    Args:
+      tasks: without arguments; the leaves of their results are arrays.
+    """
+    if num_actors() < len(tasks):
+        return tuple(_by_one(task)() for task in tasks)
+    shapes = [jax.eval_shape(_by_one(task)) for task in tasks]
+    nothing = [jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape) for shape in shapes]
+
+    def only(number: int) -> Callable[[], tuple[PyTree, ...]]:
+        return lambda: tuple(_by_one(tasks[i])() if i == number else nothing[i] for i in range(len(tasks)))
+
+    branches = [*map(only, range(len(tasks))), lambda: tuple(nothing)]
+    # Everyone but the one who did a task has zeros: the sum is exact.
+    return _sum_at_once(jax.lax.switch(jnp.minimum(jax.lax.axis_index(AXIS), len(tasks)), branches))
+
+
+def _by_one(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
+    def alone() -> PyTree:
+        token = _alone.set(True)
+        try:
+            return task()
+        finally:
+            _alone.reset(token)
+
+    return alone
+
+
+def _sum_at_once(tree: PyTree) -> PyTree:
+    """Sums over actors, who meet once for each type of number instead of once a leaf; truth values are or-ed."""
+    leaves, structure = jax.tree.flatten(tree)
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
+        which = [number for number, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        vector, unravel = ravel_pytree([leaves[number] for number in which])
+        total = jax.lax.psum(vector.astype(jnp.promote_types(dtype, jnp.int32)), AXIS)
+        for number, leaf in zip(which, unravel(total.astype(dtype)), strict=True):
+            leaves[number] = leaf
+    return jax.tree.unflatten(structure, leaves)
 
 
 def choose_actors(num: int | None = None) -> Actors:
@@ -127,4 +178,4 @@ def _make_cores_devices() -> bool:
 
 def num_actors() -> int:
     """Inside a mapped function: how many actors run it."""
-    return jax.lax.axis_size(AXIS)
+    return 1 if _alone.get() else jax.lax.axis_size(AXIS)

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal_batch, first, random_batch, spread
 
+from jaxtrpo.algorithms import trpo
 from jaxtrpo.algorithms.trpo import make_learn
 from jaxtrpo.algorithms.trust_region import no_path
 from jaxtrpo.critics.linear import linear_critic
+from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
-from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.policies.networks import LAST, gaussian_policy
 from jaxtrpo.types import Batch, LearnerState
 
 POLICY, CRITIC = gaussian_policy(3, 2, hidden=(8,)), linear_critic(3)
@@ -80,13 +82,40 @@ def test_policies_are_compared_under_the_moments_that_acted():
     assert abs(kls[1] / kls[0] - 1) > 0.01
 
 
+def one_and_two(learns, before: LearnerState) -> list:
+    """What is learned by one actor and by two, who must agree."""
+    batch, found = acted(3, num_segments=3), []
+    for count, learn in zip((1, 2), learns, strict=True):
+        key = spread(jax.random.PRNGKey(1), count)
+        max_kl = np.full(count, 0.01, np.float32)
+        both = learn(spread(before, count), deal_batch(batch, count), max_kl, key)
+        for leaf in jax.tree.leaves(both):
+            np.testing.assert_array_equal(leaf[0], leaf[-1])
+        found.append(first(both))
+    return found
+
+
 def test_two_actors_learn_what_one_does():
-    batch = acted(3, num_segments=3)
-    one, two = (learn(batch, count) for count in (1, 2))
-    for leaf in jax.tree.leaves(two):
-        np.testing.assert_array_equal(leaf[0], leaf[1])
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), first(two[0]), first(one[0]))
-    np.testing.assert_allclose(two[1].explained_variance[0], one[1].explained_variance[0], rtol=1e-4)
+    one, two = one_and_two((mapped(1), mapped(2)), learner())
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), two[0], one[0])
+    np.testing.assert_allclose(two[1].explained_variance, one[1].explained_variance, rtol=1e-4)
+
+
+@pytest.mark.parametrize("most_flops", [trpo.MOST_FLOPS_ALONE, 0.0], ids=["side by side", "each its part"])
+def test_two_actors_learn_what_one_does_with_a_critic_that_one_of_them_can_fit_alone(most_flops, monkeypatch):
+    monkeypatch.setattr(trpo, "MOST_FLOPS_ALONE", most_flops)
+    critic = mlp_critic(3, hidden=(8,), minibatch_size=16)
+    learns = [actors(count).map(make_learn(POLICY, critic, cg_iterations=4)) for count in (1, 2)]
+    before = learner()._replace(critic=jax.device_get(jax.jit(critic.init)(jax.random.PRNGKey(0))))
+    batch = deal_batch(acted(3), 2)
+    key, max_kl = spread(jax.random.PRNGKey(1), 2), np.full(2, 0.01, np.float32)
+    program = learns[1].lower(spread(before, 2), batch, max_kl, key).as_text()
+    assert ("stablehlo.partition_id" in program) == (most_flops > 0)  # whether an actor asks which one it is
+    one, two = one_and_two(learns, before)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-4), two, one)
+    assert not np.array_equal(
+        one[0].critic.params["params"][LAST]["bias"], before.critic.params["params"][LAST]["bias"]
+    )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -8,17 +8,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import sum_over_actors
-from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
-from jaxtrpo.algorithms.trust_region import StepInfo, make_policy_step
+from jaxtrpo.actors import gather_envs, num_actors, side_by_side, sum_over_actors
+from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, estimate_advantages
+from jaxtrpo.algorithms.trust_region import Path, StepInfo, make_policy_step, policy_step_flops
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.losses import Surrogate, importance_weighted_advantage
 from jaxtrpo.ops.moments import merge, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.types import Batch, LearnerState
+
+# XLA ends a process in which an actor waits 40 seconds for another. At 5 Gflop/s this takes half of that.
+MOST_FLOPS_ALONE = 1e11
 
 
 class LearnInfo(NamedTuple):
@@ -78,10 +81,35 @@ def make_learn(
         line_search_steps=line_search_steps,
     )
 
+    def repeats_much(learner: LearnerState, samples: int) -> bool:
+        """Whether the part of the critic's fit that all actors would repeat is longer than sharing the step saves."""
+        step = policy_step_flops(learner.policy, samples, fisher_samples=fisher_samples, cg_iterations=cg_iterations)
+        fit = critic.repeated_flops(learner.critic, samples)
+        return (1 - 1 / num_actors()) * step < fit < MOST_FLOPS_ALONE
+
+    def step_and_fit(
+        learner: LearnerState, action: Array, found: Advantages, max_kl: Float[Array, ""], key: PRNGKeyArray
+    ) -> tuple[tuple[PyTree, Path, StepInfo], PyTree]:
+        """What the policy's step gives, and the fitted critic's state."""
+        for_policy, for_critic = jax.random.split(key)
+        targets, beside = found.targets, repeats_much(learner, found.targets.weight.size * num_actors())
+        if beside:
+            dealt = action, found.advantage, targets._replace(num_segments=None)
+            action, advantage, targets = gather_envs(dealt, axis=2)
+            targets = targets._replace(num_segments=found.targets.num_segments)
+            found = found._replace(advantage=advantage, targets=targets)
+
+        def step() -> tuple[PyTree, Path, StepInfo]:
+            return policy_step(learner.policy, learner.path, action, found, max_kl, for_policy)
+
+        def fit() -> PyTree:
+            return critic.fit(learner.critic, targets, for_critic)
+
+        return side_by_side(step, fit) if beside else (step(), fit())
+
     def learn(
         learner: LearnerState, batch: Batch, max_kl: Float[Array, ""], key: PRNGKeyArray
     ) -> tuple[LearnerState, LearnInfo]:
-        for_policy, for_critic = jax.random.split(key)
         found = estimate_advantages(
             critic, learner.critic, learner.obs_moments, batch, discount=discount, gae_lambda=gae_lambda
         )
@@ -89,10 +117,7 @@ def make_learn(
         if advantage_memory:
             usual, share = compare_with_usual(usual, found.variance, advantage_memory)
             max_kl = share * max_kl
-        params, path, step_info = policy_step(
-            learner.policy, learner.path, batch.steps.action, found, max_kl, for_policy
-        )
-        fitted = critic.fit(learner.critic, found.targets, for_critic)
+        (params, path, step_info), fitted = step_and_fit(learner, batch.steps.action, found, max_kl, key)
         moments = learner.obs_moments
         if normalize_observations:
             # Only now: this batch had to be judged by the moments that it was acted with.

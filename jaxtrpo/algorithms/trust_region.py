@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
@@ -171,6 +172,11 @@ def make_policy_step(
         )
 
     return policy_step
+
+
+def policy_step_flops(params: PyTree, samples: int, *, fisher_samples: int, cg_iterations: int) -> float:
+    """About how many operations a policy step on so many samples takes: gradient, products, two trials."""
+    return optax.tree.size(params) * (10.0 * samples + 8.0 * min(samples, fisher_samples) * cg_iterations)
 
 
 def _fisher(

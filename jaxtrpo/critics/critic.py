@@ -24,3 +24,4 @@ class Critic(NamedTuple):
     init: Callable[[PRNGKeyArray], PyTree]
     value: Callable[[PyTree, Float[Array, "... obs"], Int[Array, "..."]], Float[Array, "..."]]  # (state, obs, elapsed)
     fit: Callable[[PyTree, Targets, PRNGKeyArray], PyTree]  # called on every actor, with the actor's part
+    repeated_flops: Callable[[PyTree, int], float]  # (state, samples): of a fit, as far as every actor does the same

@@ -50,8 +50,9 @@ def mlp_critic(
 ) -> Critic:
     """A tanh network fitted with Adam on minibatches.
 
-    Every actor fits the same network to the samples of all: a gradient step on a minibatch is shorter than the
-    meeting of actors that sharing it would need, and the result does not depend on how many there are.
+    Actors do not share a fit: a gradient step on a minibatch is shorter than the meeting of actors that sharing it would
+    need. Everyone, or one while the others do something else, fits the network to the samples of all, so that the result
+    does not depend on how many there are.
 
     Args:
       observation_size: length of an observation.
@@ -119,7 +120,10 @@ def mlp_critic(
         params, optimizer_state = jax.lax.fori_loop(0, epochs, epoch, (first_params, state.optimizer))
         return MLPState(unravel(params), optimizer_state, state.returns)
 
-    return Critic(init, value, fit)
+    def repeated_flops(state: MLPState, samples: int) -> float:
+        return 6.0 * optax.tree.size(state.params) * samples * epochs
+
+    return Critic(init, value, fit, repeated_flops)
 
 
 def _rescaled(state: MLPState, returns: Moments) -> MLPState:

@@ -1,0 +1,80 @@
+"""What actors share inside a mapped function."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import actors, spread
+
+from jaxtrpo.actors import AXIS, gather_envs, num_actors, side_by_side, sum_over_actors
+
+VALUES = {
+    "float": np.float32([1.5, np.nan, -np.inf, -0.1]),
+    "counts": np.int32([2**31 - 1, -(2**31)]),
+    "bits": np.uint32([2**32 - 1, 7]),
+    "truth": np.array([True, False, True]),
+    "scalar": np.float32(3e38),
+    "none": np.zeros((0, 2), np.float32),
+}
+
+
+def run(count: int, function, *arguments):
+    """Each actor's result of a function of arguments that all share."""
+    return jax.device_get(actors(count).map(function)(*(spread(argument, count) for argument in arguments)))
+
+
+def assert_everyone_has(found, expected):
+    for leaf, value in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        assert leaf.dtype == value.dtype
+        for of_actor in leaf:
+            np.testing.assert_array_equal(of_actor, value)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_everyone_gets_every_task_s_result_as_it_is(count):
+    changed = jax.tree.map(lambda leaf: leaf[..., ::-1] if leaf.ndim else leaf / 2, VALUES)
+    found = run(count, lambda a, b: side_by_side(lambda: a, lambda: (b, {})), VALUES, changed)
+    assert_everyone_has(found, (VALUES, (changed, {})))
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 3])
+def test_a_task_is_done_by_one_actor(tasks):
+    def who(_):
+        return side_by_side(*tasks * [lambda: jax.lax.axis_index(AXIS)])
+
+    done_by = np.stack(run(2, who, 0.0))
+    # With fewer actors than tasks everyone does everything and keeps what it found.
+    np.testing.assert_array_equal(done_by, [[i, i] for i in range(tasks)] if tasks <= 2 else 3 * [[0, 1]])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_task_runs_as_if_its_actor_was_the_only_one(count):
+    """Sums and gathered environments are everyone's when the task begins, and not counted twice in it."""
+
+    def of_all(envs):
+        everyone = gather_envs(envs, axis=0)
+
+        def total():
+            return sum_over_actors(jnp.sum(everyone)), jnp.int32(num_actors()), gather_envs(everyone, axis=0)
+
+        before = jnp.int32(num_actors())
+        return side_by_side(total, total), before, jnp.int32(num_actors()), sum_over_actors(jnp.sum(envs))
+
+    envs = np.arange(4, dtype=np.float32)
+    both, before, after, total = jax.device_get(actors(count).map(of_all)(envs.reshape(count, -1)))
+    assert_everyone_has(both, 2 * ((np.float32(6), np.int32(1), envs),))
+    assert_everyone_has((before, after, total), (np.int32(count), np.int32(count), np.float32(6)))
+
+
+def test_a_task_that_fails_leaves_the_others_their_actors():
+    def fails():
+        raise ArithmeticError("no")
+
+    def tries(value):
+        with pytest.raises(ArithmeticError):
+            side_by_side(fails, fails)
+        return sum_over_actors(value)
+
+    np.testing.assert_array_equal(run(2, tries, np.float32(1)), [2, 2])
