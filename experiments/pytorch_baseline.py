@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from common.comparison import extent_of, options, require_runs
+from common.comparison import extent_of, options_of_runs, require_runs
 from common.machine import machine
 from common.peer import BASELINES, require_peers
 from common.plots import common_legend, panels, save
@@ -154,7 +154,7 @@ def known(store: Path) -> Found:
 
 
 def main() -> None:
-    arguments = options(__doc__).parse_args()
+    arguments = options_of_runs(__doc__).parse_args()
     extent = extent_of("pytorch_baseline", SEEDS, quick=arguments.quick)
     store = extent.folder / "runs"
     store.mkdir(exist_ok=True)

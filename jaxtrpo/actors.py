@@ -21,6 +21,9 @@ from jaxtyping import PyTree
 
 AXIS = "actors"
 JAX_CPU_DEVICES = "jax_num_cpu_devices"
+# XLA ends a process in which an actor waits 40 seconds for another. At 5 Gflop/s this takes ten; what a task takes is
+# known to a factor of two or three.
+MOST_FLOPS_ALONE = 5e10
 
 _alone = contextvars.ContextVar("alone", default=False)  # while a task of `side_by_side` is traced
 
@@ -90,8 +93,7 @@ def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
     """Inside a mapped function: every task is done by one actor, all at the same time, and everyone gets the results.
 
     A task runs as if its actor was the only one, so it needs everyone's data (see `gather_envs`). If there are fewer
-    actors than tasks, everyone does all of them. XLA ends a process in which an actor waits 40 seconds for another, so
-    one task must not take so much longer than the others.
+    actors than tasks, everyone does all of them. No task may take much longer than MOST_FLOPS_ALONE.
 
     Args:
       tasks: without arguments; the leaves of their results are arrays.
@@ -105,8 +107,19 @@ def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
         return lambda: tuple(_by_one(tasks[i])() if i == number else nothing[i] for i in range(len(tasks)))
 
     branches = [*map(only, range(len(tasks))), lambda: tuple(nothing)]
-    # Everyone but the one who did a task has zeros: the sum is exact.
-    return _sum_at_once(jax.lax.switch(jnp.minimum(jax.lax.axis_index(AXIS), len(tasks)), branches))
+    # Everyone but the one who did a task has zeros: nothing is rounded. An index beyond the branches takes the last.
+    return _sum_at_once(jax.lax.switch(jax.lax.axis_index(AXIS), branches))
+
+
+def worth_side_by_side(shared: float, repeated: float) -> bool:
+    """Inside a mapped function: whether two pieces of work end sooner if one actor does the first and one the second.
+
+    Args:
+      shared: flops of what the actors could also share, all together.
+      repeated: flops of what every actor would otherwise do by itself.
+    """
+    longest = max(shared, repeated)
+    return longest < shared / num_actors() + repeated and longest <= MOST_FLOPS_ALONE
 
 
 def _by_one(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
@@ -126,7 +139,7 @@ def _sum_at_once(tree: PyTree) -> PyTree:
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
         which = [number for number, leaf in enumerate(leaves) if leaf.dtype == dtype]
         vector, unravel = ravel_pytree([leaves[number] for number in which])
-        total = jax.lax.psum(vector.astype(jnp.promote_types(dtype, jnp.int32)), AXIS)
+        total = jax.lax.psum(vector.astype(jnp.int32 if dtype == jnp.bool_ else dtype), AXIS)
         for number, leaf in zip(which, unravel(total.astype(dtype)), strict=True):
             leaves[number] = leaf
     return jax.tree.unflatten(structure, leaves)

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal_batch, first, random_batch, spread
 
-from jaxtrpo.algorithms import trpo
+import jaxtrpo.actors
 from jaxtrpo.algorithms.trpo import make_learn
 from jaxtrpo.algorithms.trust_region import no_path
+from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.ops.moments import Moments
@@ -21,26 +22,30 @@ from jaxtrpo.policies.networks import LAST, gaussian_policy
 from jaxtrpo.types import Batch, LearnerState
 
 POLICY, CRITIC = gaussian_policy(3, 2, hidden=(8,)), linear_critic(3)
+FITTED_BY_ONE = mlp_critic(3, hidden=(8,), minibatch_size=16)
 MOMENTS = Moments(np.float32(100), np.float32([0.5, 0.0, -0.5]), np.float32([4.0, 1.0, 0.25]))
 
 
 @functools.cache
-def mapped(count: int):
+def mapped(count: int, critic: Critic = CRITIC):
     # Few iterations, so that the rounding of one and two actors does not grow.
-    return actors(count).map(make_learn(POLICY, CRITIC, cg_iterations=4))
+    return actors(count).map(make_learn(POLICY, critic, cg_iterations=4))
 
 
 @functools.cache
-def learner() -> LearnerState:
+def learner(critic: Critic = CRITIC) -> LearnerState:
     rng = np.random.default_rng(0)
     structure = jax.eval_shape(POLICY.init, jax.random.PRNGKey(0))
     params = jax.tree.map(lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(np.float32), structure)
-    return LearnerState(params, rng.normal(size=9).astype(np.float32), MOMENTS, no_path(params), no_mean())
+    fitted = rng.normal(size=9).astype(np.float32)
+    if critic is not CRITIC:
+        fitted = jax.device_get(jax.jit(critic.init)(jax.random.PRNGKey(0)))
+    return LearnerState(params, fitted, MOMENTS, no_path(params), no_mean())
 
 
-def learn(batch: Batch, count: int = 1, *, max_kl: float = 0.01):
-    key = spread(jax.random.PRNGKey(1), count)
-    return mapped(count)(spread(learner(), count), deal_batch(batch, count), np.full(count, max_kl, np.float32), key)
+def learn(batch: Batch, count: int = 1, *, max_kl: float = 0.01, critic: Critic = CRITIC):
+    key, bound = spread(jax.random.PRNGKey(1), count), np.full(count, max_kl, np.float32)
+    return mapped(count, critic)(spread(learner(critic), count), deal_batch(batch, count), bound, key)
 
 
 def acted(seed: int, **options) -> Batch:
@@ -82,58 +87,69 @@ def test_policies_are_compared_under_the_moments_that_acted():
     assert abs(kls[1] / kls[0] - 1) > 0.01
 
 
-def one_and_two(learns, before: LearnerState) -> list:
+def one_and_two(critic: Critic) -> list:
     """What is learned by one actor and by two, who must agree."""
-    batch, found = acted(3, num_segments=3), []
-    for count, learn in zip((1, 2), learns, strict=True):
-        key = spread(jax.random.PRNGKey(1), count)
-        max_kl = np.full(count, 0.01, np.float32)
-        both = learn(spread(before, count), deal_batch(batch, count), max_kl, key)
-        for leaf in jax.tree.leaves(both):
-            np.testing.assert_array_equal(leaf[0], leaf[-1])
-        found.append(first(both))
-    return found
+    found = [learn(acted(3, num_segments=3), count, critic=critic) for count in (1, 2)]
+    for leaf in jax.tree.leaves(found[1]):
+        np.testing.assert_array_equal(leaf[0], leaf[1])
+    return list(map(first, found))
 
 
 def test_two_actors_learn_what_one_does():
-    one, two = one_and_two((mapped(1), mapped(2)), learner())
+    one, two = one_and_two(CRITIC)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), two[0], one[0])
     np.testing.assert_allclose(two[1].explained_variance, one[1].explained_variance, rtol=1e-4)
 
 
-@pytest.mark.parametrize("most_flops", [trpo.MOST_FLOPS_ALONE, 0.0], ids=["side by side", "each its part"])
-def test_two_actors_learn_what_one_does_with_a_critic_that_one_of_them_can_fit_alone(most_flops, monkeypatch):
-    monkeypatch.setattr(trpo, "MOST_FLOPS_ALONE", most_flops)
-    critic = mlp_critic(3, hidden=(8,), minibatch_size=16)
-    learns = [actors(count).map(make_learn(POLICY, critic, cg_iterations=4)) for count in (1, 2)]
-    before = learner()._replace(critic=jax.device_get(jax.jit(critic.init)(jax.random.PRNGKey(0))))
-    batch = deal_batch(acted(3), 2)
-    key, max_kl = spread(jax.random.PRNGKey(1), 2), np.full(2, 0.01, np.float32)
-    program = learns[1].lower(spread(before, 2), batch, max_kl, key).as_text()
-    assert ("stablehlo.partition_id" in program) == (most_flops > 0)  # whether an actor asks which one it is
-    one, two = one_and_two(learns, before)
+@pytest.mark.parametrize("most_flops", [jaxtrpo.actors.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"])
+def test_two_actors_learn_what_one_does_with_a_critic_that_one_can_fit_alone(most_flops, monkeypatch):
+    monkeypatch.setattr(jaxtrpo.actors, "MOST_FLOPS_ALONE", most_flops)
+    mapped.cache_clear()
+    one, two = one_and_two(FITTED_BY_ONE)
+    mapped.cache_clear()
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-4), two, one)
-    assert not np.array_equal(
-        one[0].critic.params["params"][LAST]["bias"], before.critic.params["params"][LAST]["bias"]
-    )
+    bias, before = (of.critic.params["params"][LAST]["bias"] for of in (one[0], learner(FITTED_BY_ONE)))
+    assert bias != before
 
 
+def split_up(critic: Critic, cg_iterations: int = 4) -> bool:
+    """Whether two actors do different things: then they ask which one they are."""
+    learn = actors(2).map(make_learn(POLICY, critic, cg_iterations=cg_iterations))
+    before, key = (spread(leaf, 2) for leaf in (learner(critic), jax.random.PRNGKey(1)))
+    program = learn.lower(before, deal_batch(acted(3), 2), np.full(2, 0.01, np.float32), key)
+    return "stablehlo.partition_id" in program.as_text()
+
+
+def test_actors_split_up_when_the_critic_s_fit_is_long_but_not_too_long(monkeypatch):
+    assert split_up(FITTED_BY_ONE)
+    assert not split_up(CRITIC)  # which they share
+    assert not split_up(mlp_critic(3, hidden=(8,), epochs=1), cg_iterations=100)  # the step is longer
+    monkeypatch.setattr(jaxtrpo.actors, "MOST_FLOPS_ALONE", 1e3)
+    assert not split_up(FITTED_BY_ONE)
+
+
+either_way = pytest.mark.parametrize("count, critic", [(1, CRITIC), (2, FITTED_BY_ONE)], ids=["one", "split up"])
+
+
+@either_way
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_rewards_that_are_not_finite_leave_policy_and_critic(bad):
+def test_rewards_that_are_not_finite_leave_policy_and_critic(bad, count, critic):
     batch = acted(4)
     batch.steps.reward[0, 0, 0] = bad
-    new, info = map(first, learn(batch))
+    new, info = map(first, learn(batch, count, critic=critic))
     jax.tree.map(np.testing.assert_array_equal, new.policy, learner().policy)
-    np.testing.assert_array_equal(new.critic, learner().critic)
+    jax.tree.map(np.testing.assert_array_equal, new.critic, learner(critic).critic)
     assert not info.step.accepted
 
 
-def test_number_of_segments_and_bound_are_data():
+@either_way
+def test_number_of_segments_and_bound_are_data(count, critic):
     batches = [acted(seed, num_segments=num) for seed, num in ((1, 4), (2, 1), (3, 2))]
     bounds = (1e-3, 1e-2, 0.1)
-    learn(batches[0])
+    learn(batches[0], count, critic=critic)
     with counted_compilations() as compiled:
-        kls = [first(learn(batch, max_kl=bound)[1]).step.kl for batch, bound in zip(batches, bounds, strict=True)]
+        both = zip(batches, bounds, strict=True)
+        kls = [first(learn(batch, count, max_kl=bound, critic=critic)[1]).step.kl for batch, bound in both]
     assert not compiled
     assert 0 < kls[0] <= 1e-3 < kls[1] <= 1e-2 < kls[2] <= 0.1
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import gather_envs, num_actors, side_by_side, sum_over_actors
+from jaxtrpo.actors import gather_envs, num_actors, side_by_side, sum_over_actors, worth_side_by_side
 from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, estimate_advantages
 from jaxtrpo.algorithms.trust_region import Path, StepInfo, make_policy_step, policy_step_flops
 from jaxtrpo.critics.critic import Critic
@@ -19,9 +19,6 @@ from jaxtrpo.ops.moments import merge, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.types import Batch, LearnerState
-
-# XLA ends a process in which an actor waits 40 seconds for another. At 5 Gflop/s this takes half of that.
-MOST_FLOPS_ALONE = 1e11
 
 
 class LearnInfo(NamedTuple):
@@ -81,18 +78,17 @@ def make_learn(
         line_search_steps=line_search_steps,
     )
 
-    def repeats_much(learner: LearnerState, samples: int) -> bool:
-        """Whether the part of the critic's fit that all actors would repeat is longer than sharing the step saves."""
-        step = policy_step_flops(learner.policy, samples, fisher_samples=fisher_samples, cg_iterations=cg_iterations)
-        fit = critic.repeated_flops(learner.critic, samples)
-        return (1 - 1 / num_actors()) * step < fit < MOST_FLOPS_ALONE
-
     def step_and_fit(
         learner: LearnerState, action: Array, found: Advantages, max_kl: Float[Array, ""], key: PRNGKeyArray
     ) -> tuple[tuple[PyTree, Path, StepInfo], PyTree]:
         """What the policy's step gives, and the fitted critic's state."""
         for_policy, for_critic = jax.random.split(key)
-        targets, beside = found.targets, repeats_much(learner, found.targets.weight.size * num_actors())
+        targets = found.targets
+        samples = targets.weight.size * num_actors()  # of the largest batch, because the choice is compiled
+        beside = worth_side_by_side(
+            policy_step_flops(learner.policy, samples, fisher_samples=fisher_samples, cg_iterations=cg_iterations),
+            critic.repeated_flops(learner.critic, samples),
+        )
         if beside:
             dealt = action, found.advantage, targets._replace(num_segments=None)
             action, advantage, targets = gather_envs(dealt, axis=2)

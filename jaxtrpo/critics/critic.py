@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 
 class Targets(NamedTuple):
-    """What a critic is fitted to: one actor's part of a batch."""
+    """What a critic is fitted to: a batch, or one actor's part of it."""
 
     obs: Float[Array, "segment time env obs"]  # normalised
     elapsed: Int[Array, "segment time env"]  # steps since the episode began
@@ -23,5 +23,5 @@ class Critic(NamedTuple):
 
     init: Callable[[PRNGKeyArray], PyTree]
     value: Callable[[PyTree, Float[Array, "... obs"], Int[Array, "..."]], Float[Array, "..."]]  # (state, obs, elapsed)
-    fit: Callable[[PyTree, Targets, PRNGKeyArray], PyTree]  # called on every actor, with the actor's part
+    fit: Callable[[PyTree, Targets, PRNGKeyArray], PyTree]  # on every actor with its part, or on one with all
     repeated_flops: Callable[[PyTree, int], float]  # (state, samples): of a fit, as far as every actor does the same

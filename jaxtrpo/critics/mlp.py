@@ -50,9 +50,9 @@ def mlp_critic(
 ) -> Critic:
     """A tanh network fitted with Adam on minibatches.
 
-    Actors do not share a fit: a gradient step on a minibatch is shorter than the meeting of actors that sharing it would
-    need. Everyone, or one while the others do something else, fits the network to the samples of all, so that the result
-    does not depend on how many there are.
+    Actors do not share a fit: a gradient step on a minibatch is shorter than the meeting of actors that sharing it
+    would need. Everyone, or one while the others do something else, fits the network to the samples of all, so that the
+    result does not depend on how many there are.
 
     Args:
       observation_size: length of an observation.
@@ -121,7 +121,8 @@ def mlp_critic(
         return MLPState(unravel(params), optimizer_state, state.returns)
 
     def repeated_flops(state: MLPState, samples: int) -> float:
-        return 6.0 * optax.tree.size(state.params) * samples * epochs
+        steps = max(samples // minibatch_size, 1)
+        return epochs * optax.tree.size(state.params) * (6.0 * samples + 15.0 * steps)  # derivatives, and Adam
 
     return Critic(init, value, fit, repeated_flops)
 
