@@ -9,10 +9,8 @@ experiments/results/benchmark/README.md.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +21,7 @@ ACTORS = choose_actors()  # before anything starts JAX
 
 from common.collecting import Collecting  # noqa: E402
 from common.machine import machine  # noqa: E402
+from common.runs import TRAIN, with_cache  # noqa: E402
 
 RESULTS = Path(__file__).parent / "results" / "benchmark"
 
@@ -58,11 +57,9 @@ def startup_seconds(*, rounds: int) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
 
         def first_update(out: str, cache: str) -> float:
-            # Where the cache is by default on Linux; a directory that JAX is told would hold fewer of our programs.
-            environment = {**os.environ, "XDG_CACHE_HOME": f"{folder}/{cache}"}
-            environment.pop("JAX_COMPILATION_CACHE_DIR", None)
             out = f"{folder}/{out}"
-            command = [sys.executable, "-m", "jaxtrpo", "train", "HalfCheetah-v5", "--out", out, "--quiet"]
+            command = [*TRAIN, "HalfCheetah-v5", "--out", out, "--quiet"]
+            environment = with_cache(f"{folder}/{cache}")
             begin = time.perf_counter()
             process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
             metrics = Path(out) / "metrics.csv"

@@ -52,7 +52,7 @@ def actor(name: str, seed: int, orders: multiprocessing.Queue, results: multipro
             path: dict[str, list] = collections.defaultdict(list)
             obs, ended, truncated = env.reset()[0], False, False
             while not (ended or truncated):
-                x = normal = moments.normalize(obs)
+                x = normal = moments.normalize(obs).astype(np.float32)  # as the weights are
                 for weight, bias in layers[:-1]:
                     x = np.tanh(weight @ x + bias)
                 action = layers[-1][0] @ x + layers[-1][1] + np.exp(log_std) * rng.standard_normal(len(log_std))
@@ -75,7 +75,7 @@ def network(inputs: int, outputs: int) -> nn.Sequential:
 
 
 class Learner:
-    """TRPO as in the paper (Schulman et al. 2015, appendix C), on one core."""
+    """TRPO as in the paper (Schulman et al. 2015, appendix C)."""
 
     def __init__(self, obs_size: int, action_size: int) -> None:
         self.mean, self.critic = network(obs_size, action_size), network(obs_size, 1)

@@ -16,8 +16,8 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
 
 
-class AfterBatch(BaseCallback):
-    """Reports each batch."""
+class AfterUpdate(BaseCallback):
+    """Reports each update: where the next batch begins, or training ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,9 +27,13 @@ class AfterBatch(BaseCallback):
         self._returns += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
         return True
 
-    def _on_rollout_end(self) -> None:
-        self._report(self.num_timesteps, self._returns)
-        self._returns = []
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps:
+            self._report(self.num_timesteps, self._returns)
+            self._returns = []
+
+    def _on_training_end(self) -> None:
+        self._on_rollout_start()
 
 
 def main() -> None:
@@ -45,7 +49,7 @@ def main() -> None:
         seed=arguments.seed,
         device="cpu",
     )
-    model.learn(arguments.total_steps, callback=AfterBatch())
+    model.learn(arguments.total_steps, callback=AfterUpdate())
 
 
 if __name__ == "__main__":

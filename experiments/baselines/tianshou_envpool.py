@@ -1,4 +1,5 @@
-"""BASELINE, not part of jaxtrpo: TRPO of Tianshou over EnvPool, the arrangement and settings of its MuJoCo benchmark.
+"""BASELINE, not part of jaxtrpo: TRPO of Tianshou over EnvPool, the arrangement and settings of its MuJoCo benchmark,
+but for the learning rate of the critic, which does not fall here.
 
     python experiments/baselines/tianshou_envpool.py HalfCheetah-v5 --total-steps 1000000 --seed 0 --num-envs 16 \
         --steps-per-update 1024

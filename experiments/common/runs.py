@@ -42,6 +42,14 @@ NAMES = (*LAST, *SUMS, *MEANS, *OPTIONAL_MEANS, "mean_return", "eval_return")
 Curve = Mapping[str, np.ndarray]
 
 
+def with_cache(folder: str | Path) -> dict[str, str]:
+    """The environment of a command that keeps its compiled functions in this folder."""
+    # Where the cache is by default on Linux; a directory that JAX is told would hold fewer of our programs.
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder)}
+    environment.pop("JAX_COMPILATION_CACHE_DIR", None)
+    return environment
+
+
 class Job(NamedTuple):
     """One training run. `settings` are those that are not the defaults."""
 

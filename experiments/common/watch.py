@@ -6,14 +6,14 @@ import csv
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import psutil
 
-MEMORY_EVERY = 1.0  # seconds
+MEMORY_EVERY = 1.0  # seconds; less often where that would take more than a twentieth of a core
 
 
 class Watched(NamedTuple):
@@ -22,23 +22,27 @@ class Watched(NamedTuple):
     env_steps: np.ndarray
     seconds: np.ndarray  # since the command was given
     returns: np.ndarray  # mean of the last 100 episodes; NaN before the first
-    memory: np.ndarray  # bytes of the process and its children, every second
+    memory_seconds: np.ndarray  # when memory was read, since the command was given
+    memory: np.ndarray  # bytes of the process and its children
 
 
-def watch(command: Sequence[str], *, metrics: Path | None = None) -> Watched:
+def watch(
+    command: Sequence[str], *, metrics: Path | None = None, environment: Mapping[str, str] | None = None
+) -> Watched:
     """Runs a command to its end.
 
     Args:
       command: either prints "update STEPS RETURN" after each update, or writes `metrics`.
       metrics: metrics.csv of a jaxtrpo run.
+      environment: of the command; this process's if not given.
 
     Raises:
       CalledProcessError: the command failed.
     """
     begin, begin_of_day = time.perf_counter(), time.time()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    memory: list[int] = []
-    watcher = threading.Thread(target=_watch_memory, args=(process, memory))
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+    memory: list[tuple[float, int]] = []
+    watcher = threading.Thread(target=_watch_memory, args=(process, begin, memory))
     watcher.start()
     assert process.stdout is not None
     points = []
@@ -51,7 +55,8 @@ def watch(command: Sequence[str], *, metrics: Path | None = None) -> Watched:
         raise subprocess.CalledProcessError(process.returncode, command)
     if metrics is not None:
         points = _points_of(metrics, begin_of_day)
-    return Watched(*np.array(points).T, memory=np.array(memory))
+    memory_seconds, held = np.array(memory).T
+    return Watched(*np.array(points).T, memory_seconds, held)
 
 
 def _points_of(metrics: Path, begin: float) -> list[tuple[float, float, float]]:
@@ -65,16 +70,15 @@ def _points_of(metrics: Path, begin: float) -> list[tuple[float, float, float]]:
     ]
 
 
-def _watch_memory(process: subprocess.Popen, found: list[int]) -> None:
-    """Proportional set sizes: pages that processes share are counted once."""
+def _watch_memory(process: subprocess.Popen, begin: float, found: list[tuple[float, int]]) -> None:
+    """What each process has for itself, and once what processes share: as much as the one that shares most."""
     parent = psutil.Process(process.pid)
     while process.poll() is None:
-        total = 0
+        now = time.perf_counter()
         try:
-            for each in (parent, *parent.children(recursive=True)):
-                total += each.memory_full_info().pss
+            each = [one.memory_full_info() for one in (parent, *parent.children(recursive=True))]
         except psutil.Error:  # one of them has just ended
             pass
         else:
-            found.append(total)
-        time.sleep(MEMORY_EVERY)
+            found.append((now - begin, sum(one.uss for one in each) + max(one.rss - one.uss for one in each)))
+        time.sleep(max(MEMORY_EVERY, 20 * (time.perf_counter() - now)))
