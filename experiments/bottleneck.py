@@ -88,8 +88,9 @@ def summary(found: dict[tuple[str, int], dict[str, float]], rounds: int) -> str:
         "# Where does the time of an update go?",
         "",
         f"`python experiments/bottleneck.py` on {machine()}: milliseconds, medians of up to {rounds} updates, default "
-        f"settings and {ACTORS.count} actors. The parts of learning are compiled one by one here; the last column is "
-        "the learner as it runs, compiled as one.",
+        f"settings and {ACTORS.count} actors. The parts of learning are compiled one by one here: all actors share the "
+        "policy's step, and each fits the critic. The last column but one is the learner as it runs, in which one "
+        "actor finds the step while another fits the critic.",
         "",
         "![Parts of an update](parts.png)",
         "",

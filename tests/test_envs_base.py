@@ -295,6 +295,19 @@ def test_the_engine_still_warns_those_who_step_it_themselves(tmp_path, monkeypat
     assert "QVEL" in "".join(capfd.readouterr())
 
 
+def test_the_engine_times_its_stages_only_for_those_who_step_it_themselves():
+    env, asked = make_env("Reacher-v5"), []
+    state = jax.block_until_ready(env.reset(jax.random.PRNGKey(0), 2))
+    mujoco.set_mjcb_time(lambda: asked.append(None) or 0.0)
+    try:
+        jax.block_until_ready(env.step(state, np.zeros((2, 2), np.float32)))
+        assert not asked
+        mujoco.mj_step(env.model, mujoco.MjData(env.model))
+        assert asked
+    finally:
+        mujoco.set_mjcb_time(None)  # the package's own
+
+
 def test_a_model_is_compiled_in_silence(tmp_path, monkeypatch, capfd, recwarn):
     monkeypatch.chdir(tmp_path)
     make_env("HalfCheetah-v5")  # its MJCF has an attribute that MuJoCo calls deprecated

@@ -26,6 +26,9 @@ def fixed_update(name: str, config: Config, actors: Actors) -> Update:
 class Parts:
     """Of a run with these settings, compiled one by one; `update` is the whole.
 
+    Here all actors share the policy's step and each fits the critic. In the whole one may do the first while another
+    does the second (see `actors.side_by_side`).
+
     Leaves of all arguments have a leading axis of actors.
     """
 
