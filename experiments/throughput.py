@@ -4,9 +4,9 @@
     python experiments/throughput.py [--quick]
 
 The limit is `mujoco.batch.Batch` stepping 64 simulations a core with one thread a core, through the actions that our
-policy took. Everything takes turns, round by round, and a figure is the median over rounds of a ratio within a round.
-The other ways step random actions without a policy, each in a process of its own. Written to
-experiments/results/throughput/.
+policy took. It is taken as it comes and times its stages, which ours does not. Everything takes turns, round by round,
+and a figure is the median over rounds of a ratio within a round. The other ways step random actions without a policy,
+each in a process of its own. Written to experiments/results/throughput/.
 """
 
 from __future__ import annotations
