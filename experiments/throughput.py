@@ -4,9 +4,10 @@
     python experiments/throughput.py [--quick]
 
 The limit is `mujoco.batch.Batch` stepping 64 simulations a core with one thread a core, through the actions that our
-policy took. It is taken as it comes and times its stages, which ours does not. Everything takes turns, round by round,
-and a figure is the median over rounds of a ratio within a round. The other ways step random actions without a policy,
-each in a process of its own. Written to experiments/results/throughput/.
+policy took. It is taken as it comes and times its stages, which ours does not; what it does without that has a row of
+its own. Everything takes turns, round by round, and a figure is the median over rounds of a ratio within a round. The
+other ways step random actions without a policy, each in a process of its own. Written to
+experiments/results/throughput/.
 """
 
 from __future__ import annotations
@@ -29,15 +30,26 @@ from common.parts import fixed_update  # noqa: E402
 from common.peer import peer, require_peers  # noqa: E402
 from common.tables import write_csv  # noqa: E402
 from jaxtrpo.config import Config  # noqa: E402
+from jaxtrpo.envs.mujoco.native import untimed  # noqa: E402
 
 TASKS = ("Reacher-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Ant-v5")
-RAW = "raw physics"
+RAW, UNTIMED = "raw physics", "raw physics that does not time its stages"
 ENVS_PER_ACTOR = (64, 8)  # collecting; the first of them is the limit's as well
 UPDATES = {1_024: 16, 4_096: 64, 20_480: 128}  # steps of an update -> environments of all actors
 OTHERS = {"envpool": 64 * ACTORS.count, "sync": 16, "async": 16}  # environments
 WORDS = {"envpool": "EnvPool", "sync": "Gymnasium, in one process", "async": "Gymnasium, a process an environment"}
 
 Round = Callable[[], float]  # environment steps per second
+
+
+def without_timing(stepping: Round) -> Round:
+    """The same while MuJoCo has no clock."""
+
+    def one_round() -> float:
+        with untimed():
+            return stepping()
+
+    return one_round
 
 
 @contextlib.contextmanager
@@ -79,8 +91,9 @@ def measure(name: str, *, seconds: float, rounds: int) -> dict[str, tuple[float,
             collecting = Collecting.lasting(name, ACTORS, envs, seconds=seconds)
             simulations = collecting.simulations()
             ways[f"collecting, {envs} environments an actor"] = lambda c=collecting: c.steps / c.run()
-            raw = RAW if number == 0 else f"{RAW}, {envs} simulations a core"
-            ways[raw] = lambda c=collecting, s=simulations: c.steps / c.raw(s)
+            size = f", {envs} simulations a core" if number else ""
+            ways[RAW + size] = lambda c=collecting, s=simulations: c.steps / c.raw(s)
+            ways[UNTIMED + size] = without_timing(ways[RAW + size])
         for steps, envs in UPDATES.items():
             ways[f"update of {steps:,} steps, {envs} environments"] = whole_update(name, steps, envs, seconds)
         limit = ways[RAW]()
@@ -121,8 +134,8 @@ def summary(found: Mapping[str, Mapping[str, tuple[float, float]]], rounds: int)
         "",
         f"`python experiments/throughput.py` on {machine()}. Environment steps per second over those of raw physics "
         f"({ENVS_PER_ACTOR[0]} simulations a core), medians of {rounds} rounds in which all take turns; in the first "
-        "row, steps per second. Updates have the default critic and collect, learn and count everything. EnvPool and "
-        "Gymnasium step random actions without a policy.",
+        "row, steps per second. While ours steps, MuJoCo does not time its stages. Updates have the default critic and "
+        "collect, learn and count everything. EnvPool and Gymnasium step random actions without a policy.",
         "",
         f"| | {' | '.join(found)} |",
         f"| --- |{' --- |' * len(found)}",

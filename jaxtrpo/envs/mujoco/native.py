@@ -98,7 +98,7 @@ class _Untimed:
 
 
 @functools.cache
-def _untimed() -> _Untimed:
+def untimed() -> _Untimed:
     """The one that all threads share."""
     return _Untimed()
 
@@ -178,7 +178,7 @@ class Simulator:
     """
 
     def __init__(self, model: mujoco.MjModel, layout: Layout, num: int, frame_skip: int):
-        self._lib, self._silence, self._untimed = _library(), _Silence(), _untimed()
+        self._lib, self._silence, self._untimed = _library(), _Silence(), untimed()
         self._model = model  # the batch copies it, but the arrays' shapes are read from it
         self._layout, self._num, self._frame_skip = layout, num, frame_skip
         # cfrc_ext is only meaningful after mj_rnePostConstraint, which needs the contacts of the last step in place:
