@@ -89,14 +89,16 @@ TASKS = {
     "Hopper-v5": Task(300_000, (2_000,)),
     "Reacher-v5": Task(200_000, (-6,)),
 }
-OURS_EQUAL = {**EQUAL, "adapt": "fixed", "fisher_samples": EQUAL["steps_per_update"]}
+# The TRPO of the others: every update has the same trust region, whatever its advantages are.
+OURS_EQUAL = {**EQUAL, "adapt": "fixed", "advantage_memory": 0, "fisher_samples": EQUAL["steps_per_update"]}
 SYSTEMS = {
     "jaxtrpo": System(TRAIN, {}, "as it comes: batches and trust region adapt; compiles everything first"),
     "jaxtrpo, second time": System(TRAIN, {}, "the same where it has been run before", compiled=True),
     "jaxtrpo, equal settings": System(
         TRAIN,
         OURS_EQUAL,
-        "16 environments, 1,024 steps an update, all of them in the Fisher matrix; compiles everything first",
+        "16 environments, 1,024 steps an update, all of them in the Fisher matrix, one trust region for all updates; "
+        "compiles everything first",
     ),
     "jaxtrpo, equal settings, second time": System(
         TRAIN, OURS_EQUAL, "the same where it has been run before", compiled=True
