@@ -125,7 +125,10 @@ def make_policy_step(
 
             return mean_over_steps(sum_over_segments(both, num_segments))
 
-        fisher = _fisher(apply, old_params, obs, weight, num_segments, key, fisher_samples)
+        def apply_for_products(candidate: Float[Array, " parameter"], obs: Float[Array, "state obs"]) -> Gaussian:
+            return (policy.apply_for_products or policy.apply)(unravel(candidate), obs)
+
+        fisher = _fisher(apply_for_products, old_params, obs, weight, num_segments, key, fisher_samples)
         gradient_norm = jnp.linalg.norm(gradient)
         # The Fisher matrix grows with the inverse square of the policy's std, thousandfold on some tasks. If damping
         # did not grow with it, directions that hold nothing but noise would make up more and more of the step.
