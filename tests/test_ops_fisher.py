@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxtrpo.ops.dense import NARROW
 from jaxtrpo.ops.fisher import fisher_vector_product
+from jaxtrpo.ops.linearized import NARROW
 from jaxtrpo.policies.distributions import Gaussian, fisher_metric
 from jaxtrpo.policies.networks import gaussian_policy
 

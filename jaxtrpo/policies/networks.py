@@ -12,7 +12,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.ops.dense import dot_general_for_products
+from jaxtrpo.ops import linearized
 from jaxtrpo.policies.distributions import Gaussian
 
 LAST = "last"  # name of the last layer
@@ -23,14 +23,15 @@ class MLP(nn.Module):
 
     hidden: Sequence[int]
     outputs: int
-    dot_general: Callable[..., Array] = jax.lax.dot_general  # of all layers
+    for_products: bool = False  # linearised once and multiplied with often (see `ops.linearized`)
 
     @nn.compact
     def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
         """Applies the network to the last axis."""
-        dense = partial(nn.Dense, kernel_init=nn.initializers.zeros, dot_general=self.dot_general)
+        dot_general, tanh = (linearized.dot_general, linearized.tanh) if self.for_products else (None, nn.tanh)
+        dense = partial(nn.Dense, kernel_init=nn.initializers.zeros, dot_general=dot_general)
         for size in self.hidden:
-            x = nn.tanh(dense(size)(x))
+            x = tanh(dense(size)(x))
         return dense(self.outputs, name=LAST)(x)
 
 
@@ -38,11 +39,11 @@ class _GaussianMLP(nn.Module):
     hidden: Sequence[int]
     action_size: int
     initial_log_std: float
-    dot_general: Callable[..., Array] = jax.lax.dot_general
+    for_products: bool = False
 
     @nn.compact
     def __call__(self, obs: Float[Array, "... obs"]) -> Gaussian:
-        mean = MLP(self.hidden, self.action_size, self.dot_general)(obs)
+        mean = MLP(self.hidden, self.action_size, self.for_products)(obs)
         log_std = self.param("log_std", nn.initializers.constant(self.initial_log_std), (self.action_size,))
         return Gaussian(mean, jnp.broadcast_to(log_std, mean.shape))
 
@@ -98,7 +99,7 @@ class Policy(NamedTuple):
 
     init: Callable[[PRNGKeyArray], PyTree]
     apply: Callable[[PyTree, Float[Array, "... obs"]], Gaussian]
-    # The same, made to be linearised once and multiplied with often (see `ops.dense`); `apply` serves as well.
+    # The same, made to be linearised once and multiplied with often (see `ops.linearized`); `apply` serves as well.
     apply_for_products: Callable[[PyTree, Float[Array, "state obs"]], Gaussian] | None = None
 
 
@@ -107,7 +108,7 @@ def gaussian_policy(
 ) -> Policy:
     """A tanh network for the mean, and a standard deviation that does not depend on the observation."""
     network = _GaussianMLP(tuple(hidden), action_size, initial_log_std)
-    for_products = network.clone(dot_general=dot_general_for_products)
+    for_products = network.clone(for_products=True)
     return Policy(
         init=lambda key: orthogonal_init(network, key, observation_size, last_scale=0.01),
         apply=cast(Callable[..., Gaussian], network.apply),

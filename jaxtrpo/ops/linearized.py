@@ -1,10 +1,14 @@
-"""A matrix product whose derivative is made to be taken many times."""
+"""Operations of a network that is linearised once and then multiplied with often, as by `fisher_vector_product`.
+
+They cannot be mapped by `vmap`, nor differentiated a second time.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.custom_derivatives import linear_call
 from jaxtyping import Array, Float
 
@@ -13,19 +17,17 @@ NARROW = 16
 
 
 @jax.custom_jvp
-def matmul_for_products(x: Float[Array, "rows inputs"], kernel: Float[Array, "inputs outputs"]) -> Array:
-    """x @ kernel, for a function that is linearised once and transposed many times, as by `fisher_vector_product`.
+def matmul(x: Float[Array, "rows inputs"], kernel: Float[Array, "inputs outputs"]) -> Float[Array, "rows outputs"]:
+    """x @ kernel.
 
     What comes back to the kernel, x^T times a cotangent, sums over the rows of both. XLA's CPU backend takes twice as
     long for that as for the product forward, and seven times as long if it has few columns. So x^T is laid out once,
     where the function is linearised, and all products use it.
-
-    It cannot be mapped by `vmap`, nor differentiated a second time.
     """
     return x @ kernel
 
 
-@matmul_for_products.defjvp
+@matmul.defjvp
 def _matmul_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     x, kernel = primals
     x_tangent, kernel_tangent = tangents
@@ -46,6 +48,22 @@ def _backward(kept: tuple[Array, Array], cotangent: Array) -> Array:
     return x_transposed @ cotangent
 
 
-def dot_general_for_products(x: Array, kernel: Array, *_: Any, **__: Any) -> Array:
-    """`matmul_for_products` with the arguments that `flax.linen.Dense` gives its `dot_general`."""
-    return matmul_for_products(x, kernel)
+def dot_general(x: Array, kernel: Array, *_: Any, **__: Any) -> Array:
+    """`matmul` with the arguments that `flax.linen.Dense` gives."""
+    return matmul(x, kernel)
+
+
+@jax.custom_jvp
+def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+    """tanh x. Products read its value, which they need anyway, instead of its derivative: that is less memory."""
+    return jnp.tanh(x)
+
+
+@tanh.defjvp
+def _tanh_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    value = jnp.tanh(primals[0])
+    return value, linear_call(_tanh_slope, _tanh_slope, value, tangents[0])
+
+
+def _tanh_slope(value: Array, tangent: Array) -> Array:
+    return (1 - value**2) * tangent
