@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from jaxtrpo.actors import choose_actors
@@ -27,6 +28,7 @@ from common.tables import write_csv  # noqa: E402
 from jaxtrpo.config import Config  # noqa: E402
 
 TASK, STEPS, PRODUCTS = "HalfCheetah-v5", 20_480, 10
+REST = 0.02  # seconds before each step: threads that wait for work of one would take the time of the other
 
 
 class Ours:
@@ -59,8 +61,13 @@ class Found(NamedTuple):
 
 def measure(rounds: int) -> Found:
     ours, by_default = Ours(fisher_samples=STEPS), Ours(fisher_samples=Config().fisher_samples)
+
+    def rested(run: Callable[[], float]) -> float:
+        time.sleep(REST)
+        return run()
+
     with peer("sb3_policy_update.py", [TASK, "--steps", STEPS, "--cg-iterations", PRODUCTS]) as theirs:
-        times = [(ours.run(), by_default.run(), theirs()) for _ in range(rounds)]
+        times = [(rested(ours.run), rested(by_default.run), rested(theirs)) for _ in range(rounds)]
     mine, default, others = map(statistics.median, zip(*times, strict=True))
     return Found(mine, default, others, statistics.median(theirs / mine for mine, _, theirs in times))
 
@@ -68,7 +75,7 @@ def measure(rounds: int) -> Found:
 def main() -> None:
     arguments = options(__doc__).parse_args()
     require_peers()
-    rounds = 3 if arguments.quick else 25
+    rounds = 3 if arguments.quick else 100
     folder = extent_of("policy_update", (), quick=arguments.quick).folder
     found = measure(rounds)
     write_csv(folder / "seconds.csv", Found._fields, [[f"{value:.5g}" for value in found]])
