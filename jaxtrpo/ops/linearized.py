@@ -48,7 +48,9 @@ def _backward(kept: tuple[Array, Array], cotangent: Array) -> Array:
     return x_transposed @ cotangent
 
 
-def dot_general(x: Array, kernel: Array, *_: Any, **__: Any) -> Array:
+def dot_general(
+    x: Float[Array, "rows inputs"], kernel: Float[Array, "inputs outputs"], *_: Any, **__: Any
+) -> Float[Array, "rows outputs"]:
     """`matmul` with the arguments that `flax.linen.Dense` gives."""
     return matmul(x, kernel)
 
