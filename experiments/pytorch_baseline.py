@@ -26,7 +26,7 @@ import numpy as np
 from common.comparison import extent_of, options_of_runs, require_runs
 from common.machine import machine
 from common.peer import BASELINES, require_peers
-from common.plots import common_legend, panels, save
+from common.plots import colors_of, common_legend, panels, save
 from common.runs import TRAIN, as_flags, with_cache
 from common.tables import write_csv
 from common.watch import watch
@@ -233,7 +233,7 @@ def rows(found: Found) -> Iterator[tuple[Any, ...]]:
 def plot(found: Found, path: Path) -> None:
     envs = list(dict.fromkeys(env for env, _ in found))
     figure, axes = panels(1, len(envs), "Return against the clock, each training alone on the machine")
-    colors = {name: f"C{i}" for i, name in enumerate(name for name in SYSTEMS if not name.endswith(SECOND))}
+    colors = colors_of(system.removesuffix(SECOND) for system in SYSTEMS)
     for place, env in zip(axes[0], envs, strict=True):
         for system in SYSTEMS:
             style = {
