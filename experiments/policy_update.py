@@ -3,8 +3,8 @@
     pip install '.[experiments,baselines]'
     python experiments/policy_update.py [--quick]
 
-A batch of HalfCheetah, 10 products with the Fisher matrix, on all cores; the two take turns. The critic is left out.
-Written to experiments/results/policy_update/.
+A batch of HalfCheetah, 10 products with the Fisher matrix, on all cores; the two take turns, with a rest between. The
+critic is left out. Written to experiments/results/policy_update/.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def main() -> None:
     text = f"""# How long does one policy step take?
 
 `python experiments/policy_update.py` on {machine()}. {STEPS:,} states of {TASK}: gradient, {PRODUCTS} products with the
-Fisher matrix of all states, line search; no critic. Medians of {rounds} rounds in turns.
+Fisher matrix of all states, line search; no critic. Medians of {rounds} rounds in turns, each step after a rest of
+{1e3 * REST:.0f} ms, which favours jaxtrpo by about a tenth (`experiments/results/throughput/NOTES.md`).
 
 | | milliseconds |
 | --- | --- |
