@@ -6,26 +6,26 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
 
-from jaxtrpo.policies.distributions import Gaussian, log_prob
+from jaxtrpo.policies.distributions import Distribution, log_prob
 
 
 class Samples(NamedTuple):
     """Steps of the old policy, as a surrogate sees them. Every field may be used; none depends on the new policy."""
 
     obs: Float[Array, "step obs"]  # normalised
-    action: Float[Array, "step action"]  # in policy units
+    action: Num[Array, "step action"]  # in policy units
     advantage: Float[Array, " step"]  # standardised over the whole batch
-    old: Gaussian  # distributions that the actions were drawn from
+    old: Distribution  # distributions that the actions were drawn from
 
 
 # (distributions of the new policy, samples) -> one number a step. Its mean over all valid steps of all actors is
 # maximised.
-Surrogate = Callable[[Gaussian, Samples], Float[Array, " step"]]
+Surrogate = Callable[[Distribution, Samples], Float[Array, " step"]]
 
 
-def importance_weighted_advantage(new: Gaussian, samples: Samples) -> Float[Array, " step"]:
+def importance_weighted_advantage(new: Distribution, samples: Samples) -> Float[Array, " step"]:
     """pi_new(a|s) / pi_old(a|s) * A(s, a) (Schulman et al. 2015, equation 14)."""
     ratio = jnp.exp(log_prob(new, samples.action) - log_prob(samples.old, samples.action))
     return ratio * samples.advantage

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Int, Num, PyTree, UInt32
 
 from jaxtrpo.envs.base import EnvState
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.ops.running_mean import RunningMean
 from jaxtrpo.time_limits import TimeLimits
 
-
-class Hyperparameters(NamedTuple):
-    """Settings that may change between updates. They are data to compiled code: changing them recompiles nothing."""
-
-    max_kl: Float[Array, ""]  # nats, mean over states
-    steps_per_update: Int[Array, ""]  # environment steps of all actors; rounded down to whole segments
+# Settings that may change between updates, by name: scalars, data to compiled code, so that changing them recompiles
+# nothing. An algorithm says which it has; each has "steps_per_update", environment steps of all actors, a whole number
+# that is rounded down to whole segments.
+Hyperparameters = dict[str, Array]
 
 
 class ActorState(NamedTuple):
@@ -32,7 +29,7 @@ class Steps(NamedTuple):
     """Consecutive steps of one actor's environments. Leading axes of a batch are segment, time, env."""
 
     obs: Float[Array, "*steps obs"]  # as the simulator gave it
-    action: Float[Array, "*steps action"]  # as sampled, in policy units, not clipped
+    action: Num[Array, "*steps action"]  # as sampled, in policy units, not clipped; whole numbers where it is a choice
     reward: Float[Array, "*steps"]
     terminated: Bool[Array, "*steps"]
     truncated: Bool[Array, "*steps"]
@@ -52,14 +49,28 @@ class Batch(NamedTuple):
     num_segments: Int[Array, ""]
 
 
+@runtime_checkable
+class Acting(Protocol):
+    """What an algorithm's learner state must have, whatever else it holds: with these the policy acts."""
+
+    @property
+    def policy(self) -> PyTree:
+        """Its parameters."""
+        ...
+
+    @property
+    def obs_moments(self) -> Moments:
+        """Observations are normalised with them."""
+        ...
+
+
 class LearnerState(NamedTuple):
-    """What is learned. Every actor holds the same."""
+    """What most algorithms learn. Every actor holds the same."""
 
     policy: PyTree
     critic: PyTree
     obs_moments: Moments
-    path: PyTree  # of the policy: its last steps (algorithms.trust_region.Path)
-    advantage_variance: RunningMean  # of the last updates, before advantages were standardised
+    memory: PyTree  # what the algorithm's policy step remembers
 
 
 class Episodes(NamedTuple):
@@ -72,9 +83,10 @@ class TrainState(NamedTuple):
     """Everything a run is at one moment: with it, it goes on exactly."""
 
     actors: ActorState
-    learner: LearnerState
+    learner: PyTree  # the algorithm's; see `Acting`
     episodes: Episodes
     hyperparameters: Hyperparameters
     adapt: PyTree  # state of the adaptation rule
     key: UInt32[Array, "2"]  # of the run; an update's is that of the segments before it
     segments: Int[Array, ""]  # collected so far by each actor
+    total_steps: Float[Array, ""]  # of the whole run, environment steps

@@ -1,0 +1,80 @@
+"""Settings that go from one value to another as the run goes on; baselines of the 2016 system."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jaxtrpo.adapt.rule import Rule
+from jaxtrpo.settings import require_not_negative, require_positive, require_whole
+from jaxtrpo.types import Hyperparameters
+
+
+class _Schedule(NamedTuple):
+    first: Hyperparameters
+    env_steps: Int[Array, ""]
+
+
+def linear(*, over: int | None = None, **settings: float) -> Rule:
+    """Settings move to other values in a straight line.
+
+    Args:
+      over: environment steps until the values given here are reached; they stay so. The whole run if not given.
+      **settings: any that the algorithm can change, such as `max_kl` or `learning_rate`: what they are at the end.
+
+    Raises:
+      ValueError: `over` is not positive, a setting is no number or negative, steps are not a whole number, or there is
+        no setting.
+    """
+    return _schedule(_between_linearly, "linear", over, settings)
+
+
+def exponential(*, over: int | None = None, **settings: float) -> Rule:
+    """As `linear`, but by the same factor in equal stretches; a setting must be positive."""
+    require_positive(**settings)
+    return _schedule(_between_exponentially, "exponential", over, settings)
+
+
+def _between_linearly(first: Array, last: float, progress: Array) -> Array:
+    return first + progress * (last - first)
+
+
+def _between_exponentially(first: Array, last: float, progress: Array) -> Array:
+    return first * (last / first) ** progress
+
+
+def _schedule(
+    between: Callable[[Array, float, Array], Array], name: str, over: int | None, settings: Mapping[str, float]
+) -> Rule:
+    if over is not None:
+        require_positive(over=over)
+    if not settings:
+        raise ValueError(f"{name} needs a setting and its last value, such as learning_rate=0")
+    require_not_negative(**settings)
+    steps = settings.get("steps_per_update")
+    if steps is not None:
+        require_whole(1, steps_per_update=steps)  # an integer in compiled code, and has to stay so
+    given = [f"{key}={value!r}" for key, value in {"over": over, **settings}.items() if value is not None]
+
+    def update(
+        state: _Schedule, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
+    ) -> tuple[_Schedule, Hyperparameters]:
+        env_steps = state.env_steps + metrics["steps_per_update"].astype(jnp.int32)
+        progress = jnp.minimum(metrics["progress"] if over is None else env_steps / over, 1.0)
+        now = dict(hyperparameters)
+        for setting, last in settings.items():
+            value = between(state.first[setting], last, progress)
+            whole = jnp.issubdtype(now[setting].dtype, jnp.integer)
+            now[setting] = jnp.round(value).astype(now[setting].dtype) if whole else value
+        return state._replace(env_steps=env_steps), now
+
+    return Rule(
+        init=lambda hyperparameters: _Schedule(hyperparameters, jnp.int32(0)),
+        update=update,
+        max_steps_per_update=None if steps is None else int(steps),
+        changes=tuple(settings),
+        words=f"{name}({', '.join(given)})",
+    )

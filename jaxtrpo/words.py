@@ -1,0 +1,91 @@
+"""Algorithms, policies, critics and rules from words, as the shell gives them."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxtrpo.policies.modules import module_policy
+from jaxtrpo.policies.networks import PolicyMaker
+
+# Where the factory of each name is. Only what is asked for is imported.
+_ALGORITHMS = ("trpo", "npg", "trpo_penalty", "ppo", "pg", "a2c", "a3c")
+_RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "chain")
+KINDS: Mapping[str, Mapping[str, str]] = {
+    "algorithm": {name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},
+    "adapt": dict.fromkeys(_RULES, "jaxtrpo.adapt"),
+    "critic": {name: f"jaxtrpo.critics.{name}" for name in ("mlp", "linear", "none")},
+    "policy": {"mlp": "jaxtrpo.policies.networks"},
+}
+CALLED = {"adapt": "rule"}  # what one of a kind is called, where that is not its setting
+
+
+def factory(kind: str, name: str) -> Callable[..., Any]:
+    """What makes the algorithm, rule, critic or policy of that name."""
+    return getattr(importlib.import_module(KINDS[kind][name]), name)
+
+
+def parse(kind: str, text: str) -> Any:
+    """What a name, or a call as in Python, stands for: `ppo`, `ppo(clip=0.1)`, `chain(margin(), fixed)`.
+
+    Args:
+      kind: "algorithm", "adapt", "critic" or "policy": the setting that the words are of.
+      text: the words.
+
+    Raises:
+      ValueError: one sentence that names the setting.
+    """
+    try:
+        return _made(kind, ast.parse(text.strip(), mode="eval").body)
+    except SyntaxError:
+        example = next(iter(KINDS[kind]))
+        raise ValueError(f"{kind}={text!r} is not like {example} or {example}(setting=value)") from None
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{kind}={text!r}: {error}") from None
+
+
+def _made(kind: str, node: ast.expr) -> Any:
+    call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+    if not isinstance(call.func, ast.Name):
+        raise SyntaxError
+    name, known = call.func.id, KINDS[kind]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=2) or list(known)
+        raise ValueError(f"there is no {CALLED.get(kind, kind)} {name!r}; did you mean {' or '.join(near)}?")
+    make = factory(kind, name)
+    arguments: dict[str, Any] = {}
+    for keyword in call.keywords:
+        if keyword.arg is None:
+            raise SyntaxError
+        try:
+            arguments[keyword.arg] = ast.literal_eval(keyword.value)
+        except ValueError:
+            raise ValueError(f"{keyword.arg} of {name} is no number, truth value, None or several of them") from None
+    parts = [_made(kind, argument) for argument in call.args]
+    signature = inspect.signature(make)
+    try:
+        signature.bind(*parts, **arguments)
+    except TypeError as error:
+        raise ValueError(f"{error}{_near_settings(arguments, signature, name)}") from None
+    return make(*parts, **arguments)
+
+
+def _near_settings(arguments: Mapping[str, Any], signature: inspect.Signature, name: str) -> str:
+    """What to say beside a call that does not fit."""
+    known = list(signature.parameters)
+    for argument in arguments:
+        near = difflib.get_close_matches(argument, known, n=1)
+        if argument not in known and near:
+            return f"; did you mean {near[0]}?"
+    return f"; {name} takes {', '.join(known) or 'none'}"
+
+
+def policy_maker(policy: Any) -> PolicyMaker:
+    """A policy of its words, of a flax module of the user's own, or as it is."""
+    if isinstance(policy, str):
+        return parse("policy", policy)
+    return policy if isinstance(policy, PolicyMaker) else module_policy(policy)
