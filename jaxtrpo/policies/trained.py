@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
+from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.moments import Moments, normalize
-from jaxtrpo.policies.distributions import Gaussian, sample, stretch
-from jaxtrpo.policies.networks import Policy, gaussian_policy
+from jaxtrpo.policies.distributions import Distribution, to_simulator
+from jaxtrpo.policies.networks import Policy, PolicyMaker
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,51 +23,78 @@ class TrainedPolicy:
 
     env_name: str
     observation_size: int
-    action_low: np.ndarray
-    action_high: np.ndarray
-    hidden: tuple[int, ...]
+    actions: ActionSpace
+    maker: PolicyMaker
     params: PyTree
     moments: Moments  # of observations
 
     @property
+    def action_low(self) -> np.ndarray:
+        """Least action, simulator's units, one number a coordinate."""
+        return self.actions.low
+
+    @property
+    def action_high(self) -> np.ndarray:
+        """Largest action, simulator's units, one number a coordinate."""
+        return self.actions.high
+
+    @property
     def network(self) -> Policy:
         """The network that `params` belong to."""
-        return gaussian_policy(self.observation_size, len(self.action_low), hidden=self.hidden)
+        return self.maker.make(self.observation_size, self.actions)
 
     def __call__(
         self,
         obs: np.ndarray | Float[Array, "... obs"],
         *,
         key: PRNGKeyArray | None = None,
-    ) -> np.ndarray | Float[Array, "... action"]:
+    ) -> np.ndarray | np.integer | Num[Array, "..."]:
         """Chooses actions.
 
         Args:
           obs: one observation or any batch of them, as the environment gives them.
-          key: draws a sample if given; without it the action is the mean, deterministic.
+          key: draws a sample if given; without it the action is the mean, or the likeliest choice, deterministic.
 
         Returns:
-          Actions within the simulator's range; NumPy for NumPy, JAX for JAX.
+          Actions as the simulator takes them: of its shape, within its range, and whole numbers where they are choices;
+          NumPy for NumPy, JAX for JAX.
 
         Raises:
           ValueError: the last axis is not an observation of this policy.
         """
         if np.shape(obs)[-1:] != (self.observation_size,):
             raise ValueError(f"obs has shape {np.shape(obs)}; its last axis must be {self.observation_size} long")
-        distribution = _predict(
-            self.observation_size, self.action_low.size, self.hidden, self.params, self.moments, obs
+        distribution, action = _predict(
+            self.maker, self.observation_size, _hashable(self.actions), self.params, self.moments, obs
         )
-        if key is None:
-            action = distribution.mean
-        else:
-            action = sample(distribution, jax.random.normal(key, distribution.mean.shape))
-        action = stretch(action, self.action_low, self.action_high)
-        return action if isinstance(obs, jax.Array) else np.asarray(action)
+        if key is not None:
+            noise = distribution.draw_noise(key, (*np.shape(obs)[:-1], distribution.noise_size))
+            action = distribution.sample(noise)
+        action = to_simulator(action, self.actions)
+        return self._as_simulator(action if isinstance(obs, jax.Array) else np.asarray(action))
+
+    def _as_simulator(self, action: Any) -> Any:
+        """Gives flat actions the simulator's shape, and choices its numbers."""
+        shape = (self.actions.size,) if self.actions.shape is None else self.actions.shape
+        action = action.reshape((*action.shape[:-1], *shape))
+        if not self.actions.counts:
+            return action
+        # A sum of NumPy's is a scalar where there is one number, which is what Gymnasium takes.
+        return action + self.actions.low.astype(np.int32 if isinstance(action, jax.Array) else np.int64).reshape(shape)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _predict(
-    observation_size: int, action_size: int, hidden: tuple[int, ...], params: PyTree, moments: Moments, obs: Array
-) -> Gaussian:
-    network = gaussian_policy(observation_size, action_size, hidden=hidden)
-    return network.apply(params, normalize(jnp.asarray(obs, jnp.float32), moments))
+    maker: PolicyMaker, observation_size: int, actions: tuple, params: PyTree, moments: Moments, obs: Array
+) -> tuple[Distribution, Array]:
+    """Distribution and its mode. Compiled once for all policies of the same maker and sizes."""
+    low, high, counts, shape = actions
+    network = maker.make(
+        observation_size, ActionSpace(np.asarray(low, np.float32), np.asarray(high, np.float32), counts, shape)
+    )
+    distribution = network.apply(params, normalize(jnp.asarray(obs, jnp.float32), moments))
+    return distribution, distribution.mode()
+
+
+def _hashable(actions: ActionSpace) -> tuple:
+    return tuple(actions.low.tolist()), tuple(actions.high.tolist()), tuple(actions.counts), actions.shape
