@@ -6,12 +6,13 @@ they meet only where the function sums, averages or gathers over actors.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import os
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +46,10 @@ class Actors(NamedTuple):
           function: one actor's part; may use the functions below.
         """
         return jax.pmap(function, axis_name=AXIS, devices=self.devices)
+
+    def on_first(self) -> contextlib.AbstractContextManager[Any]:
+        """While it lasts, what is not mapped runs on the first actor, whatever JAX's default device is."""
+        return jax.default_device(self.devices[0])
 
     def replicate(self, tree: PyTree) -> PyTree:
         """The same value for every actor."""
@@ -111,15 +116,18 @@ def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
     return _sum_at_once(jax.lax.switch(jax.lax.axis_index(AXIS), branches))
 
 
-def worth_side_by_side(shared: float, repeated: float) -> bool:
-    """Inside a mapped function: whether two pieces of work end sooner if one actor does the first and one the second.
+class Work(NamedTuple):
+    """A task of `side_by_side`."""
 
-    Args:
-      shared: flops of what the actors could also share, all together.
-      repeated: flops of what every actor would otherwise do by itself.
-    """
-    longest = max(shared, repeated)
-    return longest < shared / num_actors() + repeated and longest <= MOST_FLOPS_ALONE
+    flops: float  # on the samples of all actors
+    shared: bool  # whether actors that did it together would share it; otherwise each would do all of it
+
+
+def worth_side_by_side(*tasks: Work) -> bool:
+    """Inside a mapped function: whether tasks end sooner each done by one actor than all by all, one after another."""
+    longest = max(task.flops for task in tasks)
+    together = sum(task.flops / num_actors() if task.shared else task.flops for task in tasks)
+    return longest < together and longest <= MOST_FLOPS_ALONE
 
 
 def _by_one(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
@@ -157,7 +165,8 @@ def choose_actors(num: int | None = None) -> Actors:
     devices = jax.local_devices(backend="cpu")
     if num is not None and num > len(devices):
         raise ValueError(f"actors={num}, but there are {len(devices)} CPU devices; {_how_to_get_more(num)}")
-    if num is None and already_started and len(devices) < available_cores():
+    chosen = getattr(jax.config, JAX_CPU_DEVICES) == len(devices)  # by who set the variable
+    if num is None and already_started and not chosen and len(devices) < available_cores():
         warnings.warn(
             f"JAX was already started with {len(devices)} CPU devices on {available_cores()} cores, so training uses "
             f"{len(devices)}; {_how_to_get_more(available_cores())}",

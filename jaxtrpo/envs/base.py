@@ -25,12 +25,32 @@ class EnvState(NamedTuple):
     key: UInt32[Array, "env 2"]  # each environment's own randomness, so that who steps it does not matter
 
 
+class ActionSpace(NamedTuple):
+    """What a simulator takes as one action; flat, `shape` says how it wants it."""
+
+    low: Float[np.ndarray, " action"]  # simulator's units; where a coordinate is a choice, the first one's number
+    high: Float[np.ndarray, " action"]
+    counts: tuple[int, ...] = ()  # choices of each coordinate; () where coordinates are real numbers
+    shape: tuple[int, ...] | None = None  # flat if None; () for a single number
+
+    @property
+    def size(self) -> int:
+        """Coordinates of an action."""
+        return len(self.low)
+
+
 @runtime_checkable
 class Environment(Protocol):
     """Many copies of one task, stepped together by pure functions.
 
     Both functions are compiled with the code around them and can be called as they are too. An environment whose
     episode ends starts the next one in the same step.
+
+    An environment may also have: `action_counts`, the numbers of choices where actions are choices (actions are then
+    whole numbers from 0, one a coordinate); `action_shape`, where a trained policy shall give actions that are not
+    flat; and, where what a state holds is only a handle to simulators elsewhere, of which there is one set:
+    `saves_state = False`, `copy()`, which gives another set of them, `close()`, which ends them, `failure`, the error
+    of one that failed, and `for_groups(n)`, the same environment for `n` actors.
     """
 
     name: str
@@ -38,7 +58,7 @@ class Environment(Protocol):
     action_size: int
     action_low: Float[np.ndarray, " action"]
     action_high: Float[np.ndarray, " action"]
-    episode_length: int  # steps after which an episode is truncated
+    episode_length: int  # steps after which an episode is truncated; the largest int32 if it never is
 
     def reset(self, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> EnvState:
         """Starts `num_envs` episodes; environment i depends on `key` and i only."""
@@ -47,6 +67,32 @@ class Environment(Protocol):
     def step(self, state: EnvState, action: Float[Array, "env action"]) -> EnvState:
         """Applies one action to each environment, and resets those whose episode ends with it."""
         ...
+
+
+def require_working(env: Environment) -> None:
+    """Raises the error of a simulator that failed inside compiled code, which cannot raise it."""
+    failure = getattr(env, "failure", None)
+    if failure is not None:
+        raise failure
+
+
+def require_time_limit(env: Environment, setting: str) -> None:
+    """Refuses to wait for the end of episodes that need not have one.
+
+    Raises:
+      ValueError: the environment has no time limit; one sentence that names the setting.
+    """
+    if env.episode_length >= jnp.iinfo(jnp.int32).max:
+        raise ValueError(
+            f"{setting}: {env.name} has no time limit, so that an episode of a policy may never end; give it one, as "
+            "gymnasium.make(..., max_episode_steps=...) does"
+        )
+
+
+def action_space(env: Environment) -> ActionSpace:
+    """The actions of an environment."""
+    counts, shape = getattr(env, "action_counts", ()), getattr(env, "action_shape", None)
+    return ActionSpace(env.action_low, env.action_high, tuple(counts), shape)
 
 
 class Transition(NamedTuple):

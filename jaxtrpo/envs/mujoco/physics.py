@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
-from jaxtrpo.envs.mujoco import foreign
+from jaxtrpo.envs import foreign
 from jaxtrpo.envs.mujoco.native import Layout, Simulator, make_layout
 
 

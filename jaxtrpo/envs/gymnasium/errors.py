@@ -1,0 +1,25 @@
+"""What goes wrong inside a simulator, in one sentence and with the simulator's own traceback."""
+
+from __future__ import annotations
+
+import traceback
+
+
+class SimulatorError(RuntimeError):
+    """A simulator raised, broke Gymnasium's interface, was too slow, or its process ended."""
+
+
+def raised(name: str, what: str, error: BaseException) -> SimulatorError:
+    """The error for an exception that left a simulator's `what`, such as "step()"."""
+    inside = error.__traceback__ and error.__traceback__.tb_next  # without the line of ours that called it
+    lines = "".join(traceback.format_exception(type(error), error, inside or error.__traceback__))
+    return SimulatorError(f"{name}: {what} raised {type(error).__name__}: {error}\n\n{lines.rstrip()}")
+
+
+def short(value: object, length: int = 200) -> str:
+    """`repr` of a value, on one line and not longer than `length` characters."""
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= length else text[: length - 3] + "..."
