@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,23 +14,25 @@ from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg, subc
 
 import jaxtrpo
 from jaxtrpo.config import Config
+from jaxtrpo.envs.gymnasium.errors import SimulatorError
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.base import Environment
     from jaxtrpo.evaluate import Evaluation
     from jaxtrpo.train import Result
 
-INPUT_ERROR, INTERRUPTED = 2, 130
+SIMULATOR_ERROR, INPUT_ERROR, INTERRUPTED = 1, 2, 130
 
 Work = Callable[[], int]  # to an exit code
 
 
 @dataclasses.dataclass(frozen=True)
 class Train:
-    """Train a policy with TRPO."""
+    """Train a policy."""
 
     env: Positional[Annotated[str, arg(metavar="ENV")]]
-    """HalfCheetah-v5 or another MuJoCo task of Gymnasium, or brax:NAME"""
+    """HalfCheetah-v5 or another environment of Gymnasium, gymnasium:NAME for its own version of one that is native
+    here, or brax:NAME"""
     config: Annotated[Config, arg(name="")] = dataclasses.field(default_factory=Config)
     out: Path | None = None
     """directory for metrics.csv, the policy and checkpoints; nothing is saved without it"""
@@ -100,13 +103,36 @@ class Evaluate:
         return 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Algorithms:
+    """List algorithms, rules, critics and policies with their settings."""
+
+    name: Positional[Annotated[str | None, arg(metavar="NAME")]] = None
+    """only what is called so"""
+
+    def prepare(self) -> Work:
+        """As for `Train`."""
+        from jaxtrpo.catalogue import catalogue
+
+        text = catalogue(self.name)
+
+        def show() -> int:
+            try:
+                print(text, flush=True)
+            except BrokenPipeError:  # who reads it has seen enough; Python would complain once more when it ends
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+
+        return show
+
+
 def _make_env(name: str, backend: str | None) -> Environment:
     from jaxtrpo.envs.registry import make_env
 
     return make_env(name) if backend is None else make_env(name, backend=backend)
 
 
-def parse(arguments: Sequence[str]) -> Train | Evaluate:
+def parse(arguments: Sequence[str]) -> Train | Evaluate | Algorithms:
     """Reads a command line.
 
     Raises:
@@ -115,10 +141,11 @@ def parse(arguments: Sequence[str]) -> Train | Evaluate:
     """
     train = Annotated[Train, subcommand("train", prefix_name=False)]
     evaluate = Annotated[Evaluate, subcommand("evaluate", prefix_name=False)]
+    algorithms = Annotated[Algorithms, subcommand("algorithms", prefix_name=False)]
     return tyro.cli(
-        train | evaluate,
+        train | evaluate | algorithms,
         prog="jaxtrpo",
-        description=f"Trust region policy optimisation in JAX, version {jaxtrpo.__version__}.",
+        description=f"Trust-region and actor-critic reinforcement learning in JAX, version {jaxtrpo.__version__}.",
         args=list(arguments),
         config=(OmitArgPrefixes,),
     )
@@ -140,6 +167,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"jaxtrpo: error: {' '.join(str(error).split())}", file=sys.stderr)
             return INPUT_ERROR
         return work()
+    except SimulatorError as error:  # one sentence, and the simulator's own traceback
+        print(f"jaxtrpo: error: {error}", file=sys.stderr)
+        return SIMULATOR_ERROR
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, UInt32
 
-from jaxtrpo.envs.base import Environment, EnvState, env_keys
+from jaxtrpo.envs.base import Environment, EnvState, action_space, env_keys
 from jaxtrpo.ops.moments import normalize
-from jaxtrpo.policies.distributions import sample, stretch
+from jaxtrpo.policies.distributions import to_simulator
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.time_limits import TimeLimits, first_time_limits, next_time_limits
-from jaxtrpo.types import ActorState, Batch, LearnerState, Steps
+from jaxtrpo.types import Acting, ActorState, Batch, Steps
 
-Collect = Callable[[ActorState, LearnerState, Int[Array, ""]], tuple[ActorState, Batch]]
+Collect = Callable[[ActorState, Acting, Int[Array, ""]], tuple[ActorState, Batch]]
 Carry = tuple[EnvState, Float[Array, " env"], TimeLimits]  # from step to step; the second is the returns so far
 
 
@@ -43,21 +43,20 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
       (actor state, learner state, number of segments) -> (actor state, batch). The number of segments is traced: the
       same compiled function collects batches of every size, and takes time in proportion.
     """
+    space = action_space(env)
 
-    def act(
-        learner: LearnerState, env_state: EnvState, noise: Float[Array, "env action"]
-    ) -> Float[Array, "env action"]:
+    def act(learner: Acting, env_state: EnvState, noise: Float[Array, "env noise"]) -> Num[Array, "env action"]:
         obs = normalize(env_state.obs, learner.obs_moments)
-        return sample(policy.apply(learner.policy, obs), noise)
+        return policy.apply(learner.policy, obs).sample(noise)
 
-    def collect(actor: ActorState, learner: LearnerState, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:
+    def collect(actor: ActorState, learner: Acting, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:
         def one_step(carry: Carry, noise: Array) -> tuple[Carry, Steps]:
             before, episode_return, limits = carry
             action = act(learner, before, noise)
             # The environment ends an episode with its last step, so it is told when that is.
             last = before.elapsed + 1 >= limits.limit
             ending = before._replace(elapsed=jnp.where(last, env.episode_length - 1, before.elapsed))
-            after = env.step(ending, stretch(action, env.action_low, env.action_high))
+            after = env.step(ending, to_simulator(action, space))
             episode_return = episode_return + after.reward
             done = after.terminated | after.truncated
             survived = after.truncated & ~after.invalid
@@ -80,8 +79,8 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
         def one_segment(actor: ActorState) -> tuple[ActorState, Steps]:
             keys = jax.vmap(jax.random.split)(actor.noise_key)
             # Of one axis: a draw of two takes a second longer to compile.
-            flat = jax.vmap(lambda key: jax.random.normal(key, (segment_length * env.action_size,)))(keys[:, 0])
-            noise = jnp.moveaxis(flat.reshape(-1, segment_length, env.action_size), 0, 1)
+            flat = jax.vmap(lambda key: policy.draw_noise(key, (segment_length * policy.noise_size,)))(keys[:, 0])
+            noise = jnp.moveaxis(flat.reshape(-1, segment_length, policy.noise_size), 0, 1)
             carry = (actor.env, actor.episode_return, actor.time_limits)
             (env_state, episode_return, limits), steps = jax.lax.scan(one_step, carry, noise)
             return ActorState(env_state, keys[:, 1], episode_return, limits), steps

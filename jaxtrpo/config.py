@@ -1,14 +1,18 @@
-"""Every setting of a training run, with its default, unit and bounds."""
+"""The settings that every training run has, with default, unit and bounds.
+
+A setting of an algorithm, a policy, a critic or a rule lives with it: `--algorithm "ppo(clip=0.1)"`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import difflib
-import math
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-DEFAULT_NUM_ENVS = 16
+from jaxtrpo.settings import require_bool, require_positive, require_share, require_whole
+
+SEGMENT_LENGTH = 16  # steps of every environment, unless a batch is smaller
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,56 +23,30 @@ class Config:
     """environment steps of all actors; the run ends with the update that reaches them"""
     seed: int = 0
     """of everything random"""
+    algorithm: str = "trpo"
+    """how it learns: a name, or a call such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists them"""
+    policy: str = "mlp"
+    """network that acts: mlp, or a call such as "mlp(hidden=(128, 128))" with settings of its own"""
+    critic: str | None = None
+    """what predicts returns: mlp, linear, none, or a call; what goes with the algorithm if not given"""
+    adapt: str | None = None
+    """rule that changes settings while training: trust, fixed, linear(learning_rate=0), ...; the algorithm's if None"""
+    max_kl: float | None = None
+    """trust region of the first updates, nats: short for "trpo(max_kl=...)" and the like"""
+    steps_per_update: int | None = None
+    """environment steps of all actors between the first updates, whole segments; the algorithm's if not given"""
+    max_steps_per_update: int | None = None
+    """largest batch that adaptation gets, environment steps; what its rule may ask for if not given"""
+    discount: float = 0.99
+    """per environment step"""
+    normalize_observations: bool = True
+    """subtract the running mean of observations and divide by their standard deviation"""
     actors: int | None = None
     """devices that collect and learn; all CPU cores if not given"""
     num_envs: int | None = None
-    """environments of all actors together; 16, rounded up to a multiple of the actors, if not given"""
-    segment_length: int = 16
-    """steps of every environment in a segment, the unit in which batches grow and shrink"""
-    steps_per_update: int = 1024
-    """environment steps of all actors between the first updates, rounded down to whole segments"""
-    max_steps_per_update: int | None = None
-    """largest batch that adaptation gets, environment steps; what its rule may ask for if not given"""
-    max_kl: float = 0.01
-    """trust region of the first updates: mean KL divergence between the policies before and after an update, nats"""
-    adapt: str = "trust"
-    """how max_kl and steps_per_update change while training: trust, fixed, margin, or a call as in jaxtrpo.adapt"""
-    discount: float = 0.99
-    """per environment step"""
-    advantages: Literal["gae", "monte_carlo"] = "gae"
-    """generalised advantage estimation, or discounted returns less the critic's value as in 2016"""
-    gae_lambda: float = 0.95
-    """bias (0) against variance (1) of the advantages; ignored by monte_carlo"""
-    advantage_memory: int = 100
-    """updates that say how large advantages usually are; smaller ones make a smaller trust region; 0 to leave it"""
-    critic: Literal["mlp", "linear"] = "mlp"
-    """neural network, or the closed-form ridge regression of the 2016 system"""
-    critic_hidden: tuple[int, ...] = (64, 64)
-    """sizes of the critic's hidden layers"""
-    critic_epochs: int = 10
-    """passes over the batch in an update of the critic"""
-    critic_minibatch_size: int = 128
-    """environment steps in one gradient step of the critic"""
-    critic_learning_rate: float = 1e-3
-    """of Adam"""
-    policy_hidden: tuple[int, ...] = (64, 64)
-    """sizes of the policy's hidden layers"""
-    initial_log_std: float = -0.5
-    """log standard deviation of the first actions, where the simulator's range is [-1, 1]"""
-    fisher_samples: int = 512
-    """states that the Fisher matrix is estimated on, of all actors; whole moments of all environments"""
-    cg_iterations: int = 15
-    """products with the Fisher matrix in one update, at most"""
-    cg_damping: float = 0.03
-    """added to the diagonal of the Fisher matrix, as a part of the curvature along the gradient"""
-    line_search_shrink: float = 0.8
-    """factor between trials of the line search"""
-    line_search_steps: int = 10
-    """trials of the line search before the old policy stays"""
-    normalize_observations: bool = True
-    """subtract the running mean of observations and divide by their standard deviation"""
-    normalize_returns: bool = True
-    """the same for what the neural critic predicts"""
+    """environments of all actors together; if not given the algorithm's, rounded up to a multiple of the actors"""
+    segment_length: int | None = None
+    """steps of each environment in a segment, the unit of batches; at most 16, as the first batch has, if not given"""
     eval_every: int = 0
     """environment steps between evaluations of the deterministic policy while training; 0 for none"""
     eval_episodes: int = 10
@@ -80,65 +58,67 @@ class Config:
         Raises:
           ValueError: one sentence that names the setting.
         """
-        for name in ("total_steps", "segment_length", "steps_per_update", "critic_epochs", "critic_minibatch_size",
-                     "fisher_samples", "cg_iterations", "line_search_steps", "eval_episodes"):  # fmt: skip
-            _require(name, getattr(self, name), 1)
-        for name in ("actors", "num_envs", "max_steps_per_update"):
+        require_whole(1, total_steps=self.total_steps, eval_episodes=self.eval_episodes)
+        for name in ("actors", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update"):
             if getattr(self, name) is not None:
-                _require(name, getattr(self, name), 1)
-        _require("seed", self.seed, 0)
+                require_whole(1, **{name: getattr(self, name)})
+        require_whole(0, seed=self.seed, eval_every=self.eval_every)
         if self.seed >= 2**32:
             raise ValueError(f"seed={self.seed} must be below 2**32")  # JAX would ignore the higher bits
-        for name in ("eval_every", "advantage_memory"):
-            _require(name, getattr(self, name), 0)
-        for name in ("max_kl", "critic_learning_rate"):
-            _require_number(name, getattr(self, name), "positive", lambda value: value > 0)
-        _require_number("cg_damping", self.cg_damping, "not negative", lambda value: value >= 0)
-        for name in ("discount", "gae_lambda"):
-            _require_number(name, getattr(self, name), "between 0 and 1", lambda value: 0 <= value <= 1)
-        _require_number("line_search_shrink", self.line_search_shrink, "between 0 and 1", lambda value: 0 < value < 1)
-        _require_number("initial_log_std", self.initial_log_std, "between -10 and 5", lambda value: -10 <= value <= 5)
-        for name in ("critic_hidden", "policy_hidden"):
-            object.__setattr__(self, name, _sizes(name, getattr(self, name)))
-        for name in ("normalize_observations", "normalize_returns"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False")
-        for name, choices in (("critic", ("mlp", "linear")), ("advantages", ("gae", "monte_carlo"))):
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(choices)}")
-        if not isinstance(self.adapt, str):
-            raise ValueError(f"adapt={self.adapt!r} must be the name of a rule")
-        if self.max_steps_per_update is not None and self.max_steps_per_update < self.steps_per_update:
-            raise ValueError(
-                f"max_steps_per_update={self.max_steps_per_update} is below steps_per_update={self.steps_per_update}"
-            )
+        if self.max_kl is not None:
+            require_positive(max_kl=self.max_kl)
+        require_share(discount=self.discount)
+        require_bool(normalize_observations=self.normalize_observations)
+        for name in ("algorithm", "policy", "critic", "adapt"):
+            value = getattr(self, name)
+            if not isinstance(value, str) and not (value is None and name in ("critic", "adapt")):
+                raise ValueError(f"{name}={value!r} must be a name, or a call in words")
+        if None not in (self.max_steps_per_update, self.steps_per_update):
+            _require_room(self.max_steps_per_update or 0, self.steps_per_update or 0)
 
 
 class Sizes(NamedTuple):
     """What the settings come to on the actors at hand."""
 
     num_envs: int  # of all actors
-    segment_steps: int  # environment steps of all actors in a segment
+    segment_length: int  # steps of every environment
     max_segments: int  # that the buffers have room for
 
+    @property
+    def segment_steps(self) -> int:
+        """Environment steps of all actors in a segment."""
+        return self.num_envs * self.segment_length
 
-def resolve_sizes(config: Config, num_actors: int) -> Sizes:
+
+def for_all(num_actors: int, num_envs: int) -> int:
+    """So many environments, or a few more, so that every actor has as many."""
+    return -(-num_envs // num_actors) * num_actors
+
+
+def resolve_sizes(config: Config, num_actors: int, *, num_envs: int, steps_per_update: int) -> Sizes:
     """Checks the settings that depend on each other and on the number of actors.
+
+    Args:
+      config: settings, of which some may not be given.
+      num_actors: how many there are.
+      num_envs: environments where `config` does not say; rounded up to a multiple of the actors.
+      steps_per_update: of the first updates.
 
     Raises:
       ValueError: one sentence that names the setting.
     """
-    num_envs = config.num_envs or -(-DEFAULT_NUM_ENVS // num_actors) * num_actors
+    num_envs = config.num_envs or for_all(num_actors, num_envs)
     if num_envs % num_actors:
         raise ValueError(f"num_envs={num_envs} must be a multiple of the {num_actors} actors")
-    segment_steps = config.segment_length * num_envs
-    if config.steps_per_update < segment_steps:
+    length = config.segment_length or min(SEGMENT_LENGTH, max(steps_per_update // num_envs, 1))
+    if steps_per_update < length * num_envs:
         raise ValueError(
-            f"steps_per_update={config.steps_per_update} is below one segment: segment_length={config.segment_length} "
-            f"steps of num_envs={num_envs} environments are {segment_steps}"
+            f"steps_per_update={steps_per_update} is below one segment: segment_length={length} steps of "
+            f"num_envs={num_envs} environments are {length * num_envs}"
         )
-    largest = config.max_steps_per_update or config.steps_per_update
-    return Sizes(num_envs, segment_steps, largest // segment_steps)
+    largest = config.max_steps_per_update or steps_per_update
+    _require_room(largest, steps_per_update)
+    return Sizes(num_envs, length, largest // (length * num_envs))
 
 
 def make_config(settings: Mapping[str, Any]) -> Config:
@@ -152,24 +132,28 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     for name in settings:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
+            moved = MOVED.get(name)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise TypeError(f"unknown setting {name!r}{hint}")
+            raise TypeError(f"unknown setting {name!r}{f'; it is now {moved}' if moved else hint}")
     return Config(**settings)
 
 
-def _sizes(name: str, value: object) -> tuple[int, ...]:
-    if not isinstance(value, (tuple, list)):
-        raise ValueError(f"{name}={value!r} must be a sequence of sizes, such as (64, 64)")
-    for size in value:
-        _require(name, size, 1)
-    return tuple(value)
+# Where settings went that every run used to have.
+MOVED = {
+    "advantages": 'algorithm="trpo(gae_lambda=1)"',
+    **{
+        name: f'algorithm="trpo({name}=...)"'
+        for name in ("gae_lambda", "advantage_memory", "fisher_samples", "cg_iterations", "cg_damping",
+                     "line_search_shrink", "line_search_steps")
+    },
+    **{f"critic_{name}": f'critic="mlp({name}=...)"'
+       for name in ("hidden", "epochs", "minibatch_size", "learning_rate")},
+    "normalize_returns": 'critic="mlp(normalize_returns=...)"',
+    "policy_hidden": 'policy="mlp(hidden=...)"',
+    "initial_log_std": 'policy="mlp(initial_log_std=...)"',
+}  # fmt: skip
 
 
-def _require(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
-
-
-def _require_number(name: str, value: object, what: str, test: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or not test(value):
-        raise ValueError(f"{name}={value!r} must be {what}")
+def _require_room(largest: int, first: int) -> None:
+    if largest < first:
+        raise ValueError(f"max_steps_per_update={largest} is below steps_per_update={first}")

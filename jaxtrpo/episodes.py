@@ -19,7 +19,7 @@ class EpisodeInfo(NamedTuple):
     episodes: Int[Array, ""]  # finished in the batch
     mean_return: Float[Array, ""]  # of those; NaN if there are none
     return_100: Float[Array, ""]  # mean of the last 100 finished, or of all if they are fewer; NaN if there are none
-    invalid_steps: Int[Array, ""]  # steps in which a simulation broke
+    invalid_steps: Int[Array, ""]  # that are no experience: a simulation broke, or an episode only began
 
 
 def no_episodes() -> Episodes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
 from jaxtrpo.actors import Actors, choose_actors, join_envs
-from jaxtrpo.envs.base import Environment, EnvState
-from jaxtrpo.envs.registry import make_env
+from jaxtrpo.envs.base import Environment, EnvState, action_space, require_time_limit, require_working
+from jaxtrpo.envs.registry import environment_for
 from jaxtrpo.ops.moments import Moments, normalize
-from jaxtrpo.policies.distributions import stretch
+from jaxtrpo.policies.distributions import to_simulator
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.trained import TrainedPolicy
 
@@ -28,13 +28,16 @@ class Evaluation(NamedTuple):
 
 
 def evaluate(
-    policy: TrainedPolicy, env: str | Environment | None = None, episodes: int = 10, seed: int = 0
+    policy: TrainedPolicy,
+    env: str | Environment | Callable[[], Any] | None = None,
+    episodes: int = 10,
+    seed: int = 0,
 ) -> Evaluation:
     """Lets a policy act with its mean for some whole episodes.
 
     Args:
       policy: who acts.
-      env: where, if not in the environment that it was trained in.
+      env: where, as for `train`, if not in the environment that it was trained in.
       episodes: how many, all at once.
       seed: of the first states.
 
@@ -42,27 +45,37 @@ def evaluate(
       Their returns. An episode whose simulation broke has return NaN.
 
     Raises:
-      ValueError: there is no such environment, or the policy does not fit it.
+      ValueError: there is no such environment, its episodes need not end, or the policy does not fit it.
+      SimulatorError: a simulator of Gymnasium's kind failed.
     """
     return prepare_evaluation(policy, env, episodes)(seed)
 
 
 def prepare_evaluation(
-    policy: TrainedPolicy, env: str | Environment | None, episodes: int
+    policy: TrainedPolicy, env: str | Environment | Callable[[], Any] | None, episodes: int
 ) -> Callable[[int], Evaluation]:
     """Checks everything that a person may get wrong, and returns what only needs a seed; as `evaluate` otherwise."""
     if isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
         raise ValueError(f"episodes={episodes!r} must be a whole number of at least 1")
     actors = choose_actors()
-    environment = make_env(env or policy.env_name) if env is None or isinstance(env, str) else env
+    environment, _ = environment_for(policy.env_name if env is None else env, actors.count)
+    require_time_limit(environment, "evaluate")
     sizes = environment.observation_size, environment.action_size
-    if sizes != (policy.observation_size, len(policy.action_low)):
+    if sizes != (policy.observation_size, policy.actions.size):
         raise ValueError(
-            f"the policy has {policy.observation_size} observations and {len(policy.action_low)} actions, but "
+            f"the policy has {policy.observation_size} observations and {policy.actions.size} actions, but "
             f"{environment.name} has {sizes[0]} and {sizes[1]}"
         )
     run = make_evaluator(environment, policy.network, actors, episodes)
-    return lambda seed: run(actors.replicate((policy.params, policy.moments)), jax.random.PRNGKey(seed))
+
+    def evaluate_once(seed: int) -> Evaluation:
+        try:
+            return run(actors.replicate((policy.params, policy.moments)), jax.random.PRNGKey(seed))
+        finally:
+            if environment is not env:  # made here; its simulators would stay until someone forgets it
+                getattr(environment, "close", lambda: None)()
+
+    return evaluate_once
 
 
 Evaluator = Callable[[tuple[PyTree, Moments], UInt32[Array, "2"]], Evaluation]
@@ -75,7 +88,11 @@ def make_evaluator(env: Environment, policy: Policy, actors: Actors, episodes: i
     rollout = actors.map(make_rollout(env, policy))
 
     def run(who: tuple[PyTree, Moments], key: UInt32[Array, "2"]) -> Evaluation:
-        returns = rollout(actors.split_envs(reset(key, num_envs)), *who)
+        with actors.on_first():
+            begun = jax.block_until_ready(reset(key, num_envs))
+        require_working(env)
+        returns = jax.block_until_ready(rollout(actors.split_envs(begun), *who))
+        require_working(env)
         returns = join_envs(returns)[:episodes].astype(np.float64)
         return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns)
 
@@ -93,10 +110,11 @@ def make_rollout(env: Environment, policy: Policy) -> Callable[[EnvState, PyTree
 
     Environments that finish early go on unseen until the last one has finished.
     """
+    space = action_space(env)
 
     def one_step(episode: _Episode, params: PyTree, moments: Moments) -> _Episode:
-        action = policy.apply(params, normalize(episode.env.obs, moments)).mean
-        after = env.step(episode.env, stretch(action, env.action_low, env.action_high))
+        action = policy.apply(params, normalize(episode.env.obs, moments)).mode()
+        after = env.step(episode.env, to_simulator(action, space))
         reward = jnp.where(after.invalid, jnp.nan, after.reward)
         total = episode.total + jnp.where(episode.finished, 0.0, reward)
         return _Episode(after, total, episode.finished | after.terminated | after.truncated)

@@ -1,80 +1,69 @@
-"""Training: collect -> learn and adapt -> report."""
+"""`train`: from what a person types to a run."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxtrpo.actors import Actors, choose_actors, first
+from jaxtrpo.actors import Actors, choose_actors
 from jaxtrpo.adapt import Rule
-from jaxtrpo.config import Config, make_config, resolve_sizes
-from jaxtrpo.envs.base import Environment
-from jaxtrpo.envs.registry import make_env
-from jaxtrpo.evaluate import make_evaluator
-from jaxtrpo.losses import Surrogate, importance_weighted_advantage
-from jaxtrpo.policies.trained import TrainedPolicy
-from jaxtrpo.rule_parser import parse_rule
-from jaxtrpo.runs.checkpoint import load_checkpoint, require_same_run, restore, save_checkpoint, save_config
+from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
+from jaxtrpo.config import Config, Sizes, for_all, make_config, resolve_sizes
+from jaxtrpo.critics.critic import CriticMaker
+from jaxtrpo.envs.base import Environment, require_time_limit
+from jaxtrpo.envs.registry import environment_for
+from jaxtrpo.loop import Result, Run
+from jaxtrpo.losses import Surrogate
+from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation import cache_compilations
-from jaxtrpo.runs.directory import METRICS_FILE, clear, has_checkpoint, hold, open_directory
-from jaxtrpo.runs.metrics import Metrics, Row
-from jaxtrpo.runs.policy_file import save_policy
-from jaxtrpo.runs.progress import NOTHING_DONE, Progress
+from jaxtrpo.runs.directory import has_checkpoint, open_directory
 from jaxtrpo.types import TrainState
-from jaxtrpo.update import METRIC_NAMES, Update, gather, make_update
-
-T = TypeVar("T")
-SECONDS_BETWEEN_CHECKPOINTS = 60.0
-# Of metrics.csv, in this order.
-COLUMNS = (
-    "update", "env_steps", "wall_seconds", "collect_seconds", "learn_seconds", *METRIC_NAMES, "eval_return",
-)  # fmt: skip
-COUNTS = ("steps_per_update", "episodes", "line_search_steps", "accepted", "cg_iterations", "invalid_steps")
-
-
-class Result(NamedTuple):
-    """What a training run leaves."""
-
-    policy: TrainedPolicy  # callable on observations
-    metrics: dict[str, np.ndarray]  # the columns of metrics.csv; blanks are NaN
-    state: TrainState  # everything, on the actors' devices
-    config: Config
+from jaxtrpo.update import Parts, make_update
+from jaxtrpo.words import parse, policy_maker
 
 
 def train(
-    env: str | Environment,
+    env: str | Environment | Callable[[], Any],
     *,
+    algorithm: Algorithm | str = Config.algorithm,
+    policy: Any = Config.policy,
+    critic: CriticMaker | str | None = None,
+    adapt: Rule | str | None = None,
+    surrogate: Surrogate | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
     progress: bool = True,
-    surrogate: Surrogate = importance_weighted_advantage,
-    adapt: Rule | str = Config.adapt,
     **settings: Any,
 ) -> Result:
-    """Trains a policy with TRPO.
+    """Trains a policy.
+
+    Algorithm, policy, critic and rule are values, such as `ppo(clip=0.1)`, or their words, as in the shell.
 
     Args:
-      env: name (see `make_env`) or an environment of your own.
+      env: name (see `make_env`), a function that returns a `gymnasium.Env`, or an environment of your own.
+      algorithm: how it learns (see `jaxtrpo.algorithms`, and `jaxtrpo algorithms` in the shell).
+      policy: network that acts: `mlp(...)` of `jaxtrpo.policies.networks`, or a flax module of your own that gives
+        distributions of actions (see `jaxtrpo.policies.modules`).
+      critic: what predicts returns (see `jaxtrpo.critics`); what goes with the algorithm if not given.
+      adapt: how settings change between updates (see `jaxtrpo.adapt`); what goes with the algorithm if not given.
+      surrogate: what the policy maximises (see `jaxtrpo.losses`), in place of what the algorithm would.
       out: directory for metrics.csv, the policy and checkpoints; nothing is written without it.
       overwrite: replace a run that `out` already holds.
       resume: go on with the run that `out` holds, if it holds one, from its last checkpoint (one a minute, when it was
         interrupted, and at its end). It takes the same arguments as before, except that `total_steps` and `actors` may
         differ, and ends as if it had never stopped: to the bit if `actors` is the same. Settings are compared with
-        those of the run; functions of your own (environment, `surrogate`, a rule) cannot be, beyond their names.
+        those of the run; what you wrote yourself (environment, `surrogate`, a rule) cannot be.
+        Environments whose simulators cannot be saved (Gymnasium's) begin new episodes, and `a3c` is never the same
+        twice.
       progress: show a bar, or lines where the output is no terminal.
-      surrogate: what the policy maximises (see `jaxtrpo.losses`).
-      adapt: how settings change between updates: a rule (see `jaxtrpo.adapt`), or its name as in the shell.
       **settings: see `jaxtrpo.Config`.
 
     Returns:
@@ -87,8 +76,20 @@ def train(
       TypeError: there is no such setting.
       FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` says what to do with it.
       BlockingIOError: another process is writing to `out`.
+      SimulatorError: a simulator of Gymnasium's kind failed while training; what was learned before is saved.
     """
-    run = prepare(env, out=out, overwrite=overwrite, resume=resume, surrogate=surrogate, adapt=adapt, **settings)
+    run = prepare(
+        env,
+        algorithm=algorithm,
+        policy=policy,
+        critic=critic,
+        adapt=adapt,
+        surrogate=surrogate,
+        out=out,
+        overwrite=overwrite,
+        resume=resume,
+        **settings,
+    )
     return run.run(progress=progress)
 
 
@@ -108,40 +109,128 @@ train.__signature__ = _with_settings(train)  # pyright: ignore[reportFunctionMem
 
 
 def prepare(
-    env: str | Environment,
+    env: str | Environment | Callable[[], Any],
     *,
+    algorithm: Algorithm | str = Config.algorithm,
+    policy: Any = Config.policy,
+    critic: CriticMaker | str | None = None,
+    adapt: Rule | str | None = None,
+    surrogate: Surrogate | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
-    surrogate: Surrogate = importance_weighted_advantage,
-    adapt: Rule | str = Config.adapt,
     **settings: Any,
 ) -> Run:
     """Checks everything that a person may get wrong; arguments and errors as in `train`."""
     started = time.perf_counter()
-    rule, name = (parse_rule(adapt), adapt) if isinstance(adapt, str) else (adapt, "custom")
-    config = make_config({**settings, "adapt": name})
-    if config.max_steps_per_update is None and rule.max_steps_per_update is not None:
-        largest = max(rule.max_steps_per_update, config.steps_per_update)
-        config = dataclasses.replace(config, max_steps_per_update=largest)
+    config = make_config(settings)
+    parts = _parts(config, algorithm, policy, critic, adapt, surrogate)
     directory = _open(out, overwrite=overwrite, resume=resume)
     saved = load_checkpoint(directory) if directory is not None and resume and has_checkpoint(directory) else None
     if saved is not None and config.num_envs is None:  # whose default depends on the actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
     actors = choose_actors(config.actors)
-    sizes = resolve_sizes(config, actors.count)
-    config = dataclasses.replace(config, num_envs=sizes.num_envs)
+    parts, config, sizes = _resolved(parts, config, actors)
     cache_compilations()
-    environment = make_env(env) if isinstance(env, str) else env
-    update = make_update(environment, config, sizes, actors, surrogate, rule)
-    if saved is not None:
-        require_same_run(saved, environment.name, config, COLUMNS)
-        state = update.place(restore(saved.state, update.shapes()))
-        metrics = {name: saved.metrics[name] for name in COLUMNS} if saved.metrics else {}  # in this order
-        return Run(environment, config, actors, update, state, directory, started, metrics)
-    state = update.start(config.seed)
-    _require_finite_start(environment, state)
-    return Run(environment, config, actors, update, state, directory, started, {})
+    environment, close = environment_for(env, actors.count)
+    try:
+        if config.eval_every:
+            require_time_limit(environment, "eval_every")
+        update = make_update(environment, parts, sizes, actors, config.total_steps)
+        run = Run(
+            env=environment,
+            config=config,
+            actors=actors,
+            maker=parts.policy,
+            update=update,
+            state=None,  # pyright: ignore[reportArgumentType]
+            directory=directory,
+            started=started,
+            metrics={},
+            close=close,
+        )
+        return _begin(run) if saved is None else _go_on(run, saved)
+    except BaseException:
+        close()
+        raise
+
+
+def _parts(
+    config: Config,
+    algorithm: Algorithm | str,
+    policy: Any,
+    critic: CriticMaker | str | None,
+    adapt: Rule | str | None,
+    surrogate: Surrogate | None,
+) -> Parts:
+    """What words stand for, and what goes with the algorithm where nothing is said."""
+
+    def value(kind: str, given: Any, wanted: type) -> Any:
+        made = parse(kind, given) if isinstance(given, str) else given
+        if not isinstance(made, wanted):
+            raise ValueError(f"{kind}={given!r} must be a name, a call in words, or a value of {wanted.__name__}")
+        return made
+
+    chosen = value("algorithm", algorithm, Algorithm)
+    given = {"max_kl": config.max_kl, "steps_per_update": config.steps_per_update}
+    chosen = starting_with(chosen, **{name: number for name, number in given.items() if number is not None})
+    return Parts(
+        algorithm=chosen,
+        policy=policy_maker(policy),
+        critic=value("critic", chosen.critic if critic is None else critic, CriticMaker),
+        rule=value("adapt", chosen.adapt if adapt is None else adapt, Rule),
+        surrogate=surrogate,
+        discount=config.discount,
+        normalize_observations=config.normalize_observations,
+    )
+
+
+def _resolved(parts: Parts, config: Config, actors: Actors) -> tuple[Parts, Config, Sizes]:
+    """What was left open is decided, and written into the settings."""
+    if config.steps_per_update is None:
+        parts = parts._replace(algorithm=_with_steps_of_each(parts.algorithm, config, actors))
+    hyperparameters = parts.algorithm.hyperparameters
+    first_steps = int(hyperparameters["steps_per_update"])
+    largest = config.max_steps_per_update or max(parts.rule.max_steps_per_update or 0, first_steps)
+    config = dataclasses.replace(
+        config,
+        algorithm=parts.algorithm.words,
+        policy=parts.policy.words,
+        critic=parts.critic.words,
+        adapt=parts.rule.words,
+        max_kl=hyperparameters.get("max_kl"),
+        steps_per_update=first_steps,
+        max_steps_per_update=largest,
+    )
+    sizes = resolve_sizes(config, actors.count, num_envs=parts.algorithm.num_envs, steps_per_update=first_steps)
+    return parts, dataclasses.replace(config, num_envs=sizes.num_envs, segment_length=sizes.segment_length), sizes
+
+
+def _with_steps_of_each(algorithm: Algorithm, config: Config, actors: Actors) -> Algorithm:
+    """Many actors have many environments, and few steps of each would be too few to learn from."""
+    num_envs = config.num_envs or for_all(actors.count, algorithm.num_envs)
+    steps = max(int(algorithm.hyperparameters["steps_per_update"]), algorithm.steps_of_each * num_envs)
+    return starting_with(algorithm, steps_per_update=steps)
+
+
+def _begin(run: Run) -> Run:
+    state = run.update.start(run.config.seed)
+    _require_finite_start(run.env, state)
+    return run._replace(state=state)
+
+
+def _go_on(run: Run, saved: Checkpoint) -> Run:
+    require_same_run(saved, run.env.name, run.config)
+    state = restore(saved.state, run.update.shapes())
+    state = state._replace(total_steps=np.float32(run.config.total_steps))
+    if run.update.learner.asynchronous is not None:  # counts the segments of single actors, who may be others now
+        segment_steps = run.update.sizes.segment_steps // run.actors.count
+        state = state._replace(segments=np.int32(saved.metrics["env_steps"][-1] // segment_steps))
+    note = ""
+    if not getattr(run.env, "saves_state", True):
+        state = run.update.restart(state)
+        note = f"the simulators of {run.env.name} cannot be saved: all of them begin new episodes"
+    return run._replace(state=run.update.place(state), metrics=saved.metrics, note=note)
 
 
 def _open(out: str | Path | None, *, overwrite: bool, resume: bool) -> Path | None:
@@ -157,116 +246,3 @@ def _require_finite_start(env: Environment, state: TrainState) -> None:
     finite = np.isfinite(jax.device_get(state.actors.env.obs)).reshape(-1, env.observation_size).all(axis=0)
     if not finite.all():
         raise ValueError(f"env={env.name}: the first observation is not finite (entries {np.flatnonzero(~finite)[:5]})")
-
-
-def _in_background(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
-    """Starts a call on another thread; what is returned waits for its result."""
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(function, *arguments)
-    pool.shutdown(wait=False)
-    return future.result
-
-
-class Run(NamedTuple):
-    """A training run that is ready to start."""
-
-    env: Environment
-    config: Config
-    actors: Actors
-    update: Update
-    state: TrainState
-    directory: Path | None
-    started: float  # seconds, perf_counter
-    metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it goes on with a run
-
-    def run(self, *, progress: bool = True) -> Result:
-        """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases."""
-        with nullcontext() if self.directory is None else hold(self.directory):
-            return self._run(progress=progress)
-
-    def _run(self, *, progress: bool) -> Result:
-        if self.directory is not None:
-            clear(self.directory, keep_run=bool(self.metrics))
-        metrics = Metrics(self.directory and self.directory / METRICS_FILE, self.metrics)
-        last = metrics.rows[-1] if metrics.rows else NOTHING_DONE
-        reached = self.state, int(last["update"] or 0)  # one name: an interrupt finds a state and its number
-        self._save(*reached, metrics)
-        if self.directory is not None:
-            save_config(self.directory, self.env.name, self.config)
-        save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
-        with Progress(self.config.total_steps, last, enabled=progress) as bar:
-            try:
-                for state, row in self._updates(last):
-                    metrics.add(row)
-                    reached = state, int(row["update"])
-                    bar.update(row)
-                    if time.monotonic() >= save_at:
-                        self._save(*reached, metrics)
-                        save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
-            except KeyboardInterrupt:
-                bar.note("interrupted; keeping what was learned so far")
-        self._save(*reached, metrics)
-        state, _ = reached
-        return Result(self._policy(state), metrics.columns(), state, self.config)
-
-    def _save(self, state: TrainState, updates: int, metrics: Metrics) -> None:
-        if self.directory is not None:
-            done = metrics.columns(updates)
-            save_checkpoint(self.directory, self.env.name, self.config, done, gather(state))
-            save_policy(self.directory, self._policy(state))
-
-    def _updates(self, last: Row = NOTHING_DONE) -> Iterator[tuple[TrainState, dict[str, float]]]:
-        """The state and a row of metrics after each update, of which `last` was the one before."""
-        state, evaluate = self.state, self._evaluation()
-        update, env_steps = int(last["update"] or 0), int(last["env_steps"] or 0)
-        started = self.started - float(last["wall_seconds"] or 0)
-        if env_steps >= self.config.total_steps:
-            return
-        lowered = self.update.lower(state)
-        learn = _in_background(lowered.compile_learn)  # while the first batch is collected
-        collect = lowered.compile_collect()
-        while env_steps < self.config.total_steps:
-            begin = time.perf_counter()
-            state, batch = jax.block_until_ready(collect(state))
-            collected = time.perf_counter()
-            state, measured = learn()(state, batch)
-            measured = dict(zip(METRIC_NAMES, first(measured).tolist(), strict=True))
-            learned = time.perf_counter()
-            update += 1
-            steps_before = env_steps
-            env_steps += round(measured["steps_per_update"])
-            row = {
-                "update": update,
-                "env_steps": env_steps,
-                "wall_seconds": learned - started,
-                "collect_seconds": collected - begin,
-                "learn_seconds": learned - collected,
-                **{name: round(value) if name in COUNTS else value for name, value in measured.items()},
-                "eval_return": evaluate(state, steps_before, env_steps),
-            }
-            yield state, row
-
-    def _evaluation(self) -> Callable[[TrainState, int, int], float]:
-        """Evaluates the deterministic policy if an update took another `eval_every` environment steps; else NaN."""
-        config = self.config
-        run = make_evaluator(self.env, self.update.policy, self.actors, config.eval_episodes)
-
-        def evaluate(state: TrainState, steps_before: int, env_steps: int) -> float:
-            if not config.eval_every or env_steps // config.eval_every == steps_before // config.eval_every:
-                return math.nan
-            key = jax.random.fold_in(jax.random.PRNGKey(config.seed), env_steps // config.eval_every)
-            return run((state.learner.policy, state.learner.obs_moments), key).mean
-
-        return evaluate
-
-    def _policy(self, state: TrainState) -> TrainedPolicy:
-        learner = first(state.learner)
-        return TrainedPolicy(
-            env_name=self.env.name,
-            observation_size=self.env.observation_size,
-            action_low=np.asarray(self.env.action_low),
-            action_high=np.asarray(self.env.action_high),
-            hidden=self.config.policy_hidden,
-            params=learner.policy,
-            moments=learner.obs_moments,
-        )

@@ -2,138 +2,167 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt32
+import numpy as np
+from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from jaxtrpo.actors import Actors, first, join_envs
-from jaxtrpo.adapt import Rule
-from jaxtrpo.algorithms.trpo import make_learn
-from jaxtrpo.algorithms.trust_region import no_path
+from jaxtrpo.adapt import Rule, require_settings
+from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.collect import make_collect, start_actors
-from jaxtrpo.config import Config, Sizes
-from jaxtrpo.critics.critic import Critic
-from jaxtrpo.critics.linear import linear_critic
-from jaxtrpo.critics.mlp import mlp_critic
-from jaxtrpo.envs.base import Environment
+from jaxtrpo.config import Sizes
+from jaxtrpo.critics.critic import CriticMaker
+from jaxtrpo.envs.base import Environment, action_space, require_working
 from jaxtrpo.episodes import no_episodes, remember
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.ops.keys import numbered_key
-from jaxtrpo.ops.moments import no_moments
-from jaxtrpo.ops.running_mean import no_mean
-from jaxtrpo.policies.networks import Policy, gaussian_policy
-from jaxtrpo.types import Batch, Hyperparameters, LearnerState, TrainState
-
-# What `learn` measures, in this order; they become columns of metrics.csv.
-METRIC_NAMES = (
-    "steps_per_update", "max_kl", "episodes", "mean_return", "return_100", "kl", "entropy", "policy_std",
-    "explained_variance", "advantage_std", "improvement", "line_search_steps", "accepted", "cg_iterations",
-    "cg_residual", "gradient_norm", "slope", "signal", "invalid_steps",
-)  # fmt: skip
-
+from jaxtrpo.policies.networks import Policy, PolicyMaker
+from jaxtrpo.types import Acting, ActorState, Batch, Hyperparameters, TrainState
 
 Collect = Callable[[TrainState], tuple[TrainState, Batch]]
 Learn = Callable[[TrainState, Batch], tuple[TrainState, Float[Array, "actor metric"]]]
+
+
+class Parts(NamedTuple):
+    """What a run is made of."""
+
+    algorithm: Algorithm
+    policy: PolicyMaker
+    critic: CriticMaker
+    rule: Rule
+    surrogate: Surrogate | None  # what the policy maximises, if not what the algorithm would
+    discount: float
+    normalize_observations: bool
+
+
+class Column(NamedTuple):
+    """One of what an update measures."""
+
+    name: str
+    whole: bool  # whether it counts something
+
+
+Several = Callable[[TrainState], tuple[TrainState, Float[Array, "actor update metric"]]]
 
 
 class Lowered(NamedTuple):
     """The two halves of an update, not yet compiled. Both may be compiled at the same time, on two threads."""
 
     compile_collect: Callable[[], Collect]
-    compile_learn: Callable[[], Learn]
+    compile_learn: Callable[[], tuple[Learn, tuple[Column, ...]]]  # and what it measures, in order
 
 
 class Update(NamedTuple):
     """The parts of a run. Leaves of states, batches and metrics have a leading axis of actors."""
 
     policy: Policy
+    learner: Learner
     start: Callable[[int], TrainState]  # seed -> first state
     shapes: Callable[[], TrainState]  # of a gathered state
     place: Callable[[TrainState], TrainState]  # undoes `gather`
+    restart: Callable[[TrainState], TrainState]  # a gathered state with new episodes in all environments
     lower: Callable[[TrainState], Lowered]  # for states like this one
+    # Whole updates, as one program; those after the end of the run are not made, and their metrics are NaN.
+    compile_several: Callable[[TrainState], tuple[Several, tuple[Column, ...]]]
+    at_once: int  # how many updates that program makes
+    # One actor's part, not mapped: (actor state, learner state, hyperparameters) -> (actor state, batch).
+    collect: Callable[[ActorState, Acting, Hyperparameters], tuple[ActorState, Batch]]
+    rule: Rule
+    sizes: Sizes
 
 
-def make_update(
-    env: Environment, config: Config, sizes: Sizes, actors: Actors, surrogate: Surrogate, rule: Rule
-) -> Update:
-    """Puts policy, critic, collecting, learning and adapting together. Nothing is compiled before it is called."""
-    policy = gaussian_policy(
-        env.observation_size, env.action_size, hidden=config.policy_hidden, initial_log_std=config.initial_log_std
+def make_update(env: Environment, parts: Parts, sizes: Sizes, actors: Actors, total_steps: int) -> Update:
+    """Puts policy, critic, collecting, learning and adapting together. Nothing is compiled before it is called.
+
+    Raises:
+      ValueError: parts do not fit each other or the environment; one sentence.
+    """
+    algorithm, rule = parts.algorithm, parts.rule
+    require_settings(rule, algorithm.hyperparameters, algorithm.words)
+    policy = parts.policy.make(env.observation_size, action_space(env))
+    spec = Spec(
+        observation_size=env.observation_size,
+        policy=policy,
+        critic=parts.critic.make(env.observation_size),
+        discount=parts.discount,
+        surrogate=parts.surrogate,
+        normalize_observations=parts.normalize_observations,
+        steps_per_update=int(algorithm.hyperparameters["steps_per_update"]),
     )
-    critic = make_critic(env, config)
-    collect_batch = make_collect(env, policy, segment_length=config.segment_length, max_segments=sizes.max_segments)
-    learn_batch = make_learn(
-        policy,
-        critic,
-        discount=config.discount,
-        gae_lambda=1.0 if config.advantages == "monte_carlo" else config.gae_lambda,
-        advantage_memory=config.advantage_memory,
-        surrogate=surrogate,
-        normalize_observations=config.normalize_observations,
-        **policy_step_settings(config),
-    )
+    learner = algorithm.make(spec)
+    collect_batch = make_collect(env, policy, segment_length=sizes.segment_length, max_segments=sizes.max_segments)
 
     def first_state(key: UInt32[Array, "2"]) -> TrainState:
         for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
-        hyperparameters = Hyperparameters(jnp.float32(config.max_kl), jnp.int32(config.steps_per_update))
-        params = policy.init(for_policy)
+        hyperparameters = first_hyperparameters(algorithm)
         return TrainState(
             actors=start_actors(env, for_env, sizes.num_envs),
-            learner=LearnerState(
-                policy=params,
-                critic=critic.init(for_critic),
-                obs_moments=no_moments((env.observation_size,)),
-                path=no_path(params),
-                advantage_variance=no_mean(),
-            ),
+            learner=learner.init(for_policy, for_critic),
             episodes=no_episodes(),
             hyperparameters=hyperparameters,
             adapt=rule.init(hyperparameters),
             key=for_run,
             segments=jnp.int32(0),
+            total_steps=jnp.float32(total_steps),
         )
 
     def start(seed: int) -> TrainState:
         # It runs once: optimising it would take longer than it saves.
         run_once = jax.jit(first_state, compiler_options={"xla_backend_optimization_level": "0"})
-        return place(run_once(jax.random.PRNGKey(seed)))
+        with actors.on_first():
+            begun = jax.block_until_ready(run_once(jax.random.PRNGKey(seed)))
+        require_working(env)
+        return place(begun)
 
     def shapes() -> TrainState:
         return jax.eval_shape(first_state, jax.random.PRNGKey(0))
+
+    def restart(state: TrainState) -> TrainState:
+        with actors.on_first():
+            key = jax.random.fold_in(jnp.asarray(state.key), state.segments)
+            begun = jax.device_get(jax.jit(env.reset, static_argnums=1)(key, sizes.num_envs))
+        require_working(env)
+        no_return = np.zeros_like(state.actors.episode_return)
+        return state._replace(actors=state.actors._replace(env=begun, episode_return=no_return))
 
     def place(state: TrainState) -> TrainState:
         shared = actors.replicate(state._replace(actors=None))
         return shared._replace(actors=actors.split_envs(state.actors))
 
-    def collect(actor, learner, hyperparameters):
-        return collect_batch(actor, learner, _segments(hyperparameters, sizes))
+    def collect(actor: ActorState, acting: Acting, hyperparameters: Hyperparameters) -> tuple[ActorState, Batch]:
+        return collect_batch(actor, acting, _segments(hyperparameters, sizes))
+
+    columns: list[Column] = []  # known when `learn` is traced
 
     def learn(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, " metric"]]:
         hyperparameters = state.hyperparameters
         key = numbered_key(state.key, state.segments)
-        learner, info = learn_batch(state.learner, batch, hyperparameters.max_kl, key)
-        episodes, finished = remember(state.episodes, batch)
-        measured = {
-            "steps_per_update": batch.num_segments * sizes.segment_steps,
-            "max_kl": hyperparameters.max_kl,
-            "explained_variance": info.explained_variance,
-            "policy_std": info.policy_std,
-            "advantage_std": info.advantage_std,
-            **info.step._asdict(),
-            **finished._asdict(),
-        }
-        adapt, hyperparameters = rule.update(state.adapt, hyperparameters, measured)
-        state = state._replace(
-            learner=learner,
-            episodes=episodes,
-            hyperparameters=hyperparameters,
-            adapt=adapt,
-            segments=state.segments + batch.num_segments,
-        )
-        return state, jnp.stack([jnp.asarray(measured[name], jnp.float32) for name in METRIC_NAMES])
+        learned, info = learner.learn(state.learner, batch, hyperparameters, key)
+        state, measured = report(state, batch, learned, info, rule, sizes)
+        columns[:] = columns_of(measured)
+        return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
+
+    def several(state: TrainState) -> tuple[TrainState, Float[Array, "update metric"]]:
+        def update(state: TrainState) -> tuple[TrainState, Array]:
+            actor, batch = collect(state.actors, state.learner, state.hyperparameters)
+            learned, measured = learn(state._replace(actors=None), batch)
+            return learned._replace(actors=actor), measured
+
+        nothing = jnp.full(jax.eval_shape(update, state)[1].shape, jnp.nan)
+
+        def one(state: TrainState, _: None) -> tuple[TrainState, Array]:
+            over = _progress(state, sizes) >= 1
+            return jax.lax.cond(over, lambda state: (state, nothing), update, state)
+
+        return jax.lax.scan(one, state, length=algorithm.updates_at_once)
+
+    def compile_several(state: TrainState) -> tuple[Several, tuple[Column, ...]]:
+        compiled = actors.map(several).lower(state).compile()
+        return compiled, tuple(columns)
 
     mapped_collect = actors.map(collect)
     mapped_learn = actors.map(learn)
@@ -151,18 +180,71 @@ def make_update(
 
             return collect_all
 
-        def compile_learn() -> Learn:
+        def compile_learn() -> tuple[Learn, tuple[Column, ...]]:
             compiled = mapped_learn.lower(state._replace(actors=None), batch).compile()
 
             def learn_all(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, "actor metric"]]:
                 learned, measured = compiled(state._replace(actors=None), batch)
                 return learned._replace(actors=state.actors), measured
 
-            return learn_all
+            return learn_all, tuple(columns)
 
         return Lowered(compile_collect, compile_learn)
 
-    return Update(policy, start, shapes, place, lower)
+    return Update(
+        policy=policy,
+        learner=learner,
+        start=start,
+        shapes=shapes,
+        place=place,
+        restart=restart,
+        lower=lower,
+        compile_several=compile_several,
+        at_once=algorithm.updates_at_once,
+        collect=collect,
+        rule=rule,
+        sizes=sizes,
+    )
+
+
+def report(
+    state: TrainState, batch: Batch, learned: PyTree, info: dict[str, Array], rule: Rule, sizes: Sizes
+) -> tuple[TrainState, dict[str, Array]]:
+    """What follows learning in an update: episodes are counted and the rule adapts the settings.
+
+    Returns:
+      The state after the update, and what was measured in it, common columns first.
+    """
+    hyperparameters = state.hyperparameters
+    episodes, finished = remember(state.episodes, batch)
+    measured = {
+        "steps_per_update": batch.num_segments * sizes.segment_steps,
+        **{name: value for name, value in hyperparameters.items() if name != "steps_per_update"},
+        **finished._asdict(),
+        **info,
+    }
+    state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
+    about = {**measured, "progress": _progress(state, sizes)}
+    adapt, hyperparameters = rule.update(state.adapt, hyperparameters, about)
+    return state._replace(hyperparameters=hyperparameters, adapt=adapt), measured
+
+
+def _progress(state: TrainState, sizes: Sizes) -> Float[Array, ""]:
+    """The share of the run's steps that are done."""
+    return state.segments * float(sizes.segment_steps) / state.total_steps
+
+
+def columns_of(measured: Mapping[str, Array]) -> tuple[Column, ...]:
+    """The columns that measurements become."""
+    return tuple(Column(name, jnp.asarray(value).dtype.kind in "biu") for name, value in measured.items())
+
+
+def first_hyperparameters(algorithm: Algorithm) -> Hyperparameters:
+    """The traced settings that training starts with."""
+    return {
+        name: jnp.int32(value) if name == "steps_per_update" else jnp.float32(value)
+        for name, value in algorithm.hyperparameters.items()
+    }
 
 
 def gather(state: TrainState) -> TrainState:
@@ -171,24 +253,4 @@ def gather(state: TrainState) -> TrainState:
 
 
 def _segments(hyperparameters: Hyperparameters, sizes: Sizes) -> Int[Array, ""]:
-    return jnp.clip(hyperparameters.steps_per_update // sizes.segment_steps, 1, sizes.max_segments)
-
-
-def policy_step_settings(config: Config) -> dict[str, Any]:
-    """What `make_policy_step` wants to know."""
-    names = ("fisher_samples", "cg_iterations", "cg_damping", "line_search_shrink", "line_search_steps")
-    return {name: getattr(config, name) for name in names}
-
-
-def make_critic(env: Environment, config: Config) -> Critic:
-    """The critic that the settings ask for."""
-    if config.critic == "linear":
-        return linear_critic(env.observation_size)
-    return mlp_critic(
-        env.observation_size,
-        hidden=config.critic_hidden,
-        epochs=config.critic_epochs,
-        minibatch_size=config.critic_minibatch_size,
-        learning_rate=config.critic_learning_rate,
-        normalize_returns=config.normalize_returns,
-    )
+    return jnp.clip(hyperparameters["steps_per_update"] // sizes.segment_steps, 1, sizes.max_segments)

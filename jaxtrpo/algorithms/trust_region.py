@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import num_actors, sum_over_actors
+from jaxtrpo.actors import Work, num_actors, sum_over_actors
 from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.losses import Samples, Surrogate
-from jaxtrpo.ops.cg import conjugate_gradient
+from jaxtrpo.ops.cg import CGInfo, conjugate_gradient
 from jaxtrpo.ops.fisher import fisher_vector_product
-from jaxtrpo.ops.line_search import Trial, backtracking_line_search
+from jaxtrpo.ops.line_search import LineSearchInfo, Trial, backtracking_line_search
 from jaxtrpo.ops.segments import sum_and_map_segments, sum_over_segments
-from jaxtrpo.policies.distributions import Gaussian, entropy, fisher_metric, kl_divergence
+from jaxtrpo.policies.distributions import Distribution, entropy, fisher_metric, kl_divergence
 from jaxtrpo.policies.networks import Policy
+from jaxtrpo.settings import require_not_negative, require_number, require_whole
 
 
 class StepInfo(NamedTuple):
@@ -52,138 +53,229 @@ def no_path(params: PyTree) -> Path:
     return Path(jax.tree.map(jnp.zeros_like, params), jnp.zeros(()))
 
 
-# (parameters, path that led there, actions, advantages, max KL, key) -> (parameters, path, what the step did)
-PolicyStep = Callable[
-    [PyTree, Path, Float[Array, "segment time env action"], Advantages, Float[Array, ""], PRNGKeyArray],
-    tuple[PyTree, Path, StepInfo],
-]
+class NaturalGradient(NamedTuple):
+    """What a batch says about the policy that collected it, and how to judge another. Parameters are one vector."""
+
+    params: Float[Array, " parameter"]  # of the policy that acted
+    gradient: Float[Array, " parameter"]  # of the surrogate
+    gradient_norm: Float[Array, ""]
+    direction: Float[Array, " parameter"]  # A^-1 gradient
+    curvature: Float[Array, ""]  # direction^T F direction
+    cg: CGInfo
+    objective: Float[Array, ""]  # surrogate of the policy that acted
+    entropy: Float[Array, ""]  # its mean over states, nats
+    evaluate: Callable[[Float[Array, " parameter"]], Trial]  # surrogate and KL of other parameters
 
 
-def make_policy_step(
+def natural_gradient(
     policy: Policy,
+    params: PyTree,
+    action: Num[Array, "segment time env action"],
+    found: Advantages,
+    key: PRNGKeyArray,
     *,
     surrogate: Surrogate,
     fisher_samples: int,
     cg_iterations: int,
     cg_damping: float,
-    line_search_shrink: float,
-    line_search_steps: int,
-) -> PolicyStep:
-    """The natural-gradient step under a KL bound (Schulman et al. 2015, appendix C); arguments as in `make_learn`.
+) -> NaturalGradient:
+    """The direction in which the surrogate rises most for its KL (Schulman et al. 2015, appendix C).
 
-    A = F + cg_damping (g^T F g / g^T g) I
-    x = A^-1 g,   step = sqrt(2 max_kl / x^T F x) x,   then backtracking until surrogate and KL agree
+        A = F + cg_damping (g^T F g / g^T g) I,   direction = A^-1 g
 
     The damping is relative, in the manner of Marquardt (1963), to the curvature along the gradient.
+
+    Args:
+      policy: whose.
+      params: that it acted with.
+      action: that it took, in policy units.
+      found: advantages, and the observations they are of.
+      key: chooses the states of the Fisher matrix.
+      surrogate: objective per step (see `losses`).
+      fisher_samples: states of all actors that the Fisher matrix is estimated on, drawn anew each update.
+      cg_iterations: products with the Fisher matrix, at most.
+      cg_damping: added to its diagonal, as a part of the curvature along the gradient.
+    """
+    obs, weight, num_segments = found.targets.obs, found.targets.weight, found.targets.num_segments
+    # One vector instead of a tree: an operation or a sum over actors is then one, not one a leaf.
+    old_params, unravel = ravel_pytree(params)
+
+    def apply(candidate: Float[Array, " parameter"], obs: Array) -> Distribution:
+        return policy.apply(unravel(candidate), obs)
+
+    count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
+
+    def flat(leaf: Array, index: Int[Array, ""] | int) -> Array:
+        """One segment, on one axis of steps."""
+        return leaf[index].reshape(-1, *leaf.shape[3:])
+
+    def samples_of(index: Int[Array, ""] | int, old: Distribution) -> tuple[Samples, Float[Array, " step"]]:
+        samples = Samples(flat(obs, index), flat(action, index), flat(found.advantage, index), old)
+        return samples, flat(weight, index)
+
+    def start(index: Int[Array, ""] | int) -> tuple[PyTree, Distribution]:
+        """Objective, its gradient and entropy where the search starts, summed; and the distributions there."""
+
+        def objective(candidate: Array) -> tuple[Array, tuple[Array, Distribution]]:
+            # Where the search starts, the new policy is the old one.
+            new = apply(candidate, flat(obs, index))
+            samples, weight = samples_of(index, jax.lax.stop_gradient(new))
+            return jnp.sum(weight * surrogate(new, samples)), (jnp.sum(weight * entropy(new)), new)
+
+        (value, (entropies, old)), gradient = jax.value_and_grad(objective, has_aux=True)(old_params)
+        return (value, gradient, entropies), old
+
+    def mean_over_steps(total: PyTree) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
+
+    # The old distributions are kept: every trial of the line search compares with them.
+    total, old = sum_and_map_segments(start, num_segments, weight.shape[0])
+    start_objective, gradient, mean_entropy = mean_over_steps(total)
+
+    def evaluate(candidate: Array) -> Trial:
+        def both(index: Int[Array, ""] | int) -> Trial:
+            samples, weight = samples_of(index, jax.tree.map(lambda leaf: leaf[index], old))
+            new = apply(candidate, samples.obs)
+            return Trial(
+                jnp.sum(weight * surrogate(new, samples)),
+                jnp.sum(weight * kl_divergence(samples.old, new)),
+            )
+
+        return mean_over_steps(sum_over_segments(both, num_segments))
+
+    def apply_for_products(candidate: Float[Array, " parameter"], obs: Float[Array, "state obs"]) -> Distribution:
+        return (policy.apply_for_products or policy.apply)(unravel(candidate), obs)
+
+    fisher = _fisher(apply_for_products, old_params, obs, weight, num_segments, key, fisher_samples)
+    gradient_norm = jnp.linalg.norm(gradient)
+    # The Fisher matrix grows with the inverse square of the policy's std, thousandfold on some tasks. If damping
+    # did not grow with it, directions that hold nothing but noise would make up more and more of the step.
+    unit = gradient / jnp.where(gradient_norm > 0, gradient_norm, 1.0)
+    product = fisher(unit)
+    damping = cg_damping * unit @ product
+    direction, cg = conjugate_gradient(
+        lambda vector: fisher(vector) + damping * vector,
+        gradient,
+        max_iterations=cg_iterations,
+        product_with_b=gradient_norm * product + damping * gradient,
+    )
+    # By the Fisher matrix alone: damping chooses the direction, the bound is one on the KL.
+    curvature = cg.curvature - damping * direction @ direction
+    return NaturalGradient(
+        params=old_params,
+        gradient=gradient,
+        gradient_norm=gradient_norm,
+        direction=direction,
+        curvature=curvature,
+        cg=cg,
+        objective=start_objective,
+        entropy=mean_entropy,
+        evaluate=evaluate,
+    )
+
+
+def step_to_bound(natural: NaturalGradient, max_kl: Float[Array, ""]) -> Float[Array, " parameter"]:
+    """sqrt(2 max_kl / x^T F x) x for the direction x: as far as the bound allows if the KL were quadratic."""
+    curvature = natural.curvature
+    # Without curvature there is no direction to go; the line search then stays.
+    scale = jnp.where(curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
+    return scale * natural.direction
+
+
+def finish_step(
+    natural: NaturalGradient, params: PyTree, path: Path, new_params: Float[Array, " parameter"], search: LineSearchInfo
+) -> tuple[PyTree, Path, StepInfo]:
+    """Judges the path by the batch, which has not seen it, and adds the step that was made.
+
+    Args:
+      natural: of the batch.
+      params: what it was made of, in their own structure.
+      path: of the steps before.
+      new_params: where the step led.
+      search: how they were found.
+    """
+    _, unravel = ravel_pytree(params)
+    step = new_params - natural.params
+    slope = jnp.where(search.accepted, natural.gradient @ step, 0.0)
+    walked = ravel_pytree(path.steps)[0]
+    norm = natural.gradient_norm
+    return (
+        unravel(new_params),
+        Path(unravel(PATH_DECAY * walked + step), PATH_DECAY * path.promised + slope),
+        StepInfo(
+            kl=search.kl,
+            improvement=search.improvement,
+            line_search_steps=search.trials,
+            accepted=search.accepted,
+            cg_iterations=natural.cg.iterations,
+            cg_residual=natural.cg.residual_norm / jnp.where(norm > 0, norm, 1.0),
+            gradient_norm=norm,
+            slope=slope,
+            signal=jnp.where(path.promised > 0, natural.gradient @ walked / path.promised, jnp.nan),
+            entropy=natural.entropy,
+        ),
+    )
+
+
+# (parameters, path that led there, actions, advantages, max KL, key) -> (parameters, path, what the step did)
+PolicyStep = Callable[
+    [PyTree, Path, Num[Array, "segment time env action"], Advantages, Float[Array, ""], PRNGKeyArray],
+    tuple[PyTree, Path, StepInfo],
+]
+
+
+def make_policy_step(
+    policy: Policy, *, line_search_shrink: float, line_search_steps: int, **settings: Any
+) -> PolicyStep:
+    """The natural-gradient step under a KL bound, with backtracking until surrogate and KL agree.
+
+    Args:
+      policy: to improve.
+      line_search_shrink: factor between trials.
+      line_search_steps: trials before giving up.
+      **settings: of `natural_gradient`.
     """
 
     def policy_step(params, path, action, found, max_kl, key):
-        obs, weight, num_segments = found.targets.obs, found.targets.weight, found.targets.num_segments
-        # One vector instead of a tree: an operation or a sum over actors is then one, not one a leaf.
-        old_params, unravel = ravel_pytree(params)
-
-        def apply(candidate: Float[Array, " parameter"], obs: Array) -> Gaussian:
-            return policy.apply(unravel(candidate), obs)
-
-        count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
-
-        def flat(leaf: Array, index: Int[Array, ""] | int) -> Array:
-            """One segment, on one axis of steps."""
-            return leaf[index].reshape(-1, *leaf.shape[3:])
-
-        def samples_of(index: Int[Array, ""] | int, old: Gaussian) -> tuple[Samples, Float[Array, " step"]]:
-            samples = Samples(flat(obs, index), flat(action, index), flat(found.advantage, index), old)
-            return samples, flat(weight, index)
-
-        def start(index: Int[Array, ""] | int) -> tuple[PyTree, Gaussian]:
-            """Objective, its gradient and entropy where the search starts, summed; and the distributions there."""
-
-            def objective(candidate: Array) -> tuple[Array, tuple[Array, Gaussian]]:
-                # Where the search starts, the new policy is the old one.
-                new = apply(candidate, flat(obs, index))
-                samples, weight = samples_of(index, jax.lax.stop_gradient(new))
-                return jnp.sum(weight * surrogate(new, samples)), (jnp.sum(weight * entropy(new)), new)
-
-            (value, (entropies, old)), gradient = jax.value_and_grad(objective, has_aux=True)(old_params)
-            return (value, gradient, entropies), old
-
-        def mean_over_steps(total: PyTree) -> PyTree:
-            return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
-
-        # The old distributions are kept: every trial of the line search compares with them.
-        total, old = sum_and_map_segments(start, num_segments, weight.shape[0])
-        start_objective, gradient, mean_entropy = mean_over_steps(total)
-
-        def evaluate(candidate: Array) -> Trial:
-            def both(index: Int[Array, ""] | int) -> Trial:
-                samples, weight = samples_of(index, jax.tree.map(lambda leaf: leaf[index], old))
-                new = apply(candidate, samples.obs)
-                return Trial(
-                    jnp.sum(weight * surrogate(new, samples)),
-                    jnp.sum(weight * kl_divergence(samples.old, new)),
-                )
-
-            return mean_over_steps(sum_over_segments(both, num_segments))
-
-        def apply_for_products(candidate: Float[Array, " parameter"], obs: Float[Array, "state obs"]) -> Gaussian:
-            return (policy.apply_for_products or policy.apply)(unravel(candidate), obs)
-
-        fisher = _fisher(apply_for_products, old_params, obs, weight, num_segments, key, fisher_samples)
-        gradient_norm = jnp.linalg.norm(gradient)
-        # The Fisher matrix grows with the inverse square of the policy's std, thousandfold on some tasks. If damping
-        # did not grow with it, directions that hold nothing but noise would make up more and more of the step.
-        unit = gradient / jnp.where(gradient_norm > 0, gradient_norm, 1.0)
-        product = fisher(unit)
-        damping = cg_damping * unit @ product
-        direction, cg = conjugate_gradient(
-            lambda vector: fisher(vector) + damping * vector,
-            gradient,
-            max_iterations=cg_iterations,
-            product_with_b=gradient_norm * product + damping * gradient,
-        )
-        # By the Fisher matrix alone: damping chooses the direction, the bound is one on the KL.
-        curvature = cg.curvature - damping * direction @ direction
-        # Without curvature there is no direction to go; the line search then stays.
-        scale = jnp.where(curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
+        natural = natural_gradient(policy, params, action, found, key, **settings)
         new_params, search = backtracking_line_search(
-            evaluate,
-            old_params,
-            scale * direction,
+            natural.evaluate,
+            natural.params,
+            step_to_bound(natural, max_kl),
             max_kl=max_kl,
-            start_objective=start_objective,
+            start_objective=natural.objective,
             shrink=line_search_shrink,
             max_trials=line_search_steps,
         )
-        step = new_params - old_params
-        slope = jnp.where(search.accepted, gradient @ step, 0.0)
-        walked = ravel_pytree(path.steps)[0]
-        return (
-            unravel(new_params),
-            Path(unravel(PATH_DECAY * walked + step), PATH_DECAY * path.promised + slope),
-            StepInfo(
-                kl=search.kl,
-                improvement=search.improvement,
-                line_search_steps=search.trials,
-                accepted=search.accepted,
-                cg_iterations=cg.iterations,
-                cg_residual=cg.residual_norm / jnp.where(gradient_norm > 0, gradient_norm, 1.0),
-                gradient_norm=gradient_norm,
-                slope=slope,
-                signal=jnp.where(path.promised > 0, gradient @ walked / path.promised, jnp.nan),
-                entropy=mean_entropy,
-            ),
-        )
+        return finish_step(natural, params, path, new_params, search)
 
     return policy_step
 
 
-def policy_step_flops(params: PyTree, samples: int, *, fisher_samples: int, cg_iterations: int) -> float:
-    """About how many operations a policy step on so many samples takes: gradient, products, two trials."""
-    return optax.tree.size(params) * (10.0 * samples + 8.0 * min(samples, fisher_samples) * cg_iterations)
+def step_work(fisher_samples: int, cg_iterations: int) -> Callable[[PyTree, int], Work]:
+    """(parameters, samples) -> about what a step takes: gradient, products, two trials."""
+
+    def work(params: PyTree, samples: int) -> Work:
+        flops = 10.0 * samples + 8.0 * min(samples, fisher_samples) * cg_iterations
+        return Work(optax.tree.size(params) * flops, shared=True)
+
+    return work
+
+
+def require_natural_gradient(fisher_samples: int, cg_iterations: int, cg_damping: float) -> None:
+    """Checks the settings of `natural_gradient`; raises ValueError."""
+    require_whole(1, fisher_samples=fisher_samples, cg_iterations=cg_iterations)
+    require_not_negative(cg_damping=cg_damping)
+
+
+def require_line_search(line_search_shrink: float, line_search_steps: int) -> None:
+    """Checks the settings of a line search; raises ValueError."""
+    require_number("between 0 and 1", lambda value: 0 < value < 1, line_search_shrink=line_search_shrink)
+    require_whole(1, line_search_steps=line_search_steps)
 
 
 def _fisher(
-    apply: Callable[[Array, Array], Gaussian],
+    apply: Callable[[Array, Array], Distribution],
     params: Float[Array, " parameter"],
     obs: Float[Array, "segment time env obs"],
     weight: Float[Array, "segment time env"],
@@ -208,7 +300,7 @@ def _fisher(
     chosen_weight = weight.reshape(-1, envs)[chosen] * (enough | (position < filled))[:, None]
     share = (chosen_weight / jnp.maximum(sum_over_actors(jnp.sum(chosen_weight)), 1.0)).reshape(-1, 1)
 
-    def metric(distribution: Gaussian, tangent: Gaussian) -> Gaussian:
+    def metric(distribution: Distribution, tangent: Distribution) -> Distribution:
         return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
 
     return fisher_vector_product(lambda p: apply(p, chosen_obs), params, metric, reduce=sum_over_actors)

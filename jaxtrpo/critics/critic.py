@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from jaxtrpo.actors import Work
+from jaxtrpo.ops.moments import Moments
+
 
 class Targets(NamedTuple):
     """What a critic is fitted to: a batch, or one actor's part of it."""
@@ -18,10 +21,27 @@ class Targets(NamedTuple):
     num_segments: Int[Array, ""]  # how many segments hold data
 
 
+class Gradient(NamedTuple):
+    """What some samples say about a critic's parameters, not yet applied."""
+
+    gradient: PyTree  # of the loss with respect to the parameters
+    moments: Moments  # of the targets, in units of reward
+
+
 class Critic(NamedTuple):
     """Predicts discounted returns. Pure functions; what is learned is in the state."""
 
     init: Callable[[PRNGKeyArray], PyTree]
     value: Callable[[PyTree, Float[Array, "... obs"], Int[Array, "..."]], Float[Array, "..."]]  # (state, obs, elapsed)
     fit: Callable[[PyTree, Targets, PRNGKeyArray], PyTree]  # on every actor with its part, or on one with all
-    repeated_flops: Callable[[PyTree, int], float]  # (state, samples): of a fit, as far as every actor does the same
+    work: Callable[[PyTree, int], Work]  # (state, samples) -> of a fit
+    # (state, targets) -> one gradient for the samples of all actors, and (state, gradient) -> state; None without any
+    gradient: Callable[[PyTree, Targets], Gradient] | None = None
+    apply: Callable[[PyTree, Gradient], PyTree] | None = None
+
+
+class CriticMaker(NamedTuple):
+    """A critic before it is known what it will see."""
+
+    words: str  # how it is written in the shell
+    make: Callable[[int], Critic]  # size of an observation -> critic

@@ -7,8 +7,22 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from jaxtrpo import actors
-from jaxtrpo.critics.critic import Critic, Targets
+from jaxtrpo.critics.critic import Critic, CriticMaker, Targets
 from jaxtrpo.ops.segments import sum_over_segments
+from jaxtrpo.settings import call_in_words, require_positive
+
+
+def linear(*, ridge: float = 1e-4) -> CriticMaker:
+    """Closed-form ridge regression on the observation, its square and time, as in the 2016 system.
+
+    Args:
+      ridge: added to the diagonal of the mean outer product of the features.
+
+    Raises:
+      ValueError: it is not positive.
+    """
+    require_positive(ridge=ridge)
+    return CriticMaker(call_in_words(linear, {"ridge": ridge}), lambda size: linear_critic(size, ridge=ridge))
 
 
 def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
@@ -44,5 +58,5 @@ def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
         init=lambda key: jnp.zeros(num_features),
         value=lambda state, obs, elapsed: features(obs, elapsed) @ state,
         fit=fit,
-        repeated_flops=lambda state, samples: 0.0,  # but for a small system of equations
+        work=lambda state, samples: actors.Work(2.0 * samples * num_features**2, shared=True),
     )

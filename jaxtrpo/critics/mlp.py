@@ -12,15 +12,13 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo import actors
-from jaxtrpo.critics.critic import Critic, Targets
+from jaxtrpo.critics.critic import Critic, CriticMaker, Gradient, Targets
 from jaxtrpo.ops.keys import numbered_key
+from jaxtrpo.ops.minibatches import pass_over_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
-from jaxtrpo.ops.permutation import shuffled
+from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.policies.networks import LAST, MLP, orthogonal_init
-
-# Fetching the rows of several minibatches takes half as long as fetching those of one after the other; more rows would
-# leave the cache.
-ROWS_AT_ONCE = 1_024
+from jaxtrpo.settings import call_in_words, require_bool, require_positive, require_sizes, require_whole
 
 
 class MLPState(NamedTuple):
@@ -37,6 +35,40 @@ class _Rows(NamedTuple):
     obs: Float[Array, "row obs"]
     value: Float[Array, " row"]
     weight: Float[Array, " row"]
+
+
+def mlp(
+    *,
+    hidden: Sequence[int] = (64, 64),
+    epochs: int = 10,
+    minibatch_size: int = 128,
+    learning_rate: float = 1e-3,
+    normalize_returns: bool = True,
+) -> CriticMaker:
+    """A tanh network fitted with Adam on minibatches.
+
+    Args:
+      hidden: sizes of the hidden layers.
+      epochs: passes over the batch in a fit.
+      minibatch_size: environment steps in one gradient step.
+      learning_rate: of Adam.
+      normalize_returns: predict returns less their running mean, over their standard deviation.
+
+    Raises:
+      ValueError: a setting is out of bounds; one sentence that names it.
+    """
+    require_sizes(hidden=hidden)
+    require_whole(1, epochs=epochs, minibatch_size=minibatch_size)
+    require_positive(learning_rate=learning_rate)
+    require_bool(normalize_returns=normalize_returns)
+    settings = {
+        "hidden": tuple(hidden),
+        "epochs": epochs,
+        "minibatch_size": minibatch_size,
+        "learning_rate": learning_rate,
+        "normalize_returns": normalize_returns,
+    }
+    return CriticMaker(call_in_words(mlp, settings), lambda size: mlp_critic(size, **settings))
 
 
 def mlp_critic(
@@ -83,11 +115,7 @@ def mlp_critic(
         if normalize_returns:
             state = _rescaled(state, merge(state.returns, weighted_moments(raw, weight)))
         rows = _Rows(obs, (raw - state.returns.mean) / state.returns.std, weight)
-        per_segment = weight.size // targets.value.shape[0]
-        num_rows = targets.num_segments * per_segment
-        size = min(minibatch_size, weight.size)
-        num_steps = jnp.maximum(num_rows // size, 1)
-        at_once = max(min(ROWS_AT_ONCE, weight.size) // size, 1)  # minibatches
+        num_rows = targets.num_segments * (weight.size // targets.value.shape[0])
         # One vector instead of a tree: Adam is then one operation, not one a leaf.
         first_params, unravel = ravel_pytree(state.params)
 
@@ -95,36 +123,49 @@ def mlp_critic(
             error = predict(unravel(params), rows.obs) - rows.value
             return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
 
+        def step(carry: tuple[Array, optax.OptState], minibatch: _Rows) -> tuple[Array, optax.OptState]:
+            params, optimizer_state = carry
+            gradient = jax.grad(loss)(params, minibatch)
+            updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
+            return jnp.asarray(optax.apply_updates(params, updates)), optimizer_state
+
         def epoch(index: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-            for_order = numbered_key(key, index)
-
-            def some_steps(number: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-                # The rows that hold data come first, in a random order; sorting one would take longer than the fit.
-                chosen = shuffled(for_order, number * at_once * size + jnp.arange(at_once * size), num_rows)
-                # The barrier keeps XLA from fetching each minibatch where it is used.
-                fetched = jax.lax.optimization_barrier(jax.tree.map(lambda leaf: leaf[chosen], rows))
-
-                def step(within: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-                    params, optimizer_state = carry
-                    minibatch = jax.tree.map(
-                        lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, within * size, size), fetched
-                    )
-                    gradient = jax.grad(loss)(params, minibatch)
-                    updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
-                    return jnp.asarray(optax.apply_updates(params, updates)), optimizer_state
-
-                return jax.lax.fori_loop(0, jnp.minimum(at_once, num_steps - number * at_once), step, carry)
-
-            return jax.lax.fori_loop(0, -(-num_steps // at_once), some_steps, carry)
+            return pass_over_minibatches(step, carry, rows, num_rows, numbered_key(key, index), minibatch_size)
 
         params, optimizer_state = jax.lax.fori_loop(0, epochs, epoch, (first_params, state.optimizer))
         return MLPState(unravel(params), optimizer_state, state.returns)
 
-    def repeated_flops(state: MLPState, samples: int) -> float:
-        steps = max(samples // minibatch_size, 1)
-        return epochs * optax.tree.size(state.params) * (6.0 * samples + 15.0 * steps)  # derivatives, and Adam
+    def gradient(state: MLPState, targets: Targets) -> Gradient:
+        flat_params, unravel = ravel_pytree(state.params)
+        count = jnp.maximum(actors.sum_over_actors(jnp.sum(targets.weight)), 1.0)
 
-    return Critic(init, value, fit, repeated_flops)
+        def loss_of(index: Int[Array, ""] | int) -> Float[Array, " parameter"]:
+            def loss(params: Float[Array, " parameter"]) -> Float[Array, ""]:
+                value = (targets.value[index] - state.returns.mean) / state.returns.std
+                error = predict(unravel(params), targets.obs[index]) - value
+                return jnp.sum(targets.weight[index] * error**2) / count
+
+            return jax.grad(loss)(flat_params)
+
+        total = actors.sum_over_actors(sum_over_segments(loss_of, targets.num_segments))
+        seen = weighted_moments(targets.value, targets.weight, actors.sum_over_actors, targets.num_segments)
+        return Gradient(total, seen)
+
+    def apply(state: MLPState, found: Gradient) -> MLPState:
+        flat_params, unravel = ravel_pytree(state.params)
+        updates, optimizer_state = optimizer.update(found.gradient, state.optimizer, flat_params)
+        params = unravel(jnp.asarray(optax.apply_updates(flat_params, updates)))
+        state = MLPState(params, optimizer_state, state.returns)
+        # Only now: the gradient is one of errors in the units of before.
+        return _rescaled(state, merge(state.returns, found.moments)) if normalize_returns else state
+
+    def work(state: MLPState, samples: int) -> actors.Work:
+        steps = max(samples // minibatch_size, 1)
+        # Derivatives, and Adam.
+        flops = epochs * optax.tree.size(state.params) * (6.0 * samples + 15.0 * steps)
+        return actors.Work(flops, shared=False)
+
+    return Critic(init, value, fit, work, gradient, apply)
 
 
 def _rescaled(state: MLPState, returns: Moments) -> MLPState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from jaxtrpo.config import Config
 from jaxtrpo.runs.directory import CHECKPOINT_FILE, CONFIG_FILE, write_whole
 from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
 
-FORMAT = 1
+FORMAT = 2
 MAY_CHANGE = ("total_steps", "actors")  # when a run goes on
 
 
@@ -26,7 +26,7 @@ class Checkpoint(NamedTuple):
 
     env: str  # its name
     config: Mapping[str, Any]  # every setting, as JSON has it
-    metrics: Mapping[str, np.ndarray]  # columns, one row an update
+    metrics: Mapping[str, np.ndarray]  # columns in order, one row an update
     state: Mapping[str, np.ndarray]  # arrays by their path in the tree
 
 
@@ -43,8 +43,8 @@ def save_checkpoint(
       state: that they led to: arrays on the host, in containers of any kind.
     """
     leaves = {jax.tree_util.keystr(path): _as_numpy(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
-    content = Checkpoint(env, as_json(config), dict(metrics), leaves)
-    write_msgpack(directory / CHECKPOINT_FILE, FORMAT, content._asdict())
+    content = Checkpoint(env, as_json(config), dict(metrics), leaves)._asdict()
+    write_msgpack(directory / CHECKPOINT_FILE, FORMAT, {**content, "columns": list(metrics)})
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
@@ -53,11 +53,19 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     Raises:
       ValueError: the file is damaged, or of another version.
     """
-    return read_msgpack(directory / CHECKPOINT_FILE, FORMAT, lambda content: Checkpoint(**content))
+    return read_msgpack(directory / CHECKPOINT_FILE, FORMAT, _checkpoint)
 
 
-def require_same_run(checkpoint: Checkpoint, env: str, config: Config, columns: Sequence[str]) -> None:
-    """Checks that a run can go on with this environment, these settings and these metrics.
+def _checkpoint(content: dict[str, Any]) -> Checkpoint:
+    """Of the content of a file, which does not keep the order of the columns."""
+    names = content.pop("columns")
+    if set(names) != set(content["metrics"]):
+        raise ValueError("columns are missing")
+    return Checkpoint(**{**content, "metrics": {name: content["metrics"][name] for name in names}})
+
+
+def require_same_run(checkpoint: Checkpoint, env: str, config: Config) -> None:
+    """Checks that a run can go on with this environment and these settings.
 
     Raises:
       ValueError: one sentence that names the setting.
@@ -66,8 +74,7 @@ def require_same_run(checkpoint: Checkpoint, env: str, config: Config, columns: 
         raise ValueError(f"resume=True (--resume): the run is of {checkpoint.env}, not {env}")
     wanted = as_json(config)
     has = {**as_json(Config()), **checkpoint.config}  # a setting newer than the run had its default
-    unknown = has.keys() - wanted.keys()
-    if unknown or (len(checkpoint.metrics) and set(checkpoint.metrics) != set(columns)):
+    if has.keys() - wanted.keys():
         raise ValueError("resume=True (--resume): the run is of another version of jaxtrpo")
     changed = [name for name in wanted if name not in MAY_CHANGE and has[name] != wanted[name]]
     if changed:

@@ -32,21 +32,23 @@ class Metrics:
         if self.rows and path is not None:
             write_whole(path, _as_csv(columns, self.rows, header=True).encode())
 
-    def add(self, row: Row) -> None:
-        """Appends a row. None and NaN are blanks.
+    def add(self, *rows: Row) -> None:
+        """Appends rows. None and NaN are blanks.
 
         Raises:
           ValueError: the columns are not those of the first row, or a value is no single number.
         """
-        names = list(self.rows[0] if self.rows else row)
-        if set(row) != set(names):
-            raise ValueError(f"columns {sorted(set(row) ^ set(names))} are not in both this row and the first")
-        values = {name: _number(name, row[name]) for name in names}
+        names = list(self.rows[0] if self.rows else rows[0])
+        new = []
+        for row in rows:
+            if set(row) != set(names):
+                raise ValueError(f"columns {sorted(set(row) ^ set(names))} are not in both this row and the first")
+            new.append({name: _number(name, row[name]) for name in names})
         if self._path is not None:
-            # Opened anew for every row, so that a file is whole whenever and however a run ends.
+            # Opened anew every time, so that a file is whole whenever and however a run ends.
             with open(self._path, "a" if self.rows else "w", newline="", encoding="utf-8") as file:
-                file.write(_as_csv(names, [values], header=not self.rows))
-        self.rows.append(values)
+                file.write(_as_csv(names, new, header=not self.rows))
+        self.rows += new
 
     def columns(self, number: int | None = None) -> dict[str, np.ndarray]:
         """Every column by name: integers if all its values are whole numbers, else float64 with NaN for blanks.

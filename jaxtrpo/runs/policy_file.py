@@ -8,12 +8,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.modules import CUSTOM
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.directory import POLICY_FILE
 from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
+from jaxtrpo.words import policy_maker
 
-FORMAT = 1
+FORMAT = 2
 
 
 def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
@@ -21,20 +24,25 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
     content = {
         "env_name": policy.env_name,
         "observation_size": policy.observation_size,
-        "action_low": np.asarray(policy.action_low),
-        "action_high": np.asarray(policy.action_high),
-        "hidden": list(policy.hidden),
+        "actions": {
+            "low": np.asarray(policy.actions.low),
+            "high": np.asarray(policy.actions.high),
+            "counts": list(policy.actions.counts),
+            "shape": None if policy.actions.shape is None else list(policy.actions.shape),
+        },
+        "network": policy.maker.words,
         "params": jax.device_get(policy.params),
         "moments": jax.device_get(policy.moments)._asdict(),
     }
     write_msgpack(Path(directory) / POLICY_FILE, FORMAT, content)
 
 
-def load_policy(directory: str | Path) -> TrainedPolicy:
+def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
     """Reads the policy of a run.
 
     Args:
       directory: what `train` was given as `out`.
+      policy: what `train` was given as `policy`, if that was a network of your own.
 
     Returns:
       The policy, as it was when it was last saved: when the run ended, or in its last minute.
@@ -42,7 +50,7 @@ def load_policy(directory: str | Path) -> TrainedPolicy:
     Raises:
       FileNotFoundError: there is no such directory, or no policy in it.
       NotADirectoryError: it is a file.
-      ValueError: its policy file is damaged or of another version.
+      ValueError: its policy file is damaged or of another version, or its network is your own and not given.
     """
     place = Path(directory).expanduser()
     path = place / POLICY_FILE
@@ -52,16 +60,22 @@ def load_policy(directory: str | Path) -> TrainedPolicy:
         raise NotADirectoryError(f"{place} is not a directory; give the one that holds {POLICY_FILE}")
     if not path.is_file():
         raise FileNotFoundError(f"there is no {POLICY_FILE} in {place}")
-    return read_msgpack(path, FORMAT, _policy)
-
-
-def _policy(content: dict[str, Any]) -> TrainedPolicy:
+    content = read_msgpack(path, FORMAT, _content)
+    if policy is None and content["network"].startswith(CUSTOM):
+        raise ValueError(f"the network of {path} is {content['network']}; give it: load_policy(..., policy=network)")
+    maker = policy_maker(content["network"] if policy is None else policy)
+    low, high, counts, shape = (content["actions"][name] for name in ("low", "high", "counts", "shape"))
     return TrainedPolicy(
         env_name=content["env_name"],
         observation_size=content["observation_size"],
-        action_low=content["action_low"],
-        action_high=content["action_high"],
-        hidden=tuple(content["hidden"]),
+        actions=ActionSpace(low, high, tuple(counts), None if shape is None else tuple(shape)),
+        maker=maker,
         params=content["params"],
         moments=Moments(**content["moments"]),
     )
+
+
+def _content(content: dict[str, Any]) -> dict[str, Any]:
+    """What a file holds; raises KeyError if something is missing."""
+    names = ("env_name", "observation_size", "actions", "network", "params", "moments")
+    return {name: content[name] for name in names}

@@ -36,7 +36,7 @@ class Progress:
         """Shows an update.
 
         Args:
-          row: has at least update, env_steps, wall_seconds, mean_return, return_100 and kl.
+          row: has at least update, env_steps, wall_seconds, mean_return and return_100.
         """
         if self._show is not None:
             self._show.update(row)
@@ -69,8 +69,7 @@ class _Bar:
         )
 
     def update(self, row: Row) -> None:
-        shown = {"return_100": row["return_100"], "last": row["mean_return"], "kl": row["kl"]}
-        self._bar.set_postfix_str(", ".join(f"{k} {_figure(v)}" for k, v in shown.items()), refresh=False)
+        self._bar.set_postfix_str(", ".join(_figures(row)), refresh=False)
         # The last update may go past the end, where tqdm would give up the bar.
         self._bar.update(min(int(row["env_steps"] or 0), self._total) - self._bar.n)
 
@@ -108,8 +107,7 @@ class _Lines:
         percent = min(100, 100 * (row["env_steps"] or 0) / self._total)
         print(
             f"update {row['update']}  {row['env_steps']:,} steps ({percent:.0f}%)  "
-            f"return_100 {_figure(row['return_100'])}  last {_figure(row['mean_return'])}  kl {_figure(row['kl'])}  "
-            f"{_figure(speed)} steps/s",
+            f"{'  '.join(_figures(row))}  {_figure(speed)} steps/s",
             file=self._file,
             flush=True,
         )
@@ -121,6 +119,12 @@ class _Lines:
     def close(self) -> None:
         if self._last is not self._printed:
             self._print(self._last)
+
+
+def _figures(row: Row) -> list[str]:
+    """What is worth watching; not every algorithm knows the KL of its steps."""
+    shown = {"return_100": "return_100", "last": "mean_return", "kl": "kl"}
+    return [f"{name} {_figure(row[column])}" for name, column in shown.items() if column in row]
 
 
 def _figure(value: float | int | None) -> str:

@@ -1,0 +1,133 @@
+"""Synchronous actor-critic on a few steps of every environment (Mnih et al. 2016, the synchronous form)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from jaxtrpo.actors import sum_over_actors
+from jaxtrpo.algorithms.actor_critic import about, no_observations
+from jaxtrpo.algorithms.advantages import estimate_advantages
+from jaxtrpo.algorithms.algorithm import (
+    Algorithm,
+    Asynchronous,
+    Info,
+    Learner,
+    Spec,
+    require_surrogate_unset,
+)
+from jaxtrpo.algorithms.policy_gradient import ascend, policy_gradient
+from jaxtrpo.critics.critic import Gradient
+from jaxtrpo.ops.moments import Moments, merge, weighted_moments
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.settings import call_in_words, require_not_negative, require_positive, require_share
+from jaxtrpo.types import Batch, Hyperparameters, LearnerState
+
+CRITIC = "mlp(learning_rate=0.002)"
+STEPS_OF_EACH, NUM_ENVS = 5, 16
+
+
+class _Gradients(NamedTuple):
+    """What a batch asks for."""
+
+    policy: Float[Array, " parameter"]
+    critic: Gradient
+    observations: Moments
+
+
+def a2c(
+    *,
+    learning_rate: float = 2e-3,
+    gae_lambda: float = 0.95,
+    entropy_bonus: float = 0.0,
+    max_gradient_norm: float = 0.5,
+) -> Algorithm:
+    """Advantage actor-critic: after a few steps of every environment one gradient step of policy and critic.
+
+    Returns look as far as the batch does and then to the critic: their exponential mean over the number of steps, or,
+    with `gae_lambda=1`, n-step returns. The policy has RMSprop; the critic makes one step of its own optimiser an
+    update, whatever its `epochs` and `minibatch_size`.
+
+    Args:
+      learning_rate: of RMSprop.
+      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives n-step returns.
+      entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
+      max_gradient_norm: gradients of the policy are cut to this norm.
+
+    Raises:
+      ValueError: a setting is out of bounds; one sentence that names it.
+    """
+    words = call_in_words(a2c, locals())
+    make = learner_of("a2c", learning_rate, gae_lambda, entropy_bonus, max_gradient_norm)
+    starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_OF_EACH * NUM_ENVS}
+    return Algorithm(
+        words,
+        starts,
+        lambda spec: make(spec)._replace(asynchronous=None),
+        critic=CRITIC,
+        num_envs=NUM_ENVS,
+        steps_of_each=STEPS_OF_EACH,
+        updates_at_once=16,
+    )
+
+
+def learner_of(name: str, learning_rate: float, gae_lambda: float, entropy_bonus: float, max_gradient_norm: float):
+    """Checks the settings, and builds what makes a learner of a `Spec`; as `a2c`."""
+    require_positive(learning_rate=learning_rate, max_gradient_norm=max_gradient_norm)
+    require_share(gae_lambda=gae_lambda)
+    require_not_negative(entropy_bonus=entropy_bonus)
+    optimizer = optax.chain(optax.clip_by_global_norm(max_gradient_norm), optax.scale_by_rms(decay=0.99, eps=1e-5))
+
+    def make(spec: Spec) -> Learner:
+        require_surrogate_unset(spec, name)
+        policy, critic = spec.policy, spec.critic
+        if critic.gradient is None or critic.apply is None:
+            raise ValueError(f"critic: {name} makes single gradient steps, and so needs the critic mlp")
+        critic_gradient, critic_apply = critic.gradient, critic.apply
+
+        def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> LearnerState:
+            params = policy.init(for_policy)
+            memory = optimizer.init(ravel_pytree(params)[0])
+            return LearnerState(params, critic.init(for_critic), no_observations(spec), memory)
+
+        def gradient(
+            learner: LearnerState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
+        ) -> tuple[_Gradients, Info]:
+            moments = learner.obs_moments
+            found = estimate_advantages(
+                critic, learner.critic, moments, batch, discount=spec.discount, gae_lambda=gae_lambda
+            )
+            of_policy = policy_gradient(policy, learner.policy, batch.steps.action, found, entropy_bonus)
+            weight = found.targets.weight
+            seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
+            info = {
+                "entropy": of_policy.entropy,
+                "gradient_norm": jnp.linalg.norm(of_policy.gradient),
+                **about(spec, learner.policy, found),
+            }
+            return _Gradients(of_policy.gradient, critic_gradient(learner.critic, found.targets), seen), info
+
+        def apply(learner: LearnerState, found: _Gradients, hyperparameters: Hyperparameters) -> LearnerState:
+            params, memory = ascend(
+                optimizer, learner.policy, learner.memory, found.policy, hyperparameters["learning_rate"]
+            )
+            fitted = critic_apply(learner.critic, found.critic)
+            fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
+            moments = learner.obs_moments
+            if spec.normalize_observations:
+                moments = merge(moments, found.observations)
+            return LearnerState(params, fitted, moments, memory)
+
+        def learn(
+            learner: LearnerState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
+        ) -> tuple[LearnerState, Info]:
+            found, info = gradient(learner, batch, hyperparameters, key)
+            return apply(learner, found, hyperparameters), info
+
+        return Learner(init, learn, Asynchronous(gradient, apply))
+
+    return make

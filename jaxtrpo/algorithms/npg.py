@@ -1,0 +1,83 @@
+"""Natural policy gradient (Kakade 2001), of a length that the KL bound sets."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from jaxtrpo.algorithms.actor_critic import actor_critic
+from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
+from jaxtrpo.algorithms.trust_region import (
+    finish_step,
+    natural_gradient,
+    no_path,
+    require_natural_gradient,
+    step_to_bound,
+    step_work,
+)
+from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.ops.line_search import LineSearchInfo
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.settings import call_in_words, require_positive, require_share
+
+
+def npg(
+    *,
+    max_kl: float = 0.01,
+    gae_lambda: float = 0.95,
+    fisher_samples: int = 512,
+    cg_iterations: int = 15,
+    cg_damping: float = 0.03,
+) -> Algorithm:
+    """Natural policy gradient: the step of TRPO without its line search.
+
+    The step is as long as the bound allows if the KL were quadratic (Rajeswaran et al. 2017, equation 5), so that its
+    true KL may exceed the bound a little. A step that is not finite is not made.
+
+    Args:
+      max_kl: mean KL divergence between the policies before and after the first updates, nats.
+      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
+      fisher_samples: states that the Fisher matrix is estimated on, of all actors; whole moments of all environments.
+      cg_iterations: products with the Fisher matrix in one update, at most.
+      cg_damping: added to the diagonal of the Fisher matrix, as a part of the curvature along the gradient.
+
+    Raises:
+      ValueError: a setting is out of bounds; one sentence that names it.
+    """
+    words = call_in_words(npg, locals())
+    require_positive(max_kl=max_kl)
+    require_share(gae_lambda=gae_lambda)
+    require_natural_gradient(fisher_samples, cg_iterations, cg_damping)
+
+    def make(spec: Spec) -> Learner:
+        def step(params, path, action, found, hyperparameters, key):
+            natural = natural_gradient(
+                spec.policy,
+                params,
+                action,
+                found,
+                key,
+                surrogate=spec.surrogate or importance_weighted_advantage,
+                fisher_samples=fisher_samples,
+                cg_iterations=cg_iterations,
+                cg_damping=cg_damping,
+            )
+            candidate = natural.params + step_to_bound(natural, hyperparameters["max_kl"])
+            trial = natural.evaluate(candidate)
+            accepted = all_finite(candidate) & jnp.isfinite(trial.kl) & jnp.isfinite(trial.objective)
+            made = LineSearchInfo(
+                accepted=accepted,
+                trials=jnp.int32(1),
+                scale=jnp.where(accepted, 1.0, 0.0),
+                improvement=jnp.where(accepted, trial.objective - natural.objective, 0.0),
+                kl=jnp.where(accepted, trial.kl, 0.0),
+            )
+            new_params = jnp.where(accepted, candidate, natural.params)
+            params, path, info = finish_step(natural, params, path, new_params, made)
+            measured = info._asdict()
+            del measured["line_search_steps"]
+            return params, path, measured
+
+        work = step_work(fisher_samples, cg_iterations)
+        return actor_critic(spec, step=step, no_memory=no_path, work=work, gae_lambda=gae_lambda)
+
+    return Algorithm(words, {"max_kl": max_kl, "steps_per_update": 1024}, make, adapt="trust")

@@ -1,0 +1,53 @@
+"""Policy gradient with pooled samples: every actor's gradient, summed, makes one step."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+
+from jaxtrpo.algorithms.actor_critic import actor_critic
+from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec, require_surrogate_unset
+from jaxtrpo.algorithms.policy_gradient import ascend, gradient_work, policy_gradient
+from jaxtrpo.settings import call_in_words, require_not_negative, require_positive, require_share
+
+
+def pg(*, learning_rate: float = 0.01, gae_lambda: float = 1.0, entropy_bonus: float = 0.0) -> Algorithm:
+    """Policy gradient (REINFORCE, Williams 1992), parallel in its samples, with Adam.
+
+    Advantages are Monte Carlo returns less what the critic predicts, standardised over the batch; `critic="none"` takes
+    the returns alone, of which what lies beyond the end of a batch is then missing.
+
+    Args:
+      learning_rate: of Adam.
+      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
+      entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
+
+    Raises:
+      ValueError: a setting is out of bounds; one sentence that names it.
+    """
+    words = call_in_words(pg, locals())
+    require_positive(learning_rate=learning_rate)
+    require_share(gae_lambda=gae_lambda)
+    require_not_negative(entropy_bonus=entropy_bonus)
+    optimizer = optax.scale_by_adam()
+
+    def make(spec: Spec) -> Learner:
+        require_surrogate_unset(spec, "pg")
+
+        def step(params, optimizer_state, action, found, hyperparameters, key):
+            batch = policy_gradient(spec.policy, params, action, found, entropy_bonus)
+            rate = hyperparameters["learning_rate"]
+            params, optimizer_state = ascend(optimizer, params, optimizer_state, batch.gradient, rate)
+            info = {"entropy": batch.entropy, "gradient_norm": jnp.linalg.norm(batch.gradient)}
+            return params, optimizer_state, info
+
+        return actor_critic(
+            spec,
+            step=step,
+            no_memory=lambda params: optimizer.init(ravel_pytree(params)[0]),
+            work=gradient_work,
+            gae_lambda=gae_lambda,
+        )
+
+    return Algorithm(words, {"learning_rate": learning_rate, "steps_per_update": 1024}, make)

@@ -1,0 +1,81 @@
+"""First-order steps: the gradient of what a policy gains, pooled over actors, and optimisers whose rate is traced."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, Num, PyTree
+
+from jaxtrpo.actors import Work, sum_over_actors
+from jaxtrpo.algorithms.advantages import Advantages
+from jaxtrpo.ops.segments import sum_over_segments
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.policies.distributions import entropy, log_prob
+from jaxtrpo.policies.networks import Policy
+
+
+class PolicyGradient(NamedTuple):
+    """What a batch says about the policy that collected it."""
+
+    gradient: Float[Array, " parameter"]  # of the objective, which is to be maximised; one vector
+    entropy: Float[Array, ""]  # mean over states, nats
+
+
+def policy_gradient(
+    policy: Policy,
+    params: PyTree,
+    action: Num[Array, "segment time env action"],
+    found: Advantages,
+    entropy_bonus: float,
+) -> PolicyGradient:
+    """Gradient of mean(log pi(a|s) A + entropy_bonus H(s)) over the valid steps of all actors (Williams 1992)."""
+    targets = found.targets
+    flat_params, unravel = ravel_pytree(params)
+
+    def sums_of(index: Int[Array, ""] | int) -> tuple[Array, Array]:
+        def objective(candidate: Array) -> tuple[Array, Array]:
+            distribution = policy.apply(unravel(candidate), targets.obs[index])
+            entropies = entropy(distribution)
+            gain = log_prob(distribution, action[index]) * found.advantage[index] + entropy_bonus * entropies
+            return jnp.sum(targets.weight[index] * gain), jnp.sum(targets.weight[index] * entropies)
+
+        (_, entropies), gradient = jax.value_and_grad(objective, has_aux=True)(flat_params)
+        return gradient, entropies
+
+    gradient, entropies = sum_over_segments(sums_of, targets.num_segments)
+    gradient, entropies, count = sum_over_actors((gradient, entropies, jnp.sum(targets.weight)))
+    count = jnp.maximum(count, 1.0)
+    return PolicyGradient(gradient / count, entropies / count)
+
+
+def gradient_work(params: PyTree, samples: int) -> Work:
+    """About what one gradient takes."""
+    return Work(6.0 * optax.tree.size(params) * samples, shared=True)
+
+
+def ascend(
+    optimizer: optax.GradientTransformation,
+    params: PyTree,
+    state: optax.OptState,
+    gradient: Float[Array, " parameter"],
+    learning_rate: Float[Array, ""],
+) -> tuple[PyTree, optax.OptState]:
+    """One step uphill; none, and nothing remembered, where the gradient or what it leads to is not finite.
+
+    Args:
+      optimizer: scales gradients; its learning rate is 1.
+      params: of the policy, in their own structure.
+      state: of the optimizer, on parameters as one vector.
+      gradient: of the objective.
+      learning_rate: of the step.
+    """
+    flat, unravel = ravel_pytree(params)
+    direction, new_state = optimizer.update(gradient, state, flat)
+    new = flat + learning_rate * jnp.asarray(direction)
+    healthy = all_finite((gradient, new))
+    kept = jax.tree.map(lambda after, before: jnp.where(healthy, after, before), (new, new_state), (flat, state))
+    return unravel(kept[0]), kept[1]

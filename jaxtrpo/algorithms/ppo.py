@@ -1,0 +1,179 @@
+"""Proximal policy optimisation (Schulman et al. 2017) on batches of continuously running simulators."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, Num, PyTree
+
+from jaxtrpo.actors import Work, gather_envs
+from jaxtrpo.algorithms.actor_critic import actor_critic
+from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
+from jaxtrpo.losses import Samples
+from jaxtrpo.ops.keys import numbered_key
+from jaxtrpo.ops.minibatches import pass_over_minibatches
+from jaxtrpo.ops.segments import map_segments
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.policies.distributions import Distribution, entropy, kl_divergence, log_prob
+from jaxtrpo.settings import (
+    call_in_words,
+    require_not_negative,
+    require_positive,
+    require_share,
+    require_whole,
+)
+
+
+class _Rows(NamedTuple):
+    """Samples of all actors, one a row."""
+
+    obs: Float[Array, "row obs"]  # normalised
+    action: Num[Array, "row action"]
+    advantage: Float[Array, " row"]
+    weight: Float[Array, " row"]
+    old: Distribution  # that the actions were drawn from
+
+
+class _Fit(NamedTuple):
+    """Where the passes over the samples have come to."""
+
+    params: Float[Array, " parameter"]
+    optimizer: optax.OptState
+    epochs: Int[Array, ""]
+    kl: Float[Array, ""]  # from the policy that acted, mean over states, nats
+
+
+def ppo(
+    *,
+    clip: float = 0.2,
+    learning_rate: float = 3e-4,
+    epochs: int = 10,
+    minibatch_size: int = 64,
+    gae_lambda: float = 0.95,
+    entropy_bonus: float = 0.0,
+    kl_stop: float | None = None,
+    max_gradient_norm: float = 0.5,
+) -> Algorithm:
+    """Proximal policy optimisation: epochs of shuffled minibatches on the clipped surrogate.
+
+    Policy and critic have networks of their own, so that their fits do not meet: with several actors one fits the
+    policy while another fits the critic, each to everyone's samples.
+
+    Args:
+      clip: how far from 1 the ratio of probabilities still counts.
+      learning_rate: of Adam.
+      epochs: passes over the batch in an update.
+      minibatch_size: environment steps in one gradient step.
+      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
+      entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
+      kl_stop: KL from the policy that acted, nats, beyond which no further pass begins; None never stops.
+      max_gradient_norm: gradients of the policy are cut to this norm.
+
+    Raises:
+      ValueError: a setting is out of bounds; one sentence that names it.
+    """
+    words = call_in_words(ppo, locals())
+    require_positive(clip=clip, learning_rate=learning_rate, max_gradient_norm=max_gradient_norm)
+    require_whole(1, epochs=epochs, minibatch_size=minibatch_size)
+    require_share(gae_lambda=gae_lambda)
+    require_not_negative(entropy_bonus=entropy_bonus)
+    if kl_stop is not None:
+        require_positive(kl_stop=kl_stop)
+    optimizer = optax.chain(optax.clip_by_global_norm(max_gradient_norm), optax.scale_by_adam(eps=1e-5))
+
+    def make(spec: Spec) -> Learner:
+        policy = spec.policy
+        if minibatch_size > spec.steps_per_update:
+            raise ValueError(
+                f"minibatch_size={minibatch_size} of ppo exceeds the batch: steps_per_update={spec.steps_per_update}"
+            )
+
+        def gain(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, " row"]:
+            if spec.surrogate is not None:
+                return spec.surrogate(new, Samples(rows.obs, rows.action, rows.advantage, rows.old))
+            return clipped_surrogate(new, rows, clip)
+
+        def step(params, optimizer_state, action, found, hyperparameters, key):
+            first_params, unravel = ravel_pytree(params)
+            targets = found.targets
+            old = map_segments(
+                lambda i: policy.apply(params, targets.obs[i]), targets.num_segments, targets.weight.shape[0]
+            )
+            dealt = _Rows(targets.obs, action, found.advantage, targets.weight, old)
+            rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), gather_envs(dealt, axis=2))
+            num_rows = targets.num_segments * (rows.weight.size // targets.weight.shape[0])
+
+            def loss(candidate: Array, minibatch: _Rows) -> Float[Array, ""]:
+                new = policy.apply(unravel(candidate), minibatch.obs)
+                each = gain(new, minibatch, hyperparameters["clip"]) + entropy_bonus * entropy(new)
+                count = jnp.maximum(jnp.sum(minibatch.weight), 1.0)
+                return -jnp.sum(minibatch.weight * each) / count
+
+            def one_step(carry: tuple[Array, PyTree], minibatch: _Rows) -> tuple[Array, PyTree]:
+                candidate, state = carry
+                gradient = jax.grad(loss)(candidate, minibatch)
+                direction, state = optimizer.update(gradient, state, candidate)
+                return candidate - hyperparameters["learning_rate"] * direction, state
+
+            def one_pass(fit: _Fit) -> _Fit:
+                carry = pass_over_minibatches(
+                    one_step, (fit.params, fit.optimizer), rows, num_rows, numbered_key(key, fit.epochs), minibatch_size
+                )
+                kl = mean_kl(carry[0]) if kl_stop is not None else fit.kl
+                return _Fit(*carry, fit.epochs + 1, kl)
+
+            def unfinished(fit: _Fit) -> Bool[Array, ""]:
+                go_on = fit.epochs < epochs
+                return go_on if kl_stop is None else go_on & (fit.kl <= kl_stop)
+
+            def over_rows(values: Float[Array, " row"] | Bool[Array, " row"]) -> Float[Array, ""]:
+                return jnp.sum(rows.weight * values) / jnp.maximum(jnp.sum(rows.weight), 1.0)
+
+            def mean_kl(candidate: Array) -> Float[Array, ""]:
+                return over_rows(kl_divergence(rows.old, policy.apply(unravel(candidate), rows.obs)))
+
+            start = _Fit(first_params, optimizer_state, jnp.int32(0), jnp.zeros(()))
+            fit = jax.lax.while_loop(unfinished, one_pass, start)
+            healthy = all_finite((fit.params, fit.optimizer))
+            new_params, memory = jax.tree.map(
+                lambda after, before: jnp.where(healthy, after, before),
+                (fit.params, fit.optimizer),
+                (first_params, optimizer_state),
+            )
+            new = policy.apply(unravel(new_params), rows.obs)
+            ratio = jnp.exp(log_prob(new, rows.action) - log_prob(rows.old, rows.action))
+            info = {
+                "kl": over_rows(kl_divergence(rows.old, new)),
+                "entropy": over_rows(entropy(rows.old)),
+                "clip_fraction": over_rows(jnp.abs(ratio - 1) > hyperparameters["clip"]),
+                "epochs": fit.epochs,
+                "accepted": healthy,
+            }
+            return unravel(new_params), memory, info
+
+        def work(params: PyTree, samples: int) -> Work:
+            steps = max(samples // minibatch_size, 1)
+            flops = epochs * optax.tree.size(params) * (6.0 * samples + 15.0 * steps)  # derivatives, and Adam
+            return Work(flops, shared=False)
+
+        return actor_critic(
+            spec,
+            step=step,
+            no_memory=lambda params: optimizer.init(ravel_pytree(params)[0]),
+            work=work,
+            gae_lambda=gae_lambda,
+        )
+
+    starts = {"clip": clip, "learning_rate": learning_rate, "steps_per_update": 2048}
+    critic = f"mlp(epochs={epochs}, minibatch_size={minibatch_size}, learning_rate={learning_rate})"
+    return Algorithm(words, starts, make, critic=critic)
+
+
+def clipped_surrogate(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, " row"]:
+    """min(r A, clip(r, 1 - clip, 1 + clip) A) for the ratio r = pi_new(a|s) / pi_old(a|s) (equation 7)."""
+    ratio = jnp.exp(log_prob(new, rows.action) - log_prob(rows.old, rows.action))
+    return jnp.minimum(ratio * rows.advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * rows.advantage)

@@ -1,0 +1,156 @@
+"""Updates by actors that do not wait for each other: one thread an actor over compiled functions.
+
+Each takes the newest learner, collects with it, finds a gradient and applies it to what is the newest learner then.
+Only the applying is done by one at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from jaxtrpo.actors import Actors, first, join_envs
+from jaxtrpo.ops.keys import numbered_key
+from jaxtrpo.types import ActorState, Batch, TrainState
+from jaxtrpo.update import Column, Update, columns_of, report
+
+WAITING_UPDATES = 16  # that actors may be ahead of who reads them
+
+
+class Moment(NamedTuple):
+    """Updates, as they were made: one, or several that are one program."""
+
+    state: Callable[[], TrainState]  # after them, on the actors' devices; made when someone asks
+    columns: tuple[Column, ...]
+    measured: np.ndarray  # [update, column]
+    collect_seconds: float  # of all of them; NaN where collecting and learning are one program
+    learn_seconds: float
+
+
+class _Shared(NamedTuple):
+    """What all actors change, and what each has reached."""
+
+    state: TrainState  # without actors; on the first device, with an axis of one actor
+    actors: tuple[ActorState, ...]
+    updates: int
+
+
+def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
+    """Updates in the order in which they are applied, without end; actors stop when the iterator is closed."""
+    alone = [Actors((device,)) for device in actors.devices]
+    work, apply, columns = _compile(update, state, alone)
+    parts = tuple(_part(state.actors, number) for number in range(actors.count))
+    shared = _Shared(_part(state._replace(actors=None), 0), parts, 0)
+    lock, stop = threading.Lock(), threading.Event()
+    made: queue.Queue[Moment | BaseException] = queue.Queue(WAITING_UPDATES)
+
+    def whole(shared: _Shared) -> TrainState:
+        joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(join_envs, shared.actors))
+        return update.place(first(shared.state)._replace(actors=joined))
+
+    def one_update(number: int) -> None:
+        nonlocal shared
+        begin = time.perf_counter()
+        before = shared
+        now = before.state
+        seen = _move((now.learner, now.hyperparameters, _key(now)), actors, number)
+        actor, batch, gradient, info = jax.block_until_ready(work[number](before.actors[number], *seen))
+        collected = time.perf_counter()
+        with lock:
+            # Read again: others have applied theirs since.
+            staleness = np.full(1, shared.updates - before.updates, np.int32)
+            found = _move((batch, gradient, {**info, "staleness": staleness}), actors, 0)
+            after, measured = jax.block_until_ready(apply(shared.state, *found))
+            reached = (*shared.actors[:number], actor, *shared.actors[number + 1 :])
+            shared = _Shared(after, reached, shared.updates + 1)
+            reach = functools.partial(whole, shared)
+            learned = time.perf_counter() - collected
+            # Still alone, so that they are read in the order in which they were applied.
+            _put(made, Moment(reach, columns, first(measured)[None], collected - begin, learned), stop)
+
+    def act(number: int) -> None:
+        try:
+            while not stop.is_set():
+                one_update(number)
+        except BaseException as error:
+            _put(made, error, stop)
+
+    threads = [threading.Thread(target=act, args=(number,), daemon=True) for number in range(actors.count)]
+    for thread in threads:
+        thread.start()
+    try:
+        while True:
+            moment = made.get()
+            if isinstance(moment, BaseException):
+                raise moment
+            yield moment
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[list[Any], Any, tuple[Column, ...]]:
+    """Each actor's part of an update, and the applying, for its device; and what is measured."""
+    learner = update.learner.asynchronous
+    assert learner is not None
+    sizes = update.sizes._replace(num_envs=update.sizes.num_envs // len(alone))
+
+    def collect_and_differentiate(
+        actor: ActorState, acting: PyTree, hyperparameters: dict[str, Array], key: Array
+    ) -> tuple[ActorState, Batch, PyTree, dict[str, Array]]:
+        actor, batch = update.collect(actor, acting, hyperparameters)
+        return actor, batch, *learner.gradient(acting, batch, hyperparameters, key)
+
+    columns: list[Column] = []  # known when `apply` is traced
+
+    def apply(state: TrainState, batch: Batch, gradient: PyTree, info: dict[str, Array]) -> tuple[TrainState, Array]:
+        learned = learner.apply(state.learner, gradient, state.hyperparameters)
+        state, measured = report(state, batch, learned, info, update.rule, sizes)
+        columns[:] = columns_of(measured)
+        return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
+
+    shared = _part(state._replace(actors=None), 0)
+    arguments = shared.learner, shared.hyperparameters, _key(shared)
+    lowered = [
+        one.map(collect_and_differentiate).lower(_part(state.actors, number), *arguments)
+        for number, one in enumerate(alone)
+    ]
+    _, batch, gradient, info = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered[0].out_info
+    )
+    info = {**info, "staleness": jax.ShapeDtypeStruct((1,), np.int32)}
+    applying = alone[0].map(apply).lower(shared, batch, gradient, info).compile()
+    return [one.compile() for one in lowered], applying, tuple(columns)
+
+
+def _key(state: TrainState) -> Array:
+    return jax.vmap(numbered_key)(state.key, state.segments)
+
+
+def _part(tree: PyTree, number: int) -> PyTree:
+    """One actor's part, on its device, with an axis of one actor."""
+    return jax.tree.map(lambda leaf: leaf.addressable_shards[number].data, tree)
+
+
+def _move(tree: PyTree, actors: Actors, number: int) -> PyTree:
+    return jax.device_put(tree, actors.devices[number])
+
+
+def _put(made: queue.Queue, thing: object, stop: threading.Event) -> None:
+    """Waits for room, but not for ever: nobody reads once it is all over."""
+    while not stop.is_set():
+        try:
+            made.put(thing, timeout=0.1)
+            return
+        except queue.Full:
+            pass

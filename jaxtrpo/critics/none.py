@@ -1,0 +1,22 @@
+"""No critic: advantages are plain returns."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from jaxtrpo.actors import Work
+from jaxtrpo.critics.critic import Critic, CriticMaker
+
+
+def none() -> CriticMaker:
+    """Predicts nothing: the value of every state is 0.
+
+    What follows an episode that was cut, by a time limit or by the end of a batch, then counts as nothing.
+    """
+    critic = Critic(
+        init=lambda key: (),
+        value=lambda state, obs, elapsed: jnp.zeros(elapsed.shape),
+        fit=lambda state, targets, key: state,
+        work=lambda state, samples: Work(0.0, shared=True),
+    )
+    return CriticMaker("none", lambda size: critic)

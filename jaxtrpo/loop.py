@@ -1,0 +1,218 @@
+"""A run that is ready: collect -> learn and adapt -> report, until the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+
+from jaxtrpo.actors import Actors, first
+from jaxtrpo.asynchronous import Moment, asynchronous_updates
+from jaxtrpo.config import Config
+from jaxtrpo.envs.base import Environment, action_space, require_working
+from jaxtrpo.evaluate import make_evaluator
+from jaxtrpo.policies.networks import PolicyMaker
+from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.runs.checkpoint import save_checkpoint, save_config
+from jaxtrpo.runs.directory import METRICS_FILE, clear, hold
+from jaxtrpo.runs.metrics import Metrics, Row
+from jaxtrpo.runs.policy_file import save_policy
+from jaxtrpo.runs.progress import NOTHING_DONE, Progress
+from jaxtrpo.types import TrainState
+from jaxtrpo.update import Column, Update, gather
+
+T = TypeVar("T")
+SECONDS_BETWEEN_CHECKPOINTS = 60.0
+
+
+class Result(NamedTuple):
+    """What a training run leaves."""
+
+    policy: TrainedPolicy  # callable on observations
+    metrics: dict[str, np.ndarray]  # the columns of metrics.csv; blanks are NaN
+    state: TrainState  # everything, on the actors' devices
+    config: Config
+
+
+class Run(NamedTuple):
+    """A training run that is ready to start."""
+
+    env: Environment
+    config: Config
+    actors: Actors
+    maker: PolicyMaker
+    update: Update
+    state: TrainState
+    directory: Path | None
+    started: float  # seconds, perf_counter
+    metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it goes on with a run
+    close: Callable[[], object]  # ends what was started for this run alone
+    note: str = ""  # what a person should know before it starts
+
+    def run(self, *, progress: bool = True) -> Result:
+        """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases."""
+        try:
+            with nullcontext() if self.directory is None else hold(self.directory):
+                return self._run(progress=progress)
+        finally:
+            self.close()
+
+    def _run(self, *, progress: bool) -> Result:
+        if self.directory is not None:
+            clear(self.directory, keep_run=bool(self.metrics))
+        metrics = Metrics(self.directory and self.directory / METRICS_FILE, self.metrics)
+        last = metrics.rows[-1] if metrics.rows else NOTHING_DONE
+        # One name: an interrupt finds a state and its number.
+        reached: tuple[Callable[[], TrainState], int] = (lambda: self.state), int(last["update"] or 0)
+        self._save(*reached, metrics)
+        if self.directory is not None:
+            save_config(self.directory, self.env.name, self.config)
+        save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
+        with (
+            Progress(self.config.total_steps, last, enabled=progress) as bar,
+            closing(self._updates(last)) as updates,
+        ):
+            if self.note:
+                bar.note(self.note)
+            try:
+                for moment, rows in updates:
+                    metrics.add(*rows)
+                    reached = moment, int(rows[-1]["update"])
+                    bar.update(rows[-1])
+                    if time.monotonic() >= save_at:
+                        self._save(*reached, metrics)
+                        save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
+            except KeyboardInterrupt:
+                bar.note("interrupted; keeping what was learned so far")
+            except Exception:
+                self._save(*reached, metrics)
+                raise
+        self._save(*reached, metrics)
+        state = reached[0]()
+        return Result(self._policy(state), metrics.columns(), state, self.config)
+
+    def _save(self, moment: Callable[[], TrainState], updates: int, metrics: Metrics) -> None:
+        if self.directory is not None:
+            done, state = metrics.columns(updates), moment()
+            save_checkpoint(self.directory, self.env.name, self.config, done, gather(state))
+            save_policy(self.directory, self._policy(state))
+
+    def _updates(self, last: Row = NOTHING_DONE) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
+        """What gives the state, and rows of metrics, one an update; the row before them was `last`."""
+        evaluate = self._evaluation()
+        update, env_steps = int(last["update"] or 0), int(last["env_steps"] or 0)
+        started = self.started - float(last["wall_seconds"] or 0)
+        if env_steps >= self.config.total_steps:
+            return
+        with closing(self._moments()) as moments:
+            before = time.perf_counter() - started
+            while env_steps < self.config.total_steps:
+                moment = next(moments)
+                require_working(self.env)
+                now = time.perf_counter() - started
+                made = moment.measured[~np.isnan(moment.measured).all(axis=1)]
+                if not len(made):  # the program is sure that it is over, though it counts in numbers that round
+                    return
+                number, rows, steps_before = len(made), [], env_steps
+                for part, values in enumerate(made, 1):
+                    measured = as_row(moment.columns, values)
+                    update += 1
+                    env_steps += int(measured["steps_per_update"])
+                    row = {
+                        "update": update,
+                        "env_steps": env_steps,
+                        "wall_seconds": before + (now - before) * part / number,
+                        "collect_seconds": moment.collect_seconds / number,
+                        "learn_seconds": moment.learn_seconds / number,
+                        **measured,
+                        # The policy is known as it is after all of them.
+                        "eval_return": evaluate(moment.state, steps_before, env_steps) if part == number else math.nan,
+                    }
+                    rows.append(row)
+                before = now
+                yield moment.state, rows
+
+    def _moments(self) -> Generator[Moment]:
+        """Updates without end."""
+        if self.update.learner.asynchronous is not None:
+            return asynchronous_updates(self.update, self.state, self.actors)
+        return self._several() if self.update.at_once > 1 else self._one_by_one()
+
+    def _one_by_one(self) -> Generator[Moment]:
+        """All actors collect, and then they learn."""
+        state = self.state
+        lowered = self.update.lower(state)
+        learn = in_background(lowered.compile_learn)  # while the first batch is collected
+        collect = lowered.compile_collect()
+        while True:
+            begin = time.perf_counter()
+            state, batch = jax.block_until_ready(collect(state))
+            collected = time.perf_counter()
+            run_learn, columns = learn()
+            state, measured = run_learn(state, batch)
+            values = first(measured)[None]
+            learned = time.perf_counter()
+            yield Moment(lambda state=state: state, columns, values, collected - begin, learned - collected)
+
+    def _several(self) -> Generator[Moment]:
+        """Updates so short that starting each would take longest: several are one program."""
+        state = self.state
+        run, columns = self.update.compile_several(state)
+        while True:
+            begin = time.perf_counter()
+            state, measured = jax.block_until_ready(run(state))
+            values = first(measured)
+            yield Moment(lambda state=state: state, columns, values, math.nan, time.perf_counter() - begin)
+
+    def _evaluation(self) -> Callable[[Callable[[], TrainState], int, int], float]:
+        """Evaluates the deterministic policy if an update took another `eval_every` environment steps; else NaN."""
+        config = self.config
+        if not config.eval_every:
+            return lambda moment, steps_before, env_steps: math.nan
+        # Simulators that are elsewhere are in the middle of the training's episodes.
+        env = getattr(self.env, "copy", lambda: self.env)()
+        run = make_evaluator(env, self.update.policy, self.actors, config.eval_episodes)
+
+        def evaluate(moment: Callable[[], TrainState], steps_before: int, env_steps: int) -> float:
+            if env_steps // config.eval_every == steps_before // config.eval_every:
+                return math.nan
+            key = jax.random.fold_in(jax.random.PRNGKey(config.seed), env_steps // config.eval_every)
+            learner = moment().learner
+            return run((learner.policy, learner.obs_moments), key).mean
+
+        return evaluate
+
+    def _policy(self, state: TrainState) -> TrainedPolicy:
+        learner = state.learner
+        params, moments = first((learner.policy, learner.obs_moments))
+        return TrainedPolicy(
+            env_name=self.env.name,
+            observation_size=self.env.observation_size,
+            actions=action_space(self.env),
+            maker=self.maker,
+            params=params,
+            moments=moments,
+        )
+
+
+def as_row(columns: tuple[Column, ...], values: np.ndarray) -> dict[str, Any]:
+    """Numbers of one update by name; counts are whole."""
+    return {
+        column.name: round(value) if column.whole and math.isfinite(value) else value
+        for column, value in zip(columns, values.tolist(), strict=True)
+    }
+
+
+def in_background(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+    """Starts a call on another thread; what is returned waits for its result."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(function, *arguments)
+    pool.shutdown(wait=False)
+    return future.result
