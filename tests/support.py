@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from unittest import mock
 
 import jax
 import numpy as np
 
 from jaxtrpo.actors import Actors
+from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
+from jaxtrpo.critics.critic import Critic
+from jaxtrpo.critics.linear import linear_critic
+from jaxtrpo.losses import Surrogate
+from jaxtrpo.policies.networks import Policy
 from jaxtrpo.types import Batch, Steps
+from jaxtrpo.words import parse
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
@@ -33,6 +40,43 @@ def counted_compilations() -> Iterator[list[str]]:
 def actors(count: int) -> Actors:
     """The first `count` CPU devices."""
     return Actors(tuple(jax.devices("cpu")[:count]))
+
+
+def learner_of(
+    algorithm: Algorithm,
+    policy: Policy,
+    critic: Critic,
+    *,
+    observation_size: int = 3,
+    discount: float = 0.99,
+    surrogate: Surrogate | None = None,
+) -> Learner:
+    """What a run would make of the algorithm."""
+    return algorithm.make(
+        Spec(
+            observation_size,
+            policy,
+            critic,
+            discount,
+            surrogate,
+            normalize_observations=True,
+            steps_per_update=int(algorithm.hyperparameters["steps_per_update"]),
+        )
+    )
+
+
+def step_of(algorithm: str, policy: Policy, surrogate: Surrogate | None = None):
+    """An algorithm's step of the policy alone, of its words, and what it remembers at first (see `actor_critic`)."""
+    found = {}
+
+    def keep(spec: Spec, **parts: object) -> Learner:
+        found.update(parts)
+        return Learner(lambda *_: None, lambda *_: None)
+
+    with mock.patch(f"jaxtrpo.algorithms.{algorithm.partition('(')[0]}.actor_critic", keep):
+        made = parse("algorithm", algorithm)
+        learner_of(made, policy, linear_critic(1), surrogate=surrogate)
+    return found["step"], found["no_memory"]
 
 
 def random_batch(

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from support import counted_compilations
 
 from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin, trust
-from jaxtrpo.rule_parser import parse_rule
-from jaxtrpo.types import Hyperparameters
+from jaxtrpo.words import parse
 
-FIRST = Hyperparameters(jnp.float32(0.004), jnp.int32(2000))
+FIRST = {"max_kl": jnp.float32(0.004), "steps_per_update": jnp.int32(2000)}
 
 
 def follow(rule: Rule, returns, first=FIRST, *, compiled=True) -> list[tuple[float, int]]:
@@ -25,14 +24,14 @@ def follow(rule: Rule, returns, first=FIRST, *, compiled=True) -> list[tuple[flo
     update = jax.jit(rule.update) if compiled else rule.update
     state, now, found = rule.init(first), first, []
     for value in returns:
-        metrics = {"mean_return": jnp.float32(value), "steps_per_update": jnp.float32(now.steps_per_update)}
+        metrics = {"mean_return": jnp.float32(value), "steps_per_update": jnp.float32(now["steps_per_update"])}
         state, now = update(state, now, metrics)
-        found.append((float(now.max_kl), int(now.steps_per_update)))
+        found.append((float(now["max_kl"]), int(now["steps_per_update"])))
     return found
 
 
 def plain_improvement(returns, window, required, steps_delta, steps_bounds, kl_delta, kl_bounds):
-    kl, steps = float(FIRST.max_kl), int(FIRST.steps_per_update)
+    kl, steps = float(FIRST["max_kl"]), int(FIRST["steps_per_update"])
     current, before, found = [], None, []
     for value in returns:
         if not math.isnan(value):
@@ -97,7 +96,7 @@ def test_either_setting_can_be_left_alone(make):
 
 
 def test_settings_outside_the_bounds_stay_until_there_is_something_to_compare():
-    first = Hyperparameters(jnp.float32(0.05), jnp.int32(600))
+    first = {"max_kl": jnp.float32(0.05), "steps_per_update": jnp.int32(600)}
     found = follow(improvement(), range(20), first)
     np.testing.assert_allclose(found[18], (0.05, 600))
     np.testing.assert_allclose(found[19], (0.01, 1200))
@@ -191,7 +190,7 @@ def follow_strengths(rule: Rule, strengths, first=FIRST) -> tuple[np.ndarray, np
         # A step of length sqrt(2 KL) along a gradient of length slope / sqrt(2 KL), of which `signal` is true.
         metrics = {"signal": strength / (slope**2 / (2 * kl)), "slope": slope, "kl": kl}
         state, now = update(state, now, jax.tree.map(jnp.float32, metrics))
-        found.append((float(now.max_kl), int(now.steps_per_update)))
+        found.append((float(now["max_kl"]), int(now["steps_per_update"])))
     kl, steps = zip(*found, strict=True)
     return np.array(kl), np.array(steps)
 
@@ -220,8 +219,8 @@ def test_trust_grows_the_region_while_there_is_gradient_and_batches_while_there_
     kl, steps = follow_strengths(rule, [1.0] * 100 + [-1.0] * 300)
     assert np.all(np.diff(kl[:100]) >= 0) and kl[99] == pytest.approx(5 * 0.004)
     assert np.all(np.diff(kl[100:]) <= 0) and kl[-1] == pytest.approx(0.5 * 0.004)
-    assert np.all(steps[:100] == FIRST.steps_per_update) and steps[-1] == 16_000
-    assert np.all(steps[kl > 0.00201] == FIRST.steps_per_update)
+    assert np.all(steps[:100] == FIRST["steps_per_update"]) and steps[-1] == 16_000
+    assert np.all(steps[kl > 0.00201] == FIRST["steps_per_update"])
 
 
 def test_trust_stays_where_the_gradient_is_as_strong_as_it_aims_at():
@@ -234,7 +233,7 @@ def test_trust_waits_while_no_step_is_made():
     rule = trust()
     nothing = {"signal": jnp.float32(0.5), "slope": jnp.float32(0), "kl": jnp.float32(0)}
     _, now = rule.update(rule.init(FIRST), FIRST, nothing)
-    assert (float(now.max_kl), int(now.steps_per_update)) == (pytest.approx(0.004), 2000)
+    assert (float(now["max_kl"]), int(now["steps_per_update"])) == (pytest.approx(0.004), 2000)
 
 
 @pytest.mark.parametrize(
@@ -262,15 +261,15 @@ def test_trust_refuses_what_makes_no_sense(wrong):
 )
 def test_a_rule_in_words_is_the_rule(text, rule):
     returns = [1.0, 5.0, 2.0, 8.0, 7.0, 1.0, 3.0, 9.0]
-    assert follow(parse_rule(text), returns) == follow(rule, returns)
-    assert parse_rule(text).max_steps_per_update == rule.max_steps_per_update
+    assert follow(parse("adapt", text), returns) == follow(rule, returns)
+    assert parse("adapt", text).max_steps_per_update == rule.max_steps_per_update
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
         ("mragin", "margin"),
-        ("", "margin"),
+        ("", "trust(setting=value)"),
         ("margin(", "margin"),
         ("margin()()", "margin"),
         ("a.margin", "margin"),
@@ -284,7 +283,7 @@ def test_a_rule_in_words_is_the_rule(text, rule):
         ("margin(steps_bounds=(3, 2))", "steps_bounds"),
         ("margin(fixed)", "argument"),
         ("margin(**{})", "margin"),
-        ("linear", "over"),
+        ("linear", "linear needs a setting"),
         ("chain(linear(over=-1))", "over=-1"),
         ("improvement(steps_delta=300.0)", "steps_delta=300.0"),
         ("improvement(window=2.5)", "window=2.5"),
@@ -295,6 +294,6 @@ def test_a_rule_in_words_is_the_rule(text, rule):
 )
 def test_words_that_are_no_rule_get_a_sentence(text, said):
     with pytest.raises(ValueError, match="adapt=") as caught:
-        parse_rule(text)
+        parse("adapt", text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import actors, counted_compilations, deal_batch, first, pad, random_batch, spread, undeal
 
+from jaxtrpo.actors import Work
 from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.ops.moments import Moments
@@ -33,7 +34,7 @@ KNOWN_CRITIC = Critic(
     init=lambda key: jnp.asarray(STATE),
     value=lambda state, obs, elapsed: obs @ state[:3] + state[3] * elapsed + state[4],
     fit=lambda state, targets, key: state,
-    repeated_flops=lambda state, samples: 0.0,
+    work=lambda state, samples: Work(0.0, shared=True),
 )
 
 

@@ -17,7 +17,6 @@ from jaxtrpo.collect import make_collect, start_actors
 from jaxtrpo.envs.base import EnvState, Transition, advance, start
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.ops.running_mean import no_mean
 from jaxtrpo.policies.distributions import Gaussian, log_prob
 from jaxtrpo.policies.networks import Policy, gaussian_policy
 from jaxtrpo.types import Batch, LearnerState
@@ -78,7 +77,7 @@ def make_setup(env, policy, params) -> Setup:
         variance=np.linspace(0.3, 2.0, env.observation_size, dtype=np.float32),
     )
     environments = jax.jit(lambda key: start_actors(env, key, ENVS))(jax.random.PRNGKey(0))
-    return Setup(env, policy, LearnerState(params, (), moments, (), no_mean()), jax.device_get(environments))
+    return Setup(env, policy, LearnerState(params, (), moments, ()), jax.device_get(environments))
 
 
 @functools.cache
@@ -114,7 +113,8 @@ def hopper() -> Setup:
         mean = params * obs[..., : env.action_size]
         return Gaussian(mean, jnp.full_like(mean, -0.5))
 
-    return make_setup(env, Policy(init=lambda key: jnp.float32(0.7), apply=apply), np.float32(0.7))
+    policy = Policy(lambda key: jnp.float32(0.7), apply, env.action_size, Gaussian.draw_noise)
+    return make_setup(env, policy, np.float32(0.7))
 
 
 SETUPS = {"walk": walk, "hopper": hopper}
@@ -275,7 +275,7 @@ def test_log_probabilities_are_those_of_the_noise_under_the_moments_that_acted()
     made = walk()
     other_policy = jax.tree.map(lambda leaf: np.asarray(-0.7 * leaf + 0.1, np.float32), made.learner.policy)
     other_moments = Moments(np.float32(5), np.float32([1.0, 0.0, -1.0]), np.float32([0.1, 4.0, 1.0]))
-    other = LearnerState(other_policy, (), other_moments, (), no_mean())
+    other = LearnerState(other_policy, (), other_moments, ())
     batch, other_batch = (collect("walk", learner=learner)[1] for learner in (made.learner, other))
     noise, other_noise = implied_noise("walk", batch, made.learner), implied_noise("walk", other_batch, other)
     np.testing.assert_allclose(noise, other_noise, atol=1e-4)

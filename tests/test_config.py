@@ -1,32 +1,68 @@
 """Settings and the sentences about wrong ones."""
 
 import dataclasses
+import functools
+import inspect
+import json
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxtrpo.config import Config, make_config, resolve_sizes
+from jaxtrpo.config import MOVED, Config, make_config, resolve_sizes
+from jaxtrpo.words import KINDS, factory, parse
 
 NAMES = [field.name for field in dataclasses.fields(Config)]
-WHOLE = ["total_steps", "segment_length", "steps_per_update", "critic_epochs", "critic_minibatch_size",
-         "fisher_samples", "cg_iterations", "line_search_steps", "eval_episodes", "actors", "num_envs",
+WHOLE = ["total_steps", "segment_length", "steps_per_update", "eval_episodes", "actors", "num_envs",
          "max_steps_per_update"]  # fmt: skip
 BAD = [
     *((name, value) for name in WHOLE for value in (0, -1, 1.5, "3", True, math.nan)),
-    *((name, value) for name in ("seed", "eval_every", "advantage_memory") for value in (-1, 0.5, None, True)),
+    *((name, value) for name in ("total_steps", "eval_episodes") for value in (None,)),
+    *((name, value) for name in ("seed", "eval_every") for value in (-1, 0.5, None, True)),
     ("seed", 2**32),
-    *((name, value) for name in ("max_kl", "critic_learning_rate") for value in (0, -1.0, math.nan, math.inf, None)),
-    *((name, value) for name in ("discount", "gae_lambda") for value in (-0.01, 1.01, math.nan, "1", None)),
-    *(("line_search_shrink", value) for value in (0, 1, -0.5, 1.5, math.nan)),
-    *(("cg_damping", value) for value in (-1e-9, math.inf, None, "x")),
-    *(("initial_log_std", value) for value in (-11, 6, math.nan, -math.inf)),
-    *((name, value) for name in ("critic_hidden", "policy_hidden") for value in ((0,), (64, -1), (1.5,), ("a",))),
-    *((name, value) for name in ("critic_hidden", "policy_hidden") for value in (64, None, "64")),
-    *((name, value) for name in ("normalize_observations", "normalize_returns") for value in (1, None, "no")),
-    *((name, value) for name in ("critic", "advantages") for value in ("MLP", "", None, 1)),
+    *(("max_kl", value) for value in (0, -1.0, math.nan, math.inf)),
+    *(("discount", value) for value in (-0.01, 1.01, math.nan, "1", None)),
+    *(("normalize_observations", value) for value in (1, None, "no")),
+    *((name, value) for name in ("algorithm", "policy", "critic", "adapt") for value in (1, ("trpo",), True)),
+    *((name, None) for name in ("algorithm", "policy")),
 ]
+# Settings that live with what they configure: (kind, name, setting, value).
+TRUST_REGION = [("algorithm", name) for name in ("trpo", "npg", "trpo_penalty")]
+LINE_SEARCH = [("algorithm", name) for name in ("trpo", "trpo_penalty")]
+FIRST_ORDER = [("algorithm", name) for name in ("ppo", "pg", "a2c", "a3c")]
+ALGORITHMS = [*TRUST_REGION, *FIRST_ORDER]
+CLIPPED = [("algorithm", name) for name in ("ppo", "a2c", "a3c")]
+PPO, POLICY, CRITIC = ("algorithm", "ppo"), ("policy", "mlp"), ("critic", "mlp")
+NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan, math.inf, "1", True)
+BAD_OF_PARTS = [
+    *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
+    *((*part, name, value) for part in TRUST_REGION for name in ("fisher_samples", "cg_iterations")
+      for value in NOT_WHOLE),
+    *((*part, "line_search_steps", value) for part in LINE_SEARCH for value in NOT_WHOLE),
+    *(("algorithm", "trpo", "advantage_memory", value) for value in (-1, 0.5, None, True)),
+    *(("algorithm", name, "max_kl", value) for name in ("trpo", "npg") for value in (*NOT_POSITIVE, None)),
+    *(("algorithm", "trpo_penalty", "target_kl", value) for value in (*NOT_POSITIVE, None)),
+    *(("algorithm", "trpo_penalty", "penalty", value) for value in NOT_POSITIVE),
+    *((*part, "learning_rate", value) for part in (CRITIC, *FIRST_ORDER) for value in (*NOT_POSITIVE, None)),
+    *((*part, "max_gradient_norm", value) for part in CLIPPED for value in (*NOT_POSITIVE, None)),
+    *((*PPO, "clip", value) for value in (*NOT_POSITIVE, None)),
+    *((*PPO, "kl_stop", value) for value in NOT_POSITIVE),
+    *((*part, "entropy_bonus", value) for part in FIRST_ORDER for value in (-1e-9, math.inf, None, "x")),
+    *((*part, "gae_lambda", value) for part in ALGORITHMS for value in (-0.01, 1.01, math.nan, "1", None)),
+    *((*part, "line_search_shrink", value) for part in LINE_SEARCH for value in (0, 1, -0.5, 1.5, math.nan)),
+    *((*part, "cg_damping", value) for part in TRUST_REGION for value in (-1e-9, math.inf, None, "x")),
+    *((*POLICY, "initial_log_std", value) for value in (-11, 6, math.nan, -math.inf)),
+    *((*part, "hidden", value) for part in (POLICY, CRITIC) for value in ((0,), (64, -1), (1.5,), ("a",))),
+    *((*part, "hidden", value) for part in (POLICY, CRITIC) for value in (64, None, "64")),
+    *((*POLICY, "state_dependent_std", value) for value in (1, None, "no")),
+    *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
+    *(("critic", "linear", "ridge", value) for value in (*NOT_POSITIVE, None)),
+]  # fmt: skip
+PARTS = [(kind, name) for kind in ("algorithm", "policy", "critic") for name in KINDS[kind]]
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.lists(st.integers(), max_size=3),
     st.tuples(st.floats()), st.dictionaries(st.text(max_size=1), st.integers(), max_size=1),
@@ -37,14 +73,50 @@ def test_defaults_are_valid():
     assert make_config({}) == Config()
 
 
+def assert_names_setting_and_value(message, name, value):
+    assert message.startswith(name) and "\n" not in message
+    shown = value[-1] if isinstance(value, tuple) else value
+    assert repr(shown) in message or repr(value) in message
+
+
 @pytest.mark.parametrize(("name", "value"), BAD)
 def test_bad_setting_gets_one_sentence_that_names_it_and_the_value(name, value):
     with pytest.raises(ValueError) as error:
         make_config({name: value})
-    message = str(error.value)
-    assert message.startswith(name) and "\n" not in message
-    shown = value[-1] if isinstance(value, tuple) else value
-    assert repr(shown) in message or repr(value) in message
+    assert_names_setting_and_value(str(error.value), name, value)
+
+
+def without_type_checks(call: str) -> str:
+    """What a call of this module prints in a Python whose functions take anything, as a user's do."""
+    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_config as t; t.{call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def print_what_is_said():
+    for kind, part, name, value in BAD_OF_PARTS:
+        try:
+            factory(kind, part)(**{name: value})
+        except ValueError as error:
+            print(json.dumps(str(error)))
+        else:
+            print(json.dumps("taken"))
+
+
+@functools.cache
+def said() -> list[str]:
+    return [json.loads(line) for line in without_type_checks("print_what_is_said()").splitlines()]
+
+
+@pytest.mark.parametrize("number", range(len(BAD_OF_PARTS)), ids=lambda n: "-".join(map(str, BAD_OF_PARTS[n][1:])))
+def test_bad_setting_of_a_part_gets_one_sentence_that_names_it_and_the_value(number):
+    assert_names_setting_and_value(said()[number], *BAD_OF_PARTS[number][2:])
+
+
+def test_every_setting_of_a_part_is_tried_here():
+    tried = {(kind, part, name) for kind, part, name, _ in BAD_OF_PARTS}
+    assert tried == {(*part, name) for part in PARTS for name in inspect.signature(factory(*part)).parameters}
 
 
 @given(st.sampled_from(NAMES), JUNK)
@@ -57,12 +129,35 @@ def test_any_value_is_taken_or_refused_by_name(name, value):
         hash(config)  # sizes are static arguments of compiled functions
 
 
+@settings(deadline=None)  # the first import takes its time
+@given(st.sampled_from([part for part in PARTS if part != ("critic", "none")]), st.data(), JUNK)
+def try_any_value_of_any_part(part, data, value):
+    name = data.draw(st.sampled_from(list(inspect.signature(factory(*part)).parameters)))
+    try:
+        made = factory(*part)(**{name: value})
+    except ValueError as error:
+        assert name in str(error) and "\n" not in str(error)
+    else:
+        assert isinstance(made.words, str)
+
+
+def test_any_value_of_a_part_s_setting_is_taken_or_refused_by_name():
+    without_type_checks("try_any_value_of_any_part()")
+
+
+@pytest.mark.parametrize(("kind", "words"), [("critic", "MLP"), ("critic", ""), ("policy", ""), ("algorithm", "TRPO")])
+def test_name_of_no_part_is_refused_in_one_sentence(kind, words):
+    with pytest.raises(ValueError) as error:
+        parse(kind, words)
+    assert_names_setting_and_value(str(error.value), kind, words)
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
         ("gamma", None),
         ("total_step", "total_steps"),
-        ("gea_lambda", "gae_lambda"),
+        ("normalise_observations", "normalize_observations"),
         ("hidden", None),
         ("maxkl", "max_kl"),
     ],
@@ -77,13 +172,27 @@ def test_unknown_setting_offers_near_names(wrong, right):
 
 def test_largest_batch_may_not_be_below_the_first():
     with pytest.raises(ValueError, match="max_steps_per_update=100 is below steps_per_update=1024"):
-        make_config({"max_steps_per_update": 100})
+        make_config({"max_steps_per_update": 100, "steps_per_update": 1024})
+    with pytest.raises(ValueError, match="max_steps_per_update=100 is below steps_per_update=1024"):
+        resolve_sizes(Config(max_steps_per_update=100), 1, num_envs=16, steps_per_update=1024)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_setting_that_moved_is_told_where_to(name):
+    """And what is offered can be written so."""
+    with pytest.raises(TypeError, match=f"^unknown setting '{name}'; it is now ") as error:
+        make_config({name: 1})
+    kind, words = str(error.value).partition("it is now ")[2].split("=", 1)
+    part, call = words.strip('"').rstrip(")").split("(")
+    setting = call.partition("=")[0]
+    assert setting in inspect.signature(factory(kind, part)).parameters
+    assert name in (setting, f"{kind}_{setting}", "advantages")
 
 
 @given(
     num_actors=st.integers(1, 9),
     num_envs=st.none() | st.integers(1, 64),
-    segment_length=st.integers(1, 64),
+    segment_length=st.none() | st.integers(1, 64),
     steps_per_update=st.integers(1, 10_000),
     more=st.none() | st.integers(0, 10_000),
 )
@@ -98,17 +207,18 @@ def test_sizes_fit_together_or_the_error_names_the_setting(
         max_steps_per_update=largest,
     )
     try:
-        sizes = resolve_sizes(config, num_actors)
+        sizes = resolve_sizes(config, num_actors, num_envs=16, steps_per_update=steps_per_update)
     except ValueError as error:
         if num_envs is not None and num_envs % num_actors:
             assert str(error).startswith(f"num_envs={num_envs} ")
         else:
             assert str(error).startswith(f"steps_per_update={steps_per_update} ")
             envs = num_envs or num_actors * math.ceil(16 / num_actors)
-            assert steps_per_update < envs * segment_length
+            assert steps_per_update < envs * (segment_length or 1)
         return
     assert sizes.num_envs % num_actors == 0
     assert sizes.num_envs == num_envs or (num_envs is None and 16 <= sizes.num_envs < 16 + num_actors)
-    assert sizes.segment_steps == segment_length * sizes.num_envs
+    assert sizes.segment_length == (segment_length or min(16, steps_per_update // sizes.num_envs))
+    assert sizes.segment_steps == sizes.segment_length * sizes.num_envs
     assert 1 <= steps_per_update // sizes.segment_steps <= sizes.max_segments
     assert sizes.max_segments * sizes.segment_steps <= (largest or steps_per_update)

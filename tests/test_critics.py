@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal, first, spread
 
-from jaxtrpo.critics import mlp
 from jaxtrpo.critics.critic import Targets
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
+from jaxtrpo.ops import minibatches
 
 SEGMENTS, LENGTH, ENVS, OBS = 4, 8, 4, 3
 ROWS = LENGTH * ENVS  # in a segment
@@ -167,7 +167,7 @@ def test_how_many_rows_are_fetched_at_once_does_not_matter(monkeypatch):
     options = tuple({**OPTIONS[MLP], "minibatch_size": ROWS // 2}.items())
     found = []
     for rows in (1, 3 * ROWS // 2, 10_000):
-        monkeypatch.setattr(mlp, "ROWS_AT_ONCE", rows)
+        monkeypatch.setattr(minibatches, "ROWS_AT_ONCE", rows)
         start, fit, _ = _make.__wrapped__(MLP, 1, options)
         found.append([fit(start, make_targets(6, num_segments)) for num_segments in range(1, SEGMENTS + 1)])
     for others in found[1:]:

@@ -8,16 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import actors, counted_compilations, deal_batch, first, random_batch, spread
+from support import actors, counted_compilations, deal_batch, first, learner_of, random_batch, spread
 
 import jaxtrpo.actors
-from jaxtrpo.algorithms.trpo import make_learn
-from jaxtrpo.algorithms.trust_region import no_path
+from jaxtrpo.algorithms.trpo import no_memory, trpo
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.ops.running_mean import RunningMean, no_mean
+from jaxtrpo.ops.running_mean import RunningMean
 from jaxtrpo.policies.networks import LAST, gaussian_policy
 from jaxtrpo.types import Batch, LearnerState
 
@@ -26,10 +25,18 @@ FITTED_BY_ONE = mlp_critic(3, hidden=(8,), minibatch_size=16)
 MOMENTS = Moments(np.float32(100), np.float32([0.5, 0.0, -0.5]), np.float32([4.0, 1.0, 0.25]))
 
 
+def make_learn(critic: Critic, **settings):
+    return learner_of(trpo(**settings), POLICY, critic).learn
+
+
+def bounds(max_kl: float, count: int) -> dict:
+    return {"max_kl": np.full(count, max_kl, np.float32)}
+
+
 @functools.cache
 def mapped(count: int, critic: Critic = CRITIC):
     # Few iterations, so that the rounding of one and two actors does not grow.
-    return actors(count).map(make_learn(POLICY, critic, cg_iterations=4))
+    return actors(count).map(make_learn(critic, cg_iterations=4))
 
 
 @functools.cache
@@ -40,12 +47,12 @@ def learner(critic: Critic = CRITIC) -> LearnerState:
     fitted = rng.normal(size=9).astype(np.float32)
     if critic is not CRITIC:
         fitted = jax.device_get(jax.jit(critic.init)(jax.random.PRNGKey(0)))
-    return LearnerState(params, fitted, MOMENTS, no_path(params), no_mean())
+    return LearnerState(params, fitted, MOMENTS, no_memory(params))
 
 
 def learn(batch: Batch, count: int = 1, *, max_kl: float = 0.01, critic: Critic = CRITIC):
-    key, bound = spread(jax.random.PRNGKey(1), count), np.full(count, max_kl, np.float32)
-    return mapped(count, critic)(spread(learner(critic), count), deal_batch(batch, count), bound, key)
+    key = spread(jax.random.PRNGKey(1), count)
+    return mapped(count, critic)(spread(learner(critic), count), deal_batch(batch, count), bounds(max_kl, count), key)
 
 
 def acted(seed: int, **options) -> Batch:
@@ -83,7 +90,7 @@ def test_policies_are_compared_under_the_moments_that_acted():
         old, now = POLICY.apply(learner().policy, obs), POLICY.apply(new.policy, obs)
         shift, ratio = (old.mean - now.mean) / jnp.exp(now.log_std), old.log_std - now.log_std
         kls.append(float(jnp.mean(jnp.sum((jnp.exp(2 * ratio) - 1 + shift**2) / 2 - ratio, axis=-1))))
-    np.testing.assert_allclose(info.step.kl, kls[0], rtol=1e-3)
+    np.testing.assert_allclose(info["kl"], kls[0], rtol=1e-3)
     assert abs(kls[1] / kls[0] - 1) > 0.01
 
 
@@ -98,7 +105,7 @@ def one_and_two(critic: Critic) -> list:
 def test_two_actors_learn_what_one_does():
     one, two = one_and_two(CRITIC)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), two[0], one[0])
-    np.testing.assert_allclose(two[1].explained_variance, one[1].explained_variance, rtol=1e-4)
+    np.testing.assert_allclose(two[1]["explained_variance"], one[1]["explained_variance"], rtol=1e-4)
 
 
 @pytest.mark.parametrize("most_flops", [jaxtrpo.actors.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"])
@@ -114,9 +121,9 @@ def test_two_actors_learn_what_one_does_with_a_critic_that_one_can_fit_alone(mos
 
 def split_up(critic: Critic, cg_iterations: int = 4) -> bool:
     """Whether two actors do different things: then they ask which one they are."""
-    learn = actors(2).map(make_learn(POLICY, critic, cg_iterations=cg_iterations))
+    learn = actors(2).map(make_learn(critic, cg_iterations=cg_iterations))
     before, key = (spread(leaf, 2) for leaf in (learner(critic), jax.random.PRNGKey(1)))
-    program = learn.lower(before, deal_batch(acted(3), 2), np.full(2, 0.01, np.float32), key)
+    program = learn.lower(before, deal_batch(acted(3), 2), bounds(0.01, 2), key)
     return "stablehlo.partition_id" in program.as_text()
 
 
@@ -139,17 +146,17 @@ def test_rewards_that_are_not_finite_leave_policy_and_critic(bad, count, critic)
     new, info = map(first, learn(batch, count, critic=critic))
     jax.tree.map(np.testing.assert_array_equal, new.policy, learner().policy)
     jax.tree.map(np.testing.assert_array_equal, new.critic, learner(critic).critic)
-    assert not info.step.accepted
+    assert not info["accepted"]
 
 
 @either_way
 def test_number_of_segments_and_bound_are_data(count, critic):
     batches = [acted(seed, num_segments=num) for seed, num in ((1, 4), (2, 1), (3, 2))]
-    bounds = (1e-3, 1e-2, 0.1)
+    max_kls = (1e-3, 1e-2, 0.1)
     learn(batches[0], count, critic=critic)
     with counted_compilations() as compiled:
-        both = zip(batches, bounds, strict=True)
-        kls = [first(learn(batch, count, max_kl=bound, critic=critic)[1]).step.kl for batch, bound in both]
+        both = zip(batches, max_kls, strict=True)
+        kls = [first(learn(batch, count, max_kl=bound, critic=critic)[1])["kl"] for batch, bound in both]
     assert not compiled
     assert 0 < kls[0] <= 1e-3 < kls[1] <= 1e-2 < kls[2] <= 0.1
 
@@ -158,22 +165,23 @@ def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region()
     """Half the advantages have a quarter of the variance and leave a quarter of the KL; larger ones change nothing."""
     batch = acted(7, broken=0.0)
     _, info = map(first, learn(batch))
-    variance = float(info.advantage_std) ** 2
-    long = actors(1).map(make_learn(POLICY, CRITIC, cg_iterations=4, advantage_memory=10**6))
+    variance = float(info["advantage_std"]) ** 2
+    long = actors(1).map(make_learn(CRITIC, cg_iterations=4, advantage_memory=10**6))
 
     def after(usual: float):
         # So many updates that one more hardly changes the mean.
-        before = learner()._replace(advantage_variance=RunningMean(np.float32(usual), np.int32(10**6)))
+        memory = learner().memory._replace(advantage_variance=RunningMean(np.float32(usual), np.int32(10**6)))
+        before = learner()._replace(memory=memory)
         key = spread(jax.random.PRNGKey(1), 1)
-        return map(first, long(spread(before, 1), deal_batch(batch, 1), np.full(1, 0.01, np.float32), key))
+        return map(first, long(spread(before, 1), deal_batch(batch, 1), bounds(0.01, 1), key))
 
     _, smaller = after(4 * variance)
     _, quarter = map(first, learn(batch, max_kl=0.0025))
-    np.testing.assert_allclose(smaller.step.kl, quarter.step.kl, rtol=1e-3)
+    np.testing.assert_allclose(smaller["kl"], quarter["kl"], rtol=1e-3)
     _, larger = after(variance / 4)
-    np.testing.assert_allclose(larger.step.kl, info.step.kl, rtol=1e-3)
+    np.testing.assert_allclose(larger["kl"], info["kl"], rtol=1e-3)
 
 
 def test_reported_standard_deviation_is_that_of_the_new_policy():
     new, info = map(first, learn(acted(5)))
-    np.testing.assert_allclose(info.policy_std, np.mean(np.exp(new.policy["params"]["log_std"])), rtol=1e-5)
+    np.testing.assert_allclose(info["policy_std"], np.mean(np.exp(new.policy["params"]["log_std"])), rtol=1e-5)

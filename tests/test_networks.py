@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxtrpo.critics.mlp import mlp_critic
-from jaxtrpo.policies.networks import LAST, gaussian_policy
+from jaxtrpo.policies.networks import LAST, LOG_STD_REACH, categorical_policy, gaussian_policy
 
 
 def layers(params) -> dict[str, np.ndarray]:
@@ -48,3 +49,60 @@ def test_biases_are_zero_and_log_std_is_as_given():
     np.testing.assert_array_equal(params["log_std"], np.float32([-0.7, -0.7]))
     for layer in params["MLP_0"].values():
         assert not np.any(layer["bias"])
+
+
+def test_first_choices_are_nearly_even():
+    policy = categorical_policy(5, (3, 2), hidden=(7,))
+    params = policy.init(jax.random.PRNGKey(0))
+    found = layers(params)
+    assert {name: kernel.shape for name, kernel in found.items()} == {"Dense_0": (5, 7), LAST: (7, 5)}
+    np.testing.assert_allclose(found[LAST].T @ found[LAST] / 0.01**2, np.eye(5), atol=1e-5)
+    distribution = policy.apply(params, jnp.asarray(np.random.default_rng(0).normal(size=(4, 6, 5)), jnp.float32))
+    assert [logits.shape for logits in distribution.logits] == [(4, 6, 3), (4, 6, 2)]
+    assert policy.noise_size == distribution.noise_size == 2
+    for logits in distribution.logits:
+        np.testing.assert_allclose(jax.nn.softmax(logits), np.full(logits.shape, 1 / logits.shape[-1]), atol=0.02)
+
+
+def test_parameters_of_a_gaussian_policy_have_the_names_that_files_have():
+    params = gaussian_policy(3, 2, hidden=(5, 4)).init(jax.random.PRNGKey(0))
+    assert jax.tree.map(np.shape, params) == {
+        "params": {
+            "MLP_0": {
+                "Dense_0": {"kernel": (3, 5), "bias": (5,)},
+                "Dense_1": {"kernel": (5, 4), "bias": (4,)},
+                LAST: {"kernel": (4, 2), "bias": (2,)},
+            },
+            "log_std": (2,),
+        }
+    }
+
+
+@pytest.mark.parametrize("initial", [-10.0, -0.5, 2.0])
+def test_standard_deviation_of_a_state_begins_near_the_initial_one_and_stays_in_reach(initial):
+    policy = gaussian_policy(3, 2, hidden=(8,), initial_log_std=initial, state_dependent_std=True)
+    params = policy.init(jax.random.PRNGKey(0))
+    obs = jnp.asarray(np.random.default_rng(1).normal(size=(50, 3)), jnp.float32)
+    assert policy.noise_size == 2
+    np.testing.assert_allclose(policy.apply(params, obs).log_std, np.full((50, 2), initial), atol=0.05)
+    wild = jax.tree.map(lambda leaf: 1e4 * leaf, params)
+    change = np.asarray(policy.apply(wild, obs).log_std) - initial
+    assert np.all(np.abs(change) <= LOG_STD_REACH + 1e-5)
+    assert change.min() < -1 and change.max() > 1 and np.ptp(change, axis=0).min() > 1
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        gaussian_policy(3, 2, hidden=(8, 17)),
+        gaussian_policy(3, 2, hidden=(8, 17), state_dependent_std=True),
+        categorical_policy(3, (4, 2), hidden=(8, 17)),
+    ],
+    ids=["gaussian", "state_dependent_std", "categorical"],
+)
+def test_form_for_products_is_the_same_network(policy):
+    params = policy.init(jax.random.PRNGKey(0))
+    obs = np.random.default_rng(2).normal(size=(6, 3)).astype(np.float32)
+    plain, for_products = (jax.jit(apply)(params, obs) for apply in (policy.apply, policy.apply_for_products))
+    assert type(plain) is type(for_products)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), plain, for_products)

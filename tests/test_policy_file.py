@@ -9,22 +9,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs import compilation, directory, policy_file
 
 
 def make_policy(hidden=(5, 3), observation_size=4, action_size=2, seed=0):
     keys = jax.random.split(jax.random.PRNGKey(seed), 3)
-    params = gaussian_policy(observation_size, action_size, hidden=hidden).init(keys[0])
+    actions = ActionSpace(
+        low=np.linspace(-1, -0.3, action_size, dtype=np.float32),
+        high=np.linspace(0.1, 2, action_size, dtype=np.float32),
+    )
+    maker = mlp(hidden=hidden)
+    params = maker.make(observation_size, actions).init(keys[0])
     mean, variance = jax.random.normal(keys[1], (2, observation_size))
     return TrainedPolicy(
         env_name="Some-v1",
         observation_size=observation_size,
-        action_low=np.linspace(-1, -0.3, action_size, dtype=np.float32),
-        action_high=np.linspace(0.1, 2, action_size, dtype=np.float32),
-        hidden=hidden,
+        actions=actions,
+        maker=maker,
         params=params,
         moments=Moments(jax.numpy.float32(1e6), mean, variance**2),
     )
@@ -36,7 +41,8 @@ def test_policy_comes_back_exactly(tmp_path, hidden):
     policy_file.save_policy(tmp_path, policy)
     loaded = policy_file.load_policy(str(tmp_path))
     assert [p.name for p in tmp_path.iterdir()] == [directory.POLICY_FILE]
-    assert (loaded.env_name, loaded.observation_size, loaded.hidden) == ("Some-v1", 4, hidden)
+    assert (loaded.env_name, loaded.observation_size, loaded.maker) == ("Some-v1", 4, policy.maker)
+    assert loaded.actions[2:] == policy.actions[2:]
     for field in ("action_low", "action_high", "params", "moments"):
         chex.assert_trees_all_equal(getattr(loaded, field), getattr(policy, field))
         chex.assert_trees_all_equal_dtypes(getattr(loaded, field), getattr(policy, field))

@@ -176,13 +176,17 @@ def test_ordinary_problems_are_accepted_at_the_full_step():
     assert np.mean(accepted) > 0.9
 
 
-@pytest.mark.parametrize("num_segments", [2, SEGMENTS])
-def test_step_is_the_natural_gradient_scaled_to_the_bound(num_segments):
-    """(F + damping I)^-1 g in float64, dense: F the Hessian of the KL, g the gradient of the surrogate."""
-    shape, damping, max_kl = SHAPES[1], 0.05, 1e-4
-    problem = make_problem(7, shape, num_segments=num_segments)
-    new, info = mapped_step(shape, cg_iterations=40, cg_damping=damping)(*arguments(problem, max_kl))
-    new, info = first(new), first(info)
+class Dense(NamedTuple):
+    """The natural gradient in float64 by dense linear algebra; parameters are one vector."""
+
+    params: np.ndarray
+    gradient: np.ndarray
+    direction: np.ndarray
+    curvature: float  # along the direction
+
+
+def dense(problem: Problem, shape, damping: float) -> Dense:
+    """(F + damping I)^-1 g: F the Hessian of the KL, g the gradient of the surrogate, the damping relative."""
     with jax.enable_x64(True):
         policy = gaussian_policy(*shape[:2], hidden=shape[2])
         flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), problem.params))
@@ -207,11 +211,26 @@ def test_step_is_the_natural_gradient_scaled_to_the_bound(num_segments):
         gradient = np.asarray(jax.jit(jax.grad(surrogate))(flat))
         relative = damping * (gradient @ fisher @ gradient) / (gradient @ gradient)
         direction = np.linalg.solve(fisher + relative * np.eye(flat.size), gradient)
-        full_step = np.sqrt(2 * max_kl / (direction @ fisher @ direction)) * direction
-        taken = np.asarray(ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), new))[0] - flat)
+        return Dense(np.asarray(flat), gradient, direction, direction @ fisher @ direction)
+
+
+def as_vector(params: dict) -> np.ndarray:
+    with jax.enable_x64(True):
+        return np.asarray(ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), params))[0])
+
+
+@pytest.mark.parametrize("num_segments", [2, SEGMENTS])
+def test_step_is_the_natural_gradient_scaled_to_the_bound(num_segments):
+    shape, damping, max_kl = SHAPES[1], 0.05, 1e-4
+    problem = make_problem(7, shape, num_segments=num_segments)
+    new, info = mapped_step(shape, cg_iterations=40, cg_damping=damping)(*arguments(problem, max_kl))
+    new, info = first(new), first(info)
+    expected = dense(problem, shape, damping)
+    full_step = np.sqrt(2 * max_kl / expected.curvature) * expected.direction
+    taken = as_vector(new) - expected.params
     assert info.accepted
     np.testing.assert_allclose(taken, 0.8 ** (info.line_search_steps - 1) * full_step, rtol=5e-3, atol=2e-6)
-    np.testing.assert_allclose(info.gradient_norm, np.linalg.norm(gradient), rtol=1e-4)
+    np.testing.assert_allclose(info.gradient_norm, np.linalg.norm(expected.gradient), rtol=1e-4)
     assert info.cg_residual < 1e-3
     entropy = np.sum(problem.params["params"]["log_std"] + 0.5 * np.log(2 * np.pi * np.e))
     np.testing.assert_allclose(info.entropy, entropy, rtol=1e-5)

@@ -157,6 +157,16 @@ def test_line_says_steps_share_returns_and_speed():
     assert output.getvalue() == ("update 2  2,000 steps (20%)  return_100 -123.5  last -  kl 0.01  2,000 steps/s\n")
 
 
+@pytest.mark.parametrize("terminal", [Terminal, io.StringIO])
+def test_algorithms_that_do_not_know_their_kl_are_shown_without_it(monkeypatch, terminal):
+    monkeypatch.setattr(sys, "stderr", terminal())
+    without = {name: value for name, value in row(2, return_100=7.0).items() if name != "kl"}
+    with progress.Progress(10_000) as bar:
+        bar.update(without)
+    shown = sys.stderr.getvalue()
+    assert "return_100 7" in shown and "last -" in shown and "kl" not in shown
+
+
 def test_lines_go_on_where_an_earlier_run_ended():
     output = io.StringIO()
     lines = progress._Lines(10_000, output, last=row(2))
@@ -309,7 +319,7 @@ def test_written_files_are_as_readable_as_others(tmp_path):
 
 
 def test_config_file_holds_every_setting(tmp_path):
-    config = Config(total_steps=7, policy_hidden=(3,))
+    config = Config(total_steps=7, policy="mlp(hidden=(3,))")
     save_config(tmp_path, "Some-v1", config)
     read = json.loads((tmp_path / directory.CONFIG_FILE).read_text())
     assert read.pop("env") == "Some-v1"

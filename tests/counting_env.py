@@ -1,0 +1,118 @@
+"""A Gymnasium environment that counts, so that every transition is known; imported by worker processes too."""
+
+import os
+import signal
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+
+class CountingEnv(gymnasium.Env):
+    """Observes (steps in the episode, number of the episode, a random number of the episode).
+
+    Episode e has 2 + e % 3 steps; the odd ones are terminated and the even ones truncated. It always returns the same
+    array, as some simulators do, unless it `copies`: Gymnasium's vector environments need that in SAME_STEP mode.
+    """
+
+    def __init__(self, lasts: bool = False, copies: bool = False):
+        self.observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float64)
+        self.action_space = spaces.Box(-1, 1, (2,), np.float32)
+        self.episode, self.lasts, self.copies, self.obs = 0, lasts, copies, np.zeros(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.episode += 1
+        self.obs[:] = 0, self.episode, self.np_random.random()
+        return self._observe(), {}
+
+    def step(self, action):
+        assert action.shape == (2,) and action.dtype == np.float32
+        self.obs[0] += 1
+        over = not self.lasts and self.obs[0] >= 2 + self.episode % 3
+        odd = self.episode % 2 == 1
+        return self._observe(), 100 * self.episode + self.obs[0] + float(action[1]), over and odd, over and not odd, {}
+
+    def _observe(self):
+        return self.obs.copy() if self.copies else self.obs
+
+
+def vector(mode):
+    def make(num_envs, **_):
+        return SyncVectorEnv([lambda: CountingEnv(copies=True)] * num_envs, autoreset_mode=mode)
+
+    return make
+
+
+for mode in AutoresetMode:
+    gymnasium.register(f"Counting{mode.value}-v0", CountingEnv, vector_entry_point=vector(mode))
+gymnasium.register("Lasting-v0", CountingEnv, kwargs={"lasts": True}, max_episode_steps=4)
+
+
+class Misbehaving(CountingEnv):
+    """Does something wrong with its `at`-th step."""
+
+    def __init__(self, what: str, at: int = 1):
+        super().__init__()
+        self.what, self.at, self.steps = what, at, 0
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        if self.what == "reset returns no info" and self.at == 1:
+            return obs
+        return obs, info
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.steps += 1
+        if self.steps >= self.at:
+            match self.what:
+                case "four values":
+                    return obs, reward, terminated, info
+                case "raises":
+                    raise KeyError("no such thing")
+                case "nan observation":
+                    obs = np.array([0, np.nan, 0])
+                case "nan reward":
+                    reward = float("nan")
+                case "wrong shape":
+                    obs = np.zeros((2, 3))
+                case "complex":
+                    obs = obs + 1j
+                case "object":
+                    obs = np.array([None, 1, 2])
+                case "reward is no number":
+                    reward = "much"
+                case "flag is no bool":
+                    terminated = None
+                case "dies":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "exits":
+                    os._exit(7)
+                case "hangs":
+                    time.sleep(1000)
+        return obs, reward, terminated, truncated, info
+
+
+class Spaces(gymnasium.Env):
+    """Samples its observations from any space, and keeps the actions it was given."""
+
+    def __init__(self, observation_space, action_space=None):
+        self.observation_space = observation_space
+        self.action_space = spaces.Discrete(2) if action_space is None else action_space
+        self.seen, self.taken = [], []
+
+    def _observe(self):
+        self.seen.append(self.observation_space.sample())
+        return self.seen[-1]
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        self.taken.append(action)
+        return self._observe(), 0.0, False, False, {}

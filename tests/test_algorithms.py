@@ -1,0 +1,319 @@
+"""Every algorithm through `jaxtrpo.train`: it runs, compiles once, goes on exactly, and is the same for all actors."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from probe import BOTH, ProbeEnvironment
+from support import counted_compilations
+
+import jaxtrpo
+from jaxtrpo.actors import sum_over_actors
+from jaxtrpo.algorithms.algorithm import Algorithm, Learner
+from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.ops.moments import Moments, no_moments, normalize
+from jaxtrpo.train import prepare
+from jaxtrpo.words import KINDS
+
+TINY = {
+    "segment_length": 4, "num_envs": 4, "steps_per_update": 32, "policy": "mlp(hidden=(8,))",
+    "critic": "mlp(hidden=(8,), epochs=1)",
+}  # fmt: skip
+ALGORITHMS = tuple(KINDS["algorithm"])
+SMALL = {"ppo": "ppo(minibatch_size=16)"}  # where the usual words do not go with batches as small as these
+WAIT_FOR_EACH_OTHER = tuple(name for name in ALGORITHMS if name != "a3c")
+SECONDS = ("wall_seconds", "collect_seconds", "learn_seconds")
+COMMON = (
+    "update", "env_steps", *SECONDS, "steps_per_update", "episodes", "mean_return", "return_100", "invalid_steps",
+    "entropy", "explained_variance", "advantage_std", "policy_std", "eval_return",
+)  # fmt: skip
+# What the rule may change, batches of different sizes, with any algorithm.
+VARYING = "improvement(window=1, steps_delta=16, steps_bounds=(16, 64), kl_delta=None)"
+
+
+class ActingProbe(ProbeEnvironment):
+    """One step an episode; the best action is half the sign that is observed. Compiles in a moment."""
+
+    def reset(self, key, num_envs):
+        state = super().reset(key, num_envs)
+        return state._replace(physics=state.physics._replace(kind=jnp.full(num_envs, BOTH, jnp.int32)))
+
+
+def train(algorithm, out=None, **settings) -> jaxtrpo.Result:
+    if isinstance(algorithm, str):
+        algorithm = SMALL.get(algorithm, algorithm)
+    return prepare(ActingProbe(), algorithm=algorithm, out=out, **{**TINY, **settings}).run(progress=False)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_trains_on_a_real_task_and_is_saved(algorithm, tmp_path):
+    threads = threading.active_count()
+    result = jaxtrpo.train(
+        "InvertedPendulum-v5",
+        algorithm=SMALL.get(algorithm, algorithm),
+        **TINY,
+        total_steps=96,
+        out=tmp_path / "run",
+        progress=True,
+    )
+    metrics = result.metrics
+    assert len(metrics["update"]) >= 3 and metrics["env_steps"][-1] >= 96
+    assert set(metrics) >= set(COMMON)
+    # Blank where there is nothing to tell: no episode, no step before to judge, no time apart.
+    for name in set(metrics) - {"mean_return", "return_100", "signal", "eval_return", "collect_seconds"}:
+        assert np.all(np.isfinite(metrics[name])), name
+    assert np.all(metrics.get("accepted", 1) == 1)
+    assert np.all(np.diff(metrics["wall_seconds"]) > 0)
+    loaded, obs = jaxtrpo.load_policy(tmp_path / "run"), np.random.default_rng(0).normal(size=(5, 4))
+    np.testing.assert_array_equal(loaded(obs), result.policy(obs))
+    assert np.all(np.isfinite(loaded(obs))) and np.ptp(loaded(obs)) > 0
+    assert result.config.algorithm == SMALL.get(algorithm, algorithm)
+    assert threading.active_count() == threads
+
+
+@pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
+def test_nothing_is_compiled_after_the_first_update(algorithm):
+    run = prepare(ActingProbe(), algorithm=SMALL.get(algorithm, algorithm), adapt=VARYING, **TINY, total_steps=2500)
+    updates = run._updates()
+    next(updates)
+    with counted_compilations() as compiled:
+        steps = [row["steps_per_update"] for _, rows in updates for row in rows]
+    assert not compiled and len(steps) > 20 and set(steps) == {16, 32, 48, 64}
+
+
+@pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
+def test_run_that_goes_on_ends_as_if_it_had_never_stopped(algorithm, tmp_path):
+    whole = train(algorithm, tmp_path / "whole", adapt=VARYING, total_steps=2000)
+    part = train(algorithm, tmp_path / "parts", adapt=VARYING, total_steps=700)
+    resumed = train(algorithm, tmp_path / "parts", adapt=VARYING, total_steps=2000, resume=True)
+    assert 0 < len(part.metrics["update"]) < len(whole.metrics["update"])
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(whole.state))
+    assert list(resumed.metrics) == list(whole.metrics)
+    for name in set(whole.metrics) - set(SECONDS):
+        np.testing.assert_array_equal(resumed.metrics[name], whole.metrics[name], err_msg=name)
+
+
+@pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
+def test_one_and_two_actors_train_alike(algorithm):
+    # Few iterations: each multiplies differences in rounding.
+    words = {"trpo": "trpo(cg_iterations=4)", "npg": "npg(cg_iterations=4)",
+             "trpo_penalty": "trpo_penalty(cg_iterations=4)"}.get(algorithm, algorithm)  # fmt: skip
+    one, two = (train(words, actors=count, total_steps=160) for count in (1, 2))
+    for leaf in jax.tree.leaves(two.state._replace(actors=None)):
+        np.testing.assert_array_equal(leaf[0], leaf[1])
+    assert set(one.metrics) == set(two.metrics)
+    for name in set(one.metrics) - {*SECONDS, "signal", "cg_residual", "improvement"}:
+        np.testing.assert_allclose(two.metrics[name], one.metrics[name], rtol=2e-3, atol=1e-4, err_msg=name)
+    params = (jax.tree.leaves(result.policy.params) for result in (one, two))
+    for alone, both in zip(*params, strict=True):
+        np.testing.assert_allclose(both, alone, rtol=2e-3, atol=2e-4)
+
+
+# ---- algorithms and rules
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rule", "missing"),
+    [
+        ("ppo", "trust", "max_kl"),
+        ("trpo", "linear(learning_rate=0)", "learning_rate"),
+        ("pg", "linear(clip=0.1, learning_rate=0)", "clip"),
+        ("a2c", "chain(fixed, improvement)", "max_kl"),
+        ("trpo_penalty", "exponential(penalty=1)", "penalty"),
+        ("trpo_penalty(penalty=2.0)", "linear(target_kl=1)", "target_kl"),
+    ],
+)
+def test_rule_for_a_setting_that_the_algorithm_lacks_is_refused(algorithm, rule, missing):
+    with pytest.raises(ValueError) as error:
+        prepare(ActingProbe(), algorithm=algorithm, adapt=rule, **TINY)
+    said = str(error.value)
+    assert said.startswith(f"adapt={rule}: it changes {missing}, but what can change in {algorithm} is ")
+    assert "steps_per_update" in said and "\n" not in said
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "pg", "a2c", "a3c"])
+def test_setting_of_the_run_that_the_algorithm_lacks_is_refused(algorithm):
+    with pytest.raises(ValueError, match=f"^max_kl=0.1: {algorithm} has no max_kl; it has learning_rate|^max_kl=0.1: "):
+        prepare(ActingProbe(), algorithm=algorithm, max_kl=0.1, **TINY)
+
+
+def test_minibatches_larger_than_the_batch_are_refused():
+    told = "^minibatch_size=64 of ppo exceeds the batch: steps_per_update=32$"
+    with pytest.raises(ValueError, match=told):
+        prepare(ActingProbe(), algorithm="ppo(minibatch_size=64)", **TINY)
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "pg", "a2c", "a3c"])
+def test_learning_rate_that_falls_over_the_whole_run_is_zero_at_its_end(algorithm):
+    result = train(algorithm, adapt="linear(learning_rate=0)", total_steps=1024)
+    rate, steps = result.metrics["learning_rate"], result.metrics["env_steps"]
+    before = np.concatenate([[0], steps[:-1]])
+    assert rate[0] > 0 and steps[-1] >= 1024
+    if algorithm != "a3c":  # whose rows are in the order in which they were applied, but that is all that is certain
+        np.testing.assert_allclose(rate, rate[0] * (1 - before / 1024), rtol=1e-4, atol=1e-9)
+        assert np.all(np.asarray(result.state.hyperparameters["learning_rate"]) == 0)
+    else:
+        assert np.all(np.diff(rate) <= 0) and rate[-1] < rate[0] / 2
+
+
+# ---- what a user brings
+
+
+def only_up(new, samples):
+    """Wants every action to be 1, and ignores advantages."""
+    return -jnp.sum((new.mean - 1) ** 2, axis=-1)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "trpo(max_kl=0.1)",
+        "npg(max_kl=0.003)",
+        "trpo_penalty(target_kl=0.1)",
+        "ppo(learning_rate=0.01, minibatch_size=16)",
+    ],
+    ids=lambda words: words.partition("(")[0],
+)
+def test_own_surrogate_is_what_the_policy_maximises(algorithm):
+    result = train(algorithm, surrogate=only_up, total_steps=4000)
+    obs = np.float32([[1, 0], [-1, 0]])
+    np.testing.assert_allclose(result.policy(obs), 1.0, atol=0.15)
+
+
+@pytest.mark.parametrize("algorithm", ["pg", "a2c", "a3c"])
+def test_own_surrogate_is_refused_where_there_is_no_place_for_one(algorithm):
+    with pytest.raises(ValueError, match=f"^surrogate: {algorithm} has no surrogate to replace; trpo, .* have$"):
+        prepare(ActingProbe(), algorithm=algorithm, surrogate=importance_weighted_advantage, **TINY)
+
+
+class Weights(NamedTuple):
+    """The least that a learner state may be, and a field of its own."""
+
+    policy: object
+    obs_moments: Moments
+    best: jax.Array
+
+
+def reward_weighted(*, rate: float) -> Algorithm:
+    """A user's own: actions are pulled towards those that paid more than the mean."""
+
+    def make(spec) -> Learner:
+        def init(for_policy, for_critic):
+            return Weights(spec.policy.init(for_policy), no_moments((spec.observation_size,)), jnp.float32(-1e9))
+
+        def learn(learner, batch, hyperparameters, key):
+            steps = batch.steps
+            filled = (jnp.arange(steps.reward.shape[0]) < batch.num_segments)[:, None, None] & ~steps.invalid
+            count = sum_over_actors(jnp.sum(filled))
+            mean = sum_over_actors(jnp.sum(filled * steps.reward)) / count
+
+            def gain(params):
+                distribution = spec.policy.apply(params, steps.obs)
+                return jnp.sum(filled * (steps.reward - mean) * distribution.log_prob(steps.action)) / count
+
+            slope = sum_over_actors(jax.grad(gain)(learner.policy))
+            params = jax.tree.map(lambda p, g: p + hyperparameters["rate"] * g, learner.policy, slope)
+            best = jnp.maximum(learner.best, mean)
+            return Weights(params, learner.obs_moments, best), {"mean_reward": mean, "best": best}
+
+        return Learner(init, learn)
+
+    return Algorithm(f"reward_weighted(rate={rate})", {"rate": rate, "steps_per_update": 64}, make)
+
+
+def test_own_algorithm_trains_is_adapted_saved_and_resumed(tmp_path):
+    settings = {**TINY, "steps_per_update": None, "adapt": "exponential(over=20_000, rate=0.1)"}
+    mine = reward_weighted(rate=1.0)
+    whole = train(mine, tmp_path / "whole", total_steps=20_000, **settings)
+    train(mine, tmp_path / "parts", total_steps=6_400, **settings)
+    resumed = train(mine, tmp_path / "parts", total_steps=20_000, resume=True, **settings)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(whole.state))
+    metrics = whole.metrics
+    assert set(metrics) >= {"mean_reward", "best", "rate"} and np.all(metrics["steps_per_update"] == 64)
+    np.testing.assert_allclose(metrics["best"], np.maximum.accumulate(metrics["mean_reward"]))
+    np.testing.assert_allclose(whole.state.hyperparameters["rate"], 0.1, rtol=1e-5)
+    assert np.mean(metrics["mean_reward"][-20:]) > np.mean(metrics["mean_reward"][:20]) + 0.1
+    loaded = jaxtrpo.load_policy(tmp_path / "whole")
+    np.testing.assert_allclose(loaded(np.float32([[1, 0], [-1, 0]]))[:, 0], [0.5, -0.5], atol=0.2)
+    assert whole.config.algorithm == "reward_weighted(rate=1.0)"
+
+
+@pytest.mark.parametrize("wrong", [3, jaxtrpo.train, ("trpo",)])
+@pytest.mark.parametrize(
+    ("setting", "kind"), [("algorithm", "Algorithm"), ("critic", "CriticMaker"), ("adapt", "Rule")]
+)
+def test_a_value_of_another_kind_is_refused(setting, kind, wrong):
+    with pytest.raises(ValueError, match=f"^{setting}=.* must be a name, a call in words, or a value of {kind}$"):
+        prepare(ActingProbe(), **{**TINY, setting: wrong})
+
+
+# ---- several updates in one program
+
+
+def test_a_run_ends_with_the_update_that_reaches_its_steps():
+    metrics = train("a2c", total_steps=32 * 16 + 33).metrics
+    np.testing.assert_array_equal(metrics["env_steps"], 32 * np.arange(1, 19))
+    again = train("a2c", adapt="linear(learning_rate=0)", total_steps=32 * 16 + 33)
+    np.testing.assert_allclose(again.metrics["learning_rate"][-1], 0.002 * (1 - 17 * 32 / 545), rtol=1e-5)
+
+
+def test_policies_are_evaluated_where_they_are_known():
+    metrics = train("a2c", total_steps=32 * 20, eval_every=32, eval_episodes=2).metrics
+    np.testing.assert_array_equal(np.flatnonzero(np.isfinite(metrics["eval_return"])), [15, 19])
+
+
+def test_many_environments_make_larger_first_updates_where_few_steps_are_asked_for():
+    def steps(algorithm, **settings):
+        return prepare(ActingProbe(), algorithm=algorithm, **settings).config.steps_per_update
+
+    assert (steps("a2c"), steps("a2c", num_envs=8), steps("a2c", num_envs=64)) == (80, 80, 320)
+    assert (steps("a2c", num_envs=64, steps_per_update=64), steps("trpo", num_envs=64)) == (64, 1024)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_standard_deviations_of_all_states_are_told_and_everyone_knows_the_same(count):
+    policy = "mlp(hidden=(8,), state_dependent_std=True)"
+    run = prepare(ActingProbe(), **{**TINY, "policy": policy, "algorithm": "pg", "actors": count})
+    lowered = run.update.lower(run.state)
+    state, batch = lowered.compile_collect()(run.state)
+    learn, columns = lowered.compile_learn()
+    state, measured = learn(state, batch)
+    told = np.asarray(measured)[:, [column.name for column in columns].index("policy_std")]
+    assert len(told) == count and len(set(told)) == 1
+    params, moments = (
+        jax.tree.map(lambda leaf: leaf[0], part) for part in (state.learner.policy, run.state.learner.obs_moments)
+    )
+    obs = np.asarray(batch.steps.obs)[:, 0].reshape(-1, 2)
+    std = np.exp(run.update.policy.apply(params, normalize(jnp.asarray(obs), moments)).log_std)
+    assert np.ptp(std) > 1e-4
+    np.testing.assert_allclose(told[0], np.mean(std), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ({"gae_lambda": 0.9}, "unknown setting 'gae_lambda'; it is now algorithm=\"trpo(gae_lambda=...)\""),
+        ({"critic_epochs": 3}, "unknown setting 'critic_epochs'; it is now critic=\"mlp(epochs=...)\""),
+        ({"policy_hidden": (3,)}, "unknown setting 'policy_hidden'; it is now policy=\"mlp(hidden=...)\""),
+        ({"total_step": 3}, "unknown setting 'total_step'; did you mean total_steps"),
+        ({"clip": 0.1}, "unknown setting 'clip'"),
+    ],
+)
+def test_settings_that_train_does_not_have_are_told_where_they_are(setting, said):
+    with pytest.raises(TypeError) as error:
+        jaxtrpo.train("InvertedPendulum-v5", **setting)
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+
+
+def test_parts_are_what_goes_with_the_algorithm_where_nothing_is_said():
+    config = prepare(ActingProbe(), algorithm="ppo(epochs=3)").config
+    assert (config.adapt, config.critic) == ("fixed", "mlp(epochs=3, minibatch_size=64, learning_rate=0.0003)")
+    assert (config.steps_per_update, config.num_envs, config.max_kl) == (2048, 16, None)
+    config = prepare(ActingProbe()).config
+    assert (config.algorithm, config.adapt, config.critic, config.policy) == ("trpo", "trust", "mlp", "mlp")
+    assert (config.steps_per_update, config.max_kl) == (1024, 0.01)

@@ -1,0 +1,134 @@
+"""Actors that do not wait for each other: threads that come, go and fail."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+from test_algorithms import TINY, ActingProbe
+
+import jaxtrpo.asynchronous
+import jaxtrpo.loop
+from jaxtrpo.train import prepare
+
+
+def run(out=None, **settings):
+    settings = {**TINY, "total_steps": 600, **settings}
+    return prepare(ActingProbe(), algorithm="a3c(learning_rate=0.005)", out=out, **settings)
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left():
+    before = set(threading.enumerate())
+    yield
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_rows_are_whole_and_in_order_and_staleness_counts_the_updates_of_others(actors):
+    metrics = run(actors=actors).run(progress=False).metrics
+    assert metrics["staleness"].dtype == np.int64 and np.all(metrics["staleness"] >= 0)
+    assert np.all(metrics["staleness"] < metrics["update"])
+    if actors == 1:
+        assert not metrics["staleness"].any()
+    np.testing.assert_array_equal(metrics["update"], np.arange(1, len(metrics["update"]) + 1))
+    np.testing.assert_array_equal(metrics["steps_per_update"], 32 // actors)  # an actor's part is an update
+    np.testing.assert_array_equal(metrics["env_steps"], np.cumsum(metrics["steps_per_update"]))
+    assert metrics["env_steps"][-1] == -(-600 // (32 // actors)) * (32 // actors)
+    assert np.all(np.isfinite(metrics["gradient_norm"]))
+
+
+def test_both_actors_take_part_and_the_state_holds_what_each_has_reached():
+    running = run(total_steps=2000)
+    ended = running.run(progress=False)
+    before, after = (jax.device_get(state.actors.noise_key) for state in (running.state, ended.state))
+    assert np.all(np.any(before != after, axis=-1))
+    assert before.shape[0] == 2
+
+
+def test_every_gradient_is_applied_once():
+    """The number of samples that the moments of the observations have seen is that of all batches."""
+    result = run().run(progress=False)
+    state = jax.device_get(result.state)
+    assert np.all(state.learner.obs_moments.count == result.metrics["env_steps"][-1])
+    assert np.all(state.segments == 2 * result.metrics["env_steps"][-1] // 16)
+    for leaf in jax.tree.leaves(state._replace(actors=None)):
+        np.testing.assert_array_equal(leaf[0], leaf[1])
+
+
+def test_it_learns():
+    result = run(total_steps=60_000, actors=2).run(progress=False)
+    actions = result.policy(np.float32([[1, 0], [-1, 0]]))[:, 0]
+    np.testing.assert_allclose(actions, [0.5, -0.5], atol=0.15)
+
+
+def test_it_goes_on_from_a_checkpoint_with_another_number_of_actors(tmp_path):
+    first = run(tmp_path).run(progress=False)
+    again = run(tmp_path, total_steps=1200, resume=True, actors=1).run(progress=False)
+    number = len(first.metrics["update"])
+    for name in ("improvement", "entropy", "staleness"):
+        if name in first.metrics:
+            np.testing.assert_array_equal(again.metrics[name][:number], first.metrics[name])
+    assert again.metrics["env_steps"][-1] >= 1200
+    assert np.all(again.state.segments == again.metrics["env_steps"][-1] // 16)  # which progress is counted by
+
+
+def test_evaluation_sees_the_newest_policy():
+    metrics = run(eval_every=200, eval_episodes=2).run(progress=False).metrics
+    assert np.sum(np.isfinite(metrics["eval_return"])) == 3
+
+
+class Trouble:
+    """Fails from the n-th call on."""
+
+    def __init__(self, function, calls: int, error: BaseException):
+        self.function, self.left, self.error = function, calls, error
+
+    def __call__(self, *arguments, **keywords):
+        self.left -= 1
+        if self.left < 0:
+            raise self.error
+        return self.function(*arguments, **keywords)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of luck"), SystemExit("out of luck")])
+def test_error_in_a_thread_reaches_the_caller_and_what_was_learned_is_saved(error, tmp_path, monkeypatch):
+    running = run(tmp_path)
+    monkeypatch.setattr(jaxtrpo.asynchronous, "_move", Trouble(jaxtrpo.asynchronous._move, 9, error))
+    with pytest.raises(type(error), match="out of luck"):
+        running.run(progress=False)
+    monkeypatch.undo()
+    if isinstance(error, Exception):
+        again = run(tmp_path, resume=True)
+        assert len(again.metrics["update"]) >= 1
+        assert again.run(progress=False).metrics["env_steps"][-1] == 608
+
+
+def test_interrupt_keeps_what_was_learned(tmp_path, monkeypatch):
+    bar = jaxtrpo.loop.Progress
+    trouble = Trouble(bar.update, 3, KeyboardInterrupt())
+    monkeypatch.setattr(bar, "update", lambda *arguments: trouble(*arguments))
+    result = run(tmp_path).run(progress=False)
+    assert list(result.metrics["update"]) == [1, 2, 3, 4]
+    assert np.all(np.asarray(result.state.learner.obs_moments.count) == 4 * 16)
+    np.testing.assert_array_equal(jaxtrpo.load_policy(tmp_path)(np.ones(2)), result.policy(np.ones(2)))
+
+
+def test_actors_wait_for_who_reads_their_updates(monkeypatch):
+    """Otherwise a slow reader would be left ever further behind."""
+    calls = []
+    move = jaxtrpo.asynchronous._move
+    monkeypatch.setattr(jaxtrpo.asynchronous, "_move", lambda *arguments: (calls.append(1), move(*arguments))[1])
+    most = 2 * (1 + jaxtrpo.asynchronous.WAITING_UPDATES + 2)  # read, waiting, and one that each actor has in hand
+    with contextlib.closing(run(total_steps=10**9)._updates()) as updates:
+        next(updates)
+        made = -1
+        while made != len(calls) <= most:
+            made = len(calls)
+            time.sleep(0.5)
+        made = len(calls)
+    assert most / 2 < made <= most

@@ -1,0 +1,665 @@
+"""Gymnasium environments behind our protocol, against Gymnasium stepped by plain Python loops."""
+
+import contextlib
+import functools
+import gc
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+
+import counting_env
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from support import actors
+
+import jaxtrpo
+from jaxtrpo.envs import base
+from jaxtrpo.envs.base import require_working
+from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
+from jaxtrpo.envs.gymnasium.errors import SimulatorError
+from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
+from jaxtrpo.envs.gymnasium.plan import available_cores
+from jaxtrpo.envs.registry import environment_for, make_env
+from jaxtrpo.evaluate import prepare_evaluation
+from jaxtrpo.train import prepare
+
+# Box2D's binding, made by SWIG, crashes where this warning is an error.
+pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
+KEY = jax.random.PRNGKey(3)
+UNLIMITED = 2**31 - 1
+
+
+@pytest.fixture
+def make():
+    """Makes environments that are closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def made(source, **options) -> GymnasiumEnvironment:
+            env = make_env(source, **options)
+            stack.callback(env.close)
+            return env
+
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def no_process_stays():
+    before = children()
+    yield
+    gc.collect()
+    assert children() == before
+
+
+def children() -> set[int]:
+    """Processes of which this one is the parent, zombies as well."""
+    found = pathlib.Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return {int(number) for path in found for number in path.read_text().split()}
+
+
+def start(env, num_envs: int) -> base.EnvState:
+    return jax.jit(lambda key: env.reset(key, num_envs))(KEY)
+
+
+def play(env, actions: np.ndarray, *, count: int = 1, hint=None) -> base.EnvState:
+    """States `[time, env, ...]` after each of `actions` [time, env, action], which `count` actors take."""
+    many = actors(count)
+    hints = np.full(actions.shape[:2], -1, np.int32) if hint is None else hint
+    state, *rest = many.split_envs((start(env, actions.shape[1]), actions.swapaxes(0, 1), hints.swapaxes(0, 1)))
+
+    def run(state, actions, hints):
+        def one(state, now):
+            action, hint = now
+            after = env.step(state._replace(elapsed=jnp.where(hint >= 0, hint, state.elapsed)), action)
+            return after, after
+
+        return jax.lax.scan(one, state, (actions.swapaxes(0, 1), hints.swapaxes(0, 1)))[1]
+
+    states = jax.device_get(many.map(run)(state, *rest))  # [actor, time, env, ...]
+    return jax.tree.map(lambda leaf: np.concatenate(leaf, axis=1), states)
+
+
+def some_actions(env, steps: int, num_envs: int) -> np.ndarray:
+    rng, shape = np.random.default_rng(0), (steps, num_envs, env.action_size)
+    if env.action_counts:
+        return rng.integers(0, env.action_counts, shape).astype(np.int32)
+    return rng.uniform(env.action_low, env.action_high, shape).astype(np.float32)
+
+
+def seeds(num_envs: int) -> list[int]:
+    return [int(key[1]) & 0x7FFFFFFF for key in np.asarray(base.env_keys(KEY, num_envs))]
+
+
+def expected(make_one, seeds, actions, limit=UNLIMITED, *, wasted_step=False, end=None) -> dict[str, np.ndarray]:
+    """What a plain loop sees; with `wasted_step` a reset takes a step of its own."""
+    names = ("obs", "final_obs", "reward", "terminated", "truncated", "invalid", "elapsed")
+    steps = {name: [[None] * len(seeds) for _ in actions] for name in names}
+    for i, seed in enumerate(seeds):
+        env = make_one()
+        obs, elapsed, over = np.array(env.reset(seed=seed)[0]), 0, False
+        for t in range(len(actions)):
+            if over:
+                before, obs = obs, np.array(env.reset()[0])
+                row, over = (obs, before, 0.0, False, True, True, 0), False
+            else:
+                final, reward, terminated, truncated, _ = env.step(actions[t, i])
+                final, elapsed = np.array(final), elapsed + 1
+                truncated = truncated or elapsed >= limit or (end is not None and end[t, i])
+                over = terminated or truncated
+                elapsed = 0 if over else elapsed
+                obs = np.array(env.reset()[0]) if over and not wasted_step else final
+                over = over and wasted_step
+                row = (obs, final, reward, terminated, truncated and not terminated, False, elapsed)
+            for name, value in zip(names, row, strict=True):
+                steps[name][t][i] = value
+        env.close()
+    return {name: np.array(values) for name, values in steps.items()}
+
+
+def agree(states: base.EnvState, wanted: dict[str, np.ndarray]) -> None:
+    for name, values in wanted.items():
+        np.testing.assert_allclose(getattr(states, name), values, rtol=1e-6, err_msg=name)
+
+
+# ---- every transition ----
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("processes", [0, 1, 3])
+def test_single_simulators_do_what_a_plain_loop_does(make, processes, count):
+    env = make(counting_env.CountingEnv, processes=processes, groups=count)
+    actions = some_actions(env, 25, 4)
+    states = play(env, actions, count=count)
+    agree(states, expected(counting_env.CountingEnv, seeds(4), actions))
+    assert states.terminated.any() and states.truncated.any()
+
+
+@pytest.mark.parametrize(
+    ("mode", "processes"), [("NextStep", 0), ("SameStep", 0), ("Disabled", 0), ("NextStep", 1), ("Disabled", 2)]
+)
+def test_vector_environments_do_what_a_plain_loop_does(make, mode, processes):
+    env = make(f"Counting{mode}-v0", groups=2, processes=processes)
+    actions = some_actions(env, 25, 4)
+    first = seeds(4)
+    wanted = expected(
+        counting_env.CountingEnv,
+        [first[0], first[0] + 1, first[2], first[2] + 1],  # a vector environment has one seed
+        actions,
+        wasted_step=mode == "NextStep",
+    )
+    agree(play(env, actions, count=2), wanted)
+    agree(play(env, actions, count=1), wanted)
+    agree(play(make(f"Counting{mode}-v0", groups=1, processes=processes), actions), wanted)  # the same for one actor
+    assert wanted["invalid"].any() == (mode == "NextStep")
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_the_time_limit_truncates(make, processes):
+    env = make("Lasting-v0", processes=processes)
+    assert env.episode_length == 4
+    actions = some_actions(env, 10, 2)
+    states = play(env, actions)
+    agree(states, expected(lambda: counting_env.CountingEnv(lasts=True), seeds(2), actions, limit=4))
+    np.testing.assert_array_equal(np.flatnonzero(states.truncated[:, 0]), [3, 7])
+
+
+def test_the_time_limit_of_a_wrapper_is_found(make):
+    env = make(lambda: gymnasium.wrappers.TimeLimit(counting_env.CountingEnv(lasts=True), 3), processes=0)
+    assert env.episode_length == 3
+    assert make(counting_env.CountingEnv, processes=0).episode_length == UNLIMITED
+
+
+@pytest.mark.parametrize("name", ["Lasting-v0", "CountingDisabled-v0"])
+def test_an_episode_is_truncated_where_the_learner_says_so(make, name):
+    env = make(name, processes=0)
+    actions = some_actions(env, 12, 2)
+    end = np.random.default_rng(1).random((12, 2)) < 0.3
+    states = play(env, actions, hint=np.where(end, env.episode_length - 1, -1).astype(np.int32))
+    make_one = functools.partial(counting_env.CountingEnv, lasts=name == "Lasting-v0")
+    # Two vector environments of one each are seeded as two single ones.
+    agree(states, expected(make_one, seeds(2), actions, limit=env.episode_length, end=end))
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "FrozenLake-v1"])
+def test_environments_do_what_gymnasium_does(make, name):
+    env = make(name, processes=0)
+    steps = 210
+    actions = some_actions(env, steps, 2)
+    states = play(env, actions)
+    if name == "CartPole-v1":
+        halves = [expected_of_vector(name, seeds(2)[half], actions[:, half : half + 1]) for half in (0, 1)]
+        return agree(states, jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *halves))
+    taken = actions[..., 0] if env.action_counts else actions
+    wanted = expected(lambda: Flat(gymnasium.make(name), env), seeds(2), taken)
+    return agree(states, wanted)
+
+
+class Flat(gymnasium.Wrapper):
+    """Observations and actions as plain arrays."""
+
+    def __init__(self, env, ours):
+        super().__init__(env)
+        self.ours = ours
+
+    def reset(self, **arguments):
+        obs, info = self.env.reset(**arguments)
+        return self.ours.flatten(obs), info
+
+    def step(self, action):
+        obs, *rest = self.env.step(np.int64(action) if self.ours.action_counts else action)
+        return self.ours.flatten(obs), *rest
+
+
+def expected_of_vector(name, seed, actions) -> dict[str, np.ndarray]:
+    env = gymnasium.make_vec(name, actions.shape[1], vectorization_mode="vector_entry_point")
+    before = env.reset(seed=seed)[0]
+    over = np.zeros(actions.shape[1], bool)
+    found = {name: [] for name in ("obs", "final_obs", "reward", "terminated", "truncated", "invalid")}
+    for action in actions[..., 0]:
+        obs, reward, terminated, truncated, _ = env.step(action)
+        row = (obs, np.where(over[:, None], before, obs), reward, terminated, over | truncated & ~terminated, over)
+        for values, value in zip(found.values(), row, strict=True):
+            values.append(np.array(value))
+        before, over = np.array(obs), terminated | truncated
+    return {name: np.array(values) for name, values in found.items()}
+
+
+def test_gymnasiums_own_version_of_a_native_task(make):
+    env = make("gymnasium:InvertedPendulum-v5", processes=0)
+    assert env.name == "gymnasium:InvertedPendulum-v5"
+    actions = some_actions(env, 30, 2)
+    agree(play(env, actions), expected(lambda: gymnasium.make("InvertedPendulum-v5"), seeds(2), actions))
+
+
+def test_an_environment_that_calls_jax_has_its_own_processes(make):
+    env = make("phys2d/Pendulum-v0")
+    assert env.plan.num_processes(2) >= 1
+    states = play(env, some_actions(env, 3, 1))
+    assert np.isfinite(states.obs).all()
+    with pytest.raises(ValueError, match="calls JAX"):
+        make("phys2d/Pendulum-v0", processes=0)
+
+
+# ---- spaces ----
+
+NESTED = spaces.Dict(
+    {
+        "b": spaces.Tuple([spaces.Discrete(3, start=-1), spaces.Box(0, 255, (2, 2), np.uint8)]),
+        "a": spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, 5]]),
+        "c": spaces.MultiBinary(4),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Box(-1, 1, (2, 3), np.float32),
+        spaces.Box(-1, 1, (), np.float64),
+        spaces.Discrete(5, start=2),
+        spaces.MultiDiscrete([3, 2]),
+        spaces.MultiBinary((2, 2)),
+        NESTED,
+    ],
+    ids=repr,
+)
+def test_observations_are_flattened_as_gymnasium_does(make, space):
+    env = make(functools.partial(counting_env.Spaces, space), processes=0)
+    space.seed(0)
+    samples = [space.sample() for _ in range(5)]
+    wanted = [np.asarray(spaces.flatten(space, sample), np.float32).ravel() for sample in samples]
+    for sample, flat in zip(samples, wanted, strict=True):
+        np.testing.assert_array_equal(env.flatten(sample), flat)
+    batch = gymnasium.vector.utils.concatenate(
+        space, samples, gymnasium.vector.utils.create_empty_array(space, len(samples))
+    )
+    np.testing.assert_array_equal(env.flatten(batch), wanted)
+    rows = np.empty((5, env.observation_size), np.float32)
+    env.plan.observations.write(rows, samples)
+    np.testing.assert_array_equal(rows, wanted)
+    assert env.flatten(batch).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("space", "counts", "low", "high", "shape"),
+    [
+        (spaces.Discrete(3, start=-1), (3,), [-1], [1], ()),
+        (spaces.MultiDiscrete([[2, 3]], start=[[0, 4]]), (2, 3), [0, 4], [1, 6], (1, 2)),
+        (spaces.MultiBinary(2), (2, 2), [0, 0], [1, 1], (2,)),
+        (spaces.Box(-2, np.inf, (2, 1), np.float64), (), [-2, -2], [np.inf, np.inf], (2, 1)),
+        (spaces.Box(-1, 1, (), np.float32), (), [-1], [1], ()),
+    ],
+    ids=repr,
+)
+def test_actions_reach_the_simulator_as_its_space_says(make, space, counts, low, high, shape):
+    made = []
+
+    def maker():
+        made.append(counting_env.Spaces(spaces.Box(0, 1, (1,)), space))
+        return made[-1]
+
+    env = make(maker, processes=0)
+    assert (env.action_counts, env.action_shape) == (counts, shape)
+    np.testing.assert_array_equal(env.action_low, low)
+    np.testing.assert_array_equal(env.action_high, high)
+    assert base.action_space(env).size == env.action_size == max(1, int(np.prod(shape)))
+    state = start(env, 1)
+    flat = np.array([[(1 if not counts else count - 1) for count in counts or [1] * env.action_size]])
+    env.step(state, flat).reward.block_until_ready()
+    wanted = np.reshape(env.action_high if counts else flat, shape)
+    np.testing.assert_array_equal(made[-1].taken[-1], wanted)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action", "message"),
+    [
+        (spaces.Text(4), spaces.Discrete(2), r"observation space Text\(.*is not supported; supported are Box"),
+        (spaces.Dict(a=spaces.Sequence(spaces.Discrete(2))), spaces.Discrete(2), "Sequence"),
+        (spaces.Graph(spaces.Discrete(2), None), spaces.Discrete(2), "Graph"),
+        (spaces.Dict(), spaces.Discrete(2), "no numbers"),
+        (spaces.Discrete(2), spaces.Box(0, 3, (1,), np.int32), r"action space Box\(0, 3.*Box of real numbers"),
+        (spaces.Discrete(2), spaces.Dict(a=spaces.Discrete(2)), "action space Dict"),
+        (spaces.Discrete(2), spaces.Tuple([spaces.Discrete(2)]), "action space Tuple"),
+    ],
+)
+def test_other_spaces_are_refused_by_name(make, observation, action, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make(functools.partial(counting_env.Spaces, observation, action))
+    assert "\n" not in str(error.value)
+
+
+# ---- errors ----
+
+BREAKS = {
+    "four values": "four values, as in the interface of the old gym",
+    "nan observation": "observation holds nan, which is not finite",
+    "nan reward": "reward holds nan, which is not finite",
+    "wrong shape": r"observation has shape \(2, 3\), but its space Box.* has \(3,\)",
+    "complex": "dtype complex128",
+    "object": "dtype object",
+    "reward is no number": "reward is 'much', which is not a number",
+    "flag is no bool": "None as terminated",
+    "raises": "KeyError: 'no such thing'",
+}
+
+
+@pytest.mark.parametrize("what", [*BREAKS, "reset returns no info"])
+def test_what_breaks_the_interface_is_found_before_anything_compiles(make, what):
+    with pytest.raises(ValueError, match=BREAKS.get(what, r"reset\(\) returned array")) as error:
+        make(functools.partial(counting_env.Misbehaving, what))
+    assert what == "raises" or "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("what", "processes"), [*((what, 0) for what in BREAKS), ("raises", 2), ("nan reward", 1)])
+def test_what_goes_wrong_later_is_kept_with_its_traceback(make, what, processes):
+    env = make(functools.partial(counting_env.Misbehaving, what, at=70), processes=processes)
+    actions = some_actions(env, 80, 2)
+    last = play(env, actions)
+    assert isinstance(env.failure, SimulatorError)
+    with pytest.raises(SimulatorError, match=BREAKS[what]):
+        require_working(env)
+    # Compiled code comes to its end, with steps that are no experience and end every episode.
+    assert np.all(last.invalid[-1]) and np.all(last.truncated[-1]) and not np.any(last.terminated[-1])
+    if what == "raises":
+        assert 'raise KeyError("no such thing")' in str(env.failure)
+    failure, begin = env.failure, time.monotonic()
+    assert not np.any(start(env, 2).obs)
+    assert env.failure is failure and time.monotonic() - begin < 1
+    assert env.copy().failure is None
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("dies", r"worker process \d of 2 was ended by signal 9 \(SIGKILL\)"),
+        ("exits", r"worker process \d of 2 ended with exit status 7"),
+        ("hangs", r"worker process \d of 2 took longer than 0.5 seconds for a step"),
+    ],
+)
+def test_a_process_that_does_not_answer_ends_the_run_and_nothing_stays(make, what, message):
+    before = children()
+    env = make(functools.partial(counting_env.Misbehaving, what, at=70), processes=2, groups=2, timeout=0.5)
+    play(env, some_actions(env, 80, 2), count=2)
+    assert children() == before
+    with pytest.raises(SimulatorError, match=message):
+        require_working(env)
+
+
+def test_a_process_that_was_killed_between_steps(make):
+    env = make(counting_env.CountingEnv, processes=2)
+    before = children()
+    state = start(env, 2)
+    state.obs.block_until_ready()
+    os.kill(max(children() - before), signal.SIGKILL)
+    time.sleep(0.05)
+    env.step(state, np.zeros((2, 2), np.float32)).obs.block_until_ready()
+    with pytest.raises(SimulatorError, match="was ended by signal 9"):
+        require_working(env)
+    assert children() == before
+
+
+def test_an_environment_that_fails_in_the_process_only(make):
+    parent = os.getpid()
+
+    def maker():
+        if os.getpid() != parent:
+            raise OSError("no display")
+        return counting_env.CountingEnv()
+
+    env = make(maker, processes=1)
+    state = start(env, 2)
+    assert not np.any(state.obs)
+    with pytest.raises(SimulatorError, match="making the environment raised OSError: no display"):
+        require_working(env)
+    assert np.all(env.step(state, np.zeros((2, 2), np.float32)).invalid)
+
+
+def test_processes_end_with_the_one_that_started_them(tmp_path):
+    script = """
+import os, sys, jax
+import gymnasium
+from jaxtrpo import make_env
+env = make_env(lambda: gymnasium.make("CartPole-v1"), processes=2)
+env.reset(jax.random.PRNGKey(0), 2).obs.block_until_ready()
+print(*[open(f"/proc/{os.getpid()}/task/{t}/children").read() for t in os.listdir("/proc/self/task")], flush=True)
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), 9)
+"""
+    (tmp_path / "script.py").write_text(script)
+    for how, status in (("killed", -signal.SIGKILL), ("ends", 0)):
+        ended = subprocess.run(
+            [sys.executable, tmp_path / "script.py", how],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
+        assert ended.returncode == status
+        workers = [int(number) for number in ended.stdout.split()]
+        assert len(workers) == 2
+        deadline = time.monotonic() + 5
+        while any(alive(worker) for worker in workers):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def alive(process: int) -> bool:
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# ---- handles ----
+
+
+def test_a_state_that_is_not_the_last_one_is_refused(make):
+    env = make(counting_env.CountingEnv, processes=0)
+    action = np.zeros((2, 2), np.float32)
+    first = start(env, 2)
+    second = env.step(first, action)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="not the last one of its simulators, which cannot go back"):
+        env.step(first, action).obs.block_until_ready()
+    env.step(second, action).obs.block_until_ready()  # nothing was broken
+    third = start(env, 2)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="cannot go back"):
+        env.step(second, action).obs.block_until_ready()
+    other = env.copy()
+    start(other, 2).obs.block_until_ready()
+    env.step(third, action).obs.block_until_ready()
+    env.close()
+    with pytest.raises(jax.errors.JaxRuntimeError, match="cannot go back"):
+        env.step(third, action).obs.block_until_ready()
+    other.close()
+
+
+def test_shapes_alone_start_nothing(make):
+    made = []
+
+    def maker():
+        made.append(counting_env.CountingEnv())
+        return made[-1]
+
+    env = make(maker, processes=0)
+    made.clear()
+    shapes = jax.eval_shape(lambda key: env.step(env.reset(key, 3), jnp.zeros((3, 2))), KEY)
+    assert shapes.obs.shape == (3, 3)
+    jax.jit(lambda key: env.reset(key, 3)).lower(KEY).compile()
+    assert not made
+    start(env, 3).obs.block_until_ready()
+    assert len(made) == 3
+
+
+def test_an_environment_that_nobody_has_any_more_ends_its_processes():
+    before = children()
+    env = make_env(counting_env.CountingEnv, processes=2)
+    env.reset(KEY, 2).obs.block_until_ready()
+    assert len(children() - before) == 2
+    del env
+    gc.collect()
+    assert children() == before
+
+
+def test_actions_of_a_wrong_shape_are_refused(make):
+    env = make(counting_env.CountingEnv, processes=0)
+    with pytest.raises(ValueError, match=r"actions have shape \(4, 1\), expected \(4, 2\)"):
+        env.step(start(env, 4), np.zeros((4, 1), np.float32))
+
+
+def test_vector_environments_are_stepped_as_a_whole(make):
+    env = make("CountingSameStep-v0", processes=0)
+    state = jax.tree.map(lambda leaf: leaf[1:3], start(env, 4))
+    env.step(state, np.zeros((2, 2), np.float32)).obs.block_until_ready()
+    with pytest.raises(SimulatorError, match="no whole vector environments"):
+        require_working(env)
+
+
+# ---- names and options ----
+
+
+def test_a_vector_environment_is_shared_by_no_two_actors(make):
+    env = make("CountingDisabled-v0")
+    assert env.for_groups(1) is env and env.for_groups(2) is env
+    three = env.for_groups(3)
+    assert three is not env and three.for_groups(3) is three
+    made, close = environment_for(env, 3)
+    actions = np.zeros((6, 2), np.float32)
+    state = start(made, 6)
+    # As three actors would: each steps its own.
+    for mine in (slice(0, 2), slice(2, 4), slice(4, 6)):
+        part = jax.tree.map(lambda leaf, mine=mine: leaf[mine], state)
+        made.step(part, actions[mine]).obs.block_until_ready()
+    close()
+    assert "was closed" in str(made.failure) and env.failure is None
+
+
+def test_steps_of_an_abandoned_environment_are_no_experience(make):
+    env = make("CountingDisabled-v0")
+    state = start(env, 2)
+    state.obs.block_until_ready()
+    env.abandon()
+    after = env.step(state, np.zeros((2, 2), np.float32))
+    assert np.all(after.invalid) and np.all(after.truncated) and not np.any(after.obs)
+
+
+class Limited(gymnasium.wrappers.TimeLimit):
+    def __init__(self):
+        super().__init__(counting_env.CountingEnv(), 9)
+
+
+def test_evaluation_takes_what_training_takes():
+    for env in (lambda: gymnasium.wrappers.TimeLimit(counting_env.CountingEnv(lasts=True), 4), Limited):
+        result = jaxtrpo.train(env, total_steps=1, steps_per_update=16, num_envs=4, policy="mlp(hidden=(4,))",
+                               critic="none", algorithm="pg", progress=False)  # fmt: skip
+        returns = jaxtrpo.evaluate(result.policy, env, episodes=2).returns
+        assert returns.shape == (2,) and np.all(returns > 0)
+
+
+@pytest.mark.parametrize("setting", ["eval_every", "evaluate"])
+def test_episodes_that_need_not_end_are_not_waited_for(setting):
+    env = jaxtrpo.make_env(lambda: counting_env.CountingEnv(lasts=True))
+    with pytest.raises(ValueError, match=f"^{setting}: .* has no time limit"):
+        if setting == "eval_every":
+            prepare(env, eval_every=1)
+        else:
+            prepare_evaluation(SimpleNamespace(env_name=env.name), env, 1)
+
+
+def test_a_simulator_that_cannot_start_in_training_says_so():
+    parent = os.getpid()
+
+    def maker():
+        if os.getpid() != parent:
+            raise OSError("no display")
+        return counting_env.CountingEnv()
+
+    env = jaxtrpo.make_env(maker, processes=1)
+    with pytest.raises(SimulatorError, match="making the environment raised OSError"):
+        prepare(env)
+
+
+@pytest.mark.parametrize(("low", "high"), [(2, np.inf), (-np.inf, -5), (-np.inf, np.inf), (3, 4)])
+def test_bounds_of_actions_may_be_anywhere(make, low, high):
+    class Bounded(counting_env.CountingEnv):
+        def __init__(self):
+            super().__init__()
+            self.action_space = gymnasium.spaces.Box(low, high, (2,), np.float32)
+
+        def step(self, action):
+            assert np.all(action >= low) and np.all(action <= high)
+            return super().step(action)
+
+    assert make(Bounded).action_size == 2
+
+
+def test_names_lead_back_to_the_environment(make):
+    for name in ("Pendulum-v1", "gymnasium:Pendulum-v1", "counting_env:Lasting-v0"):
+        assert make(name).name == name
+    assert make(counting_env.CountingEnv).name == "gymnasium:CountingEnv"
+    assert make_gymnasium_env("Pendulum-v1").name == "gymnasium:Pendulum-v1"
+    assert isinstance(make("Pendulum-v1"), base.Environment)
+
+
+def test_unknown_names_are_refused_with_near_ones():
+    with pytest.raises(ValueError, match="unknown environment 'CartPol-v1'; did you mean CartPole-v1"):
+        make_env("CartPol-v1")
+    with pytest.raises(ValueError, match="'gymnasium:Pendulm-v1'; did you mean gymnasium:Pendulum-v1"):
+        make_env("gymnasium:Pendulm-v1")
+    with pytest.raises(ValueError, match="no_such_module cannot be imported"):
+        make_env("no_such_module:Name-v0")
+
+
+def test_native_environments_do_not_mind_how_many_actors_there_are():
+    assert make_env("Hopper-v5", groups=2).name == "Hopper-v5"
+    with pytest.raises(ValueError, match="takes no option backend"):
+        make_env("Hopper-v5", groups=2, backend="mjx")
+
+
+def test_options_are_those_of_the_environment(make):
+    assert make("LunarLander-v3", continuous=True).action_counts == ()
+    with pytest.raises(ValueError, match="Pendulum-v1 cannot be made: TypeError.*mass"):
+        make("Pendulum-v1", mass=3)
+    for option, value in (("processes", -1), ("groups", 0), ("timeout", 0)):
+        with pytest.raises(ValueError, match=f"{option} must be"):
+            make("Pendulum-v1", **{option: value})
+
+
+@pytest.mark.parametrize(
+    ("maker", "message"),
+    [
+        (lambda: gymnasium.make_vec("Pendulum-v1", 2), "is a gymnasium.vector.VectorEnv"),
+        (dict, "is a dict, which is no gymnasium.Env"),
+        (lambda: 1 / 0, "cannot be made: ZeroDivisionError"),
+    ],
+)
+def test_a_function_that_returns_something_else_is_refused(make, maker, message):
+    with pytest.raises(ValueError, match=message):
+        make(maker)
+
+
+def test_processes_are_used_where_they_pay(make, monkeypatch):
+    monkeypatch.setattr("jaxtrpo.envs.gymnasium.plan.available_cores", lambda: 4)
+    quick = make(counting_env.CountingEnv)
+    assert quick.plan.num_processes(2) == 0
+
+    def slow():
+        env = counting_env.CountingEnv()
+        step = env.step
+        env.step = lambda action: (time.sleep(1e-3), step(action))[1]
+        return env
+
+    env = make(slow)
+    assert [env.plan.num_processes(num) for num in (1, 2, 6, 16)] == [0, 2, 3, 4]
+    monkeypatch.setattr("jaxtrpo.envs.gymnasium.plan.available_cores", lambda: 1)
+    assert env.plan.num_processes(16) == 0
+
+
+def test_the_processes_of_the_environments_know_nothing_of_jax():
+    code = "import sys, jaxtrpo.envs.gymnasium.worker; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert available_cores() >= 1

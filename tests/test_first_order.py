@@ -1,0 +1,334 @@
+"""Gradients of first-order algorithms against finite differences in float64, and what their steps do with them."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from support import actors, counted_compilations, deal_batch, first, learner_of, random_batch, spread, step_of
+from test_policy_step import SHAPES, arguments, assert_untouched, make_problem, plain_kl, plain_policy
+
+from jaxtrpo.algorithms.policy_gradient import policy_gradient
+from jaxtrpo.algorithms.ppo import _Rows, clipped_surrogate
+from jaxtrpo.critics.mlp import mlp_critic
+from jaxtrpo.policies.distributions import Gaussian
+from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
+from jaxtrpo.words import parse
+
+SHAPE = SHAPES[0]
+COUNTS = (2, 3)  # choices of two coordinates
+POLICIES = {
+    "gaussian": gaussian_policy(*SHAPE[:2], hidden=SHAPE[2]),
+    "categorical": categorical_policy(SHAPE[0], COUNTS, hidden=SHAPE[2]),
+}
+
+
+# ---- in float64, by hand
+
+
+def plain_choices(params: dict, obs: np.ndarray) -> list[np.ndarray]:
+    """Log probabilities of each coordinate's choices."""
+    layers = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), next(iter(params["params"].values())))
+    x = np.tanh(obs.astype(np.float64) @ layers["Dense_0"]["kernel"] + layers["Dense_0"]["bias"])
+    logits = np.split(x @ layers["last"]["kernel"] + layers["last"]["bias"], np.cumsum(COUNTS)[:-1], axis=-1)
+    return [each - np.log(np.sum(np.exp(each), axis=-1, keepdims=True)) for each in logits]
+
+
+def plain_log_prob_and_entropy(kind: str, params: dict, obs: np.ndarray, action: np.ndarray):
+    if kind == "gaussian":
+        mean, log_std = plain_policy(params, obs)
+        z = (action - mean) / np.exp(log_std)
+        log_prob = np.sum(-(z**2) / 2 - log_std - np.log(2 * np.pi) / 2, axis=-1)
+        return log_prob, np.sum(log_std + np.log(2 * np.pi * np.e) / 2, axis=-1)
+    logs = plain_choices(params, obs)
+    log_prob = sum(np.take_along_axis(each, action[..., i, None], -1)[..., 0] for i, each in enumerate(logs))
+    return log_prob, sum(-np.sum(np.exp(each) * each, axis=-1) for each in logs)
+
+
+def differences(function, params: dict, small: float = 1e-5) -> np.ndarray:
+    """The gradient of a function of parameters, by central differences."""
+    flat, unravel = ravel_pytree(params)
+    flat = np.asarray(flat, np.float64)
+
+    def at(x):
+        leaves, structure = jax.tree.flatten(params)
+        parts = np.split(x, np.cumsum([leaf.size for leaf in leaves])[:-1])
+        parts = [part.reshape(leaf.shape) for part, leaf in zip(parts, leaves, strict=True)]
+        return function(jax.tree.unflatten(structure, parts))
+
+    steps = small * np.eye(flat.size)
+    return np.array([(at(flat + step) - at(flat - step)) / (2 * small) for step in steps])
+
+
+@functools.cache
+def make(kind: str):
+    """A problem, for choices as well."""
+    problem = make_problem(3, SHAPE, num_segments=3)
+    if kind == "categorical":
+        rng = np.random.default_rng(0)
+        structure = jax.eval_shape(POLICIES[kind].init, jax.random.PRNGKey(0))
+        params = jax.tree.map(lambda leaf: (0.5 * rng.normal(size=leaf.shape)).astype(np.float32), structure)
+        action = np.stack([rng.integers(0, count, problem.weight.shape) for count in COUNTS], -1).astype(np.int32)
+        problem = problem._replace(params=params, action=action)
+    return problem
+
+
+def dealt(problem, count: int = 1):
+    params, _, action, found, _, key = arguments(problem, 1.0, count)
+    return params, action, found, key
+
+
+# ---- the policy gradient
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("entropy_bonus", [0.0, 0.3])
+def test_policy_gradient_is_that_of_finite_differences(kind, count, entropy_bonus):
+    problem = make(kind)
+    params, action, found, _ = dealt(problem, count)
+    mapped = actors(count).map(lambda *a: policy_gradient(POLICIES[kind], *a, entropy_bonus))
+    batch = mapped(params, action, found)
+    counts = problem.weight > 0
+
+    def objective(params):
+        log_prob, entropy = plain_log_prob_and_entropy(kind, params, problem.obs, problem.action)
+        return np.mean((log_prob * problem.advantage + entropy_bonus * entropy)[counts])
+
+    expected = differences(objective, problem.params)
+    assert np.linalg.norm(expected) > 0.05
+    for of_actor in np.asarray(batch.gradient):
+        np.testing.assert_allclose(of_actor, expected, rtol=1e-3, atol=1e-5)
+    entropy = plain_log_prob_and_entropy(kind, problem.params, problem.obs, problem.action)[1][counts].mean()
+    np.testing.assert_allclose(first(batch).entropy, entropy, rtol=1e-5)
+
+
+@pytest.mark.parametrize("words", ["pg(learning_rate=0.5)", "ppo(epochs=2, minibatch_size=12)"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_advantage_that_is_not_finite_leaves_the_policy_and_what_the_optimiser_remembers(words, bad):
+    problem = make("gaussian")
+    advantage = problem.advantage.copy()
+    advantage[np.nonzero(problem.weight)[0][0], 0, 0] = bad
+    new, memory, start, _ = take_step(words, problem._replace(advantage=advantage, weight=np.ones_like(advantage)))
+    assert_untouched(new, problem.params)
+    jax.tree.map(np.testing.assert_array_equal, memory, start)
+
+
+def take_step(words: str, problem, *, count: int = 1, surrogate=None, seed: int = 0, **hyperparameters):
+    """New parameters, memory after and before, and info."""
+    mapped, no_memory, starts = compiled(words, count, surrogate)
+    params, action, found, _ = dealt(problem, count)
+    start = jax.device_get(no_memory(problem.params))
+    now = {name: np.full(count, value, np.float32) for name, value in {**starts, **hyperparameters}.items()}
+    key = spread(jax.random.PRNGKey(seed), count)
+    params, memory, info = map(first, mapped(params, spread(start, count), action, found, now, key))
+    return params, memory, start, info
+
+
+@functools.cache
+def compiled(words: str, count: int, surrogate):
+    step, no_memory = step_of(words, POLICIES["gaussian"], surrogate)
+    return actors(count).map(step), no_memory, dict(parse("algorithm", words).hyperparameters)
+
+
+def test_pg_s_first_step_is_adam_s_uphill():
+    """learning rate x gradient / |gradient|."""
+    problem = make("gaussian")
+    params, action, found, _ = dealt(problem)
+    gradient = actors(1).map(lambda *a: policy_gradient(POLICIES["gaussian"], *a, 0.0).gradient)
+    slope = first(gradient(params, action, found))
+    new, _, _, info = take_step("pg", problem, learning_rate=0.125)
+    taken = ravel_pytree(new)[0] - ravel_pytree(problem.params)[0]
+    clear = np.abs(slope) > 1e-4
+    assert clear.mean() > 0.9
+    np.testing.assert_allclose(taken[clear], 0.125 * np.sign(slope)[clear], rtol=1e-3)
+    np.testing.assert_allclose(info["gradient_norm"], np.linalg.norm(slope), rtol=1e-5)
+
+
+# ---- ppo
+
+
+def test_clipped_surrogate_is_that_of_numpy():
+    rng = np.random.default_rng(0)
+    old, new = (rng.normal(size=(2, 200, 3)) for _ in range(2))
+    action, advantage = rng.normal(size=(200, 3)), rng.normal(size=200)
+
+    def log_density(mean, log_std):
+        return np.sum(-(((action - mean) / np.exp(log_std)) ** 2) / 2 - log_std, axis=-1)
+
+    new = old + 0.1 * new
+    ratio = np.exp(log_density(*new) - log_density(*old))
+    expected = [a * (min(r, 1.2) if a > 0 else max(r, 0.8)) for r, a in zip(ratio, advantage, strict=True)]
+    rows = _Rows(*map(jnp.float32, (np.zeros((200, 1)), action, advantage, np.ones(200))), Gaussian(*jnp.float32(old)))
+    found = clipped_surrogate(Gaussian(*jnp.float32(new)), rows, jnp.float32(0.2))
+    np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-5)
+    assert 0.1 < np.mean(np.abs(ratio - 1) > 0.2) < 0.9
+
+
+def adam_s_gradient(memory, before=None) -> np.ndarray:
+    """What Adam's mean gradient was last moved by."""
+    mean = [m.mu for m in jax.tree.leaves(memory, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(m, "mu")][0]
+    return 10 * mean if before is None else 10 * (mean - 0.9 * adam_s_gradient(before) / 10)
+
+
+@pytest.mark.parametrize("entropy_bonus", [0.0, 0.2])
+def test_gradient_of_a_minibatch_of_ppo_is_that_of_finite_differences(entropy_bonus):
+    """Of everything as one minibatch, where the policy acted and after a long step, where many ratios are clipped."""
+    problem, clip = make("gaussian"), 0.1
+    options = f"minibatch_size=1000, max_gradient_norm=1000000.0, learning_rate=0.03, entropy_bonus={entropy_bonus}"
+    counts = problem.weight > 0
+    old, _ = plain_log_prob_and_entropy("gaussian", problem.params, problem.obs, problem.action)
+
+    def loss(params):
+        log_prob, entropy = plain_log_prob_and_entropy("gaussian", params, problem.obs, problem.action)
+        ratio, advantage = np.exp(log_prob - old), problem.advantage
+        gain = np.minimum(ratio * advantage, np.clip(ratio, 1 - clip, 1 + clip) * advantage)
+        return -np.mean((gain + entropy_bonus * entropy)[counts])
+
+    once, memory, _, _ = take_step(f"ppo(epochs=1, {options})", problem, clip=clip)
+    np.testing.assert_allclose(adam_s_gradient(memory), differences(loss, problem.params), rtol=1e-3, atol=1e-5)
+    _, later, _, info = take_step(f"ppo(epochs=2, {options})", problem, clip=clip)
+    np.testing.assert_allclose(adam_s_gradient(later, memory), differences(loss, once), rtol=2e-3, atol=5e-5)
+    log_prob, entropy = plain_log_prob_and_entropy("gaussian", once, problem.obs, problem.action)
+    clipped = np.mean((np.abs(np.exp(log_prob - old) - 1) > clip)[counts])
+    _, _, _, info = take_step(f"ppo(epochs=1, {options})", problem, clip=clip)
+    assert clipped > 0.2
+    np.testing.assert_allclose(info["clip_fraction"], clipped, atol=1e-6)
+    np.testing.assert_allclose(info["kl"], plain_kl(problem, once), rtol=1e-3)
+    assert info["epochs"] == 1 and info["accepted"]
+
+
+def test_gradient_norm_is_cut():
+    problem = make("gaussian")
+    _, memory, _, _ = take_step("ppo(epochs=1, minibatch_size=1000, max_gradient_norm=0.125)", problem)
+    np.testing.assert_allclose(np.linalg.norm(adam_s_gradient(memory)), 0.125, rtol=1e-4)
+
+
+def test_kl_stop_ends_with_the_first_pass_that_leads_beyond_it():
+    problem, stop = make("gaussian"), 0.02
+    options = "minibatch_size=6, learning_rate=0.003"
+    _, _, _, info = take_step(f"ppo(epochs=40, kl_stop={stop}, {options})", problem)
+    epochs = int(info["epochs"])
+    assert 1 < epochs < 40 and info["kl"] > stop
+    stopped, _, _, _ = take_step(f"ppo(epochs=40, kl_stop={stop}, {options})", problem)
+    same, _, _, _ = take_step(f"ppo(epochs={epochs}, {options})", problem)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), stopped, same)
+    before, _, _, info = take_step(f"ppo(epochs={epochs - 1}, {options})", problem)
+    assert plain_kl(problem, before) <= stop and info["epochs"] == epochs - 1
+    _, _, _, info = take_step(f"ppo(epochs=3, kl_stop=1000.0, {options})", problem)
+    assert info["epochs"] == 3
+
+
+def test_two_actors_make_the_step_of_one_in_ppo():
+    problem = make("gaussian")
+    one, two = (take_step("ppo(epochs=3, minibatch_size=8)", problem, count=count) for count in (1, 2))
+    for alone, both in zip(jax.tree.leaves(one[:2]), jax.tree.leaves(two[:2]), strict=True):
+        np.testing.assert_allclose(both, alone, rtol=1e-3, atol=1e-5)
+
+
+def test_rows_that_do_not_count_do_not_matter_to_ppo():
+    problem, words = make("gaussian"), "ppo(epochs=3, minibatch_size=8)"
+    expected = take_step(words, problem)[:2]
+    rng = np.random.default_rng(0)
+    dirty = []
+    for leaf, size in zip(problem[1:4], (3.0, 10.0, 100.0), strict=True):
+        wrong = (problem.weight == 0).reshape(problem.weight.shape + (1,) * (leaf.ndim - 3))
+        dirty.append(np.where(wrong, size * rng.normal(size=leaf.shape).astype(np.float32), leaf))
+    found = take_step(words, type(problem)(problem.params, *dirty, *problem[4:]))[:2]
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_settings_of_ppo_that_may_change_are_data():
+    words, problem = "ppo(epochs=2, minibatch_size=8)", make("gaussian")
+    take_step(words, problem)
+    mapped, no_memory, _ = compiled(words, 1, None)
+    given = []
+    for segments, rate, clip in ((1, 0.01, 0.1), (2, 0.001, 0.3), (4, 0.1, 0.2)):
+        params, action, found, key = dealt(make_problem(5, SHAPE, num_segments=segments))
+        now = {"learning_rate": np.float32([rate]), "clip": np.float32([clip]), "steps_per_update": np.float32([0])}
+        given.append((params, spread(jax.device_get(no_memory(first(params))), 1), action, found, now, key))
+    with counted_compilations() as programs:
+        for each in given:
+            mapped(*each)
+    assert not programs
+
+
+# ---- a2c and the critic's gradient
+
+CRITIC = mlp_critic(SHAPE[0], hidden=(8,), epochs=1, minibatch_size=10**6, learning_rate=1e-3)
+
+
+def a2c_learner(name: str):
+    return learner_of(parse("algorithm", name), POLICIES["gaussian"], CRITIC)
+
+
+def given_to_learner(name: str, count: int, **options):
+    state = jax.device_get(a2c_learner(name).init(jax.random.PRNGKey(0), jax.random.PRNGKey(1)))
+    batch = random_batch(4, num_segments=3, **options)
+    hyperparameters = {"learning_rate": np.full(count, 0.01, np.float32)}
+    return spread(state, count), deal_batch(batch, count), hyperparameters, spread(jax.random.PRNGKey(0), count)
+
+
+def test_gradients_of_two_actors_are_those_of_one():
+    gradient = a2c_learner("a3c").asynchronous.gradient
+    one, two = (actors(count).map(gradient)(*given_to_learner("a3c", count)) for count in (1, 2))
+    for alone, both in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(both, np.stack([alone[0]] * 2), rtol=1e-4, atol=1e-5)
+
+
+def test_two_actors_learn_what_one_does_in_a2c_and_it_is_gradient_and_then_apply():
+    learn, halves = a2c_learner("a2c").learn, a2c_learner("a3c").asynchronous
+    one, two = (actors(count).map(learn)(*given_to_learner("a2c", count))[0] for count in (1, 2))
+
+    def both_halves(learner, batch, hyperparameters, key):
+        return halves.apply(learner, halves.gradient(learner, batch, hyperparameters, key)[0], hyperparameters)
+
+    apart = actors(1).map(both_halves)(*given_to_learner("a3c", 1))
+    for alone, both, in_halves in zip(*map(jax.tree.leaves, (one, two, apart)), strict=True):
+        np.testing.assert_allclose(both, np.stack([alone[0]] * 2), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(in_halves, alone, rtol=1e-5, atol=1e-6)
+    start = first(given_to_learner("a2c", 1)[0])
+    assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (first(one).policy, start.policy)), strict=True))
+
+
+@pytest.mark.parametrize("name", ["a2c", "a3c"])
+def test_actor_critic_refuses_a_critic_without_gradient(name):
+    from jaxtrpo.critics.linear import linear_critic
+
+    with pytest.raises(ValueError, match=f"^critic: {name} makes single gradient steps, and so needs the critic mlp$"):
+        learner_of(parse("algorithm", name), POLICIES["gaussian"], linear_critic(3))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("normalize_returns", [True, False])
+def test_gradient_of_the_critic_applied_is_one_step_of_its_fit(count, normalize_returns):
+    """With one minibatch of everything; where returns are scaled, both end with the same moments."""
+    from test_critics import dealt as deal_targets
+    from test_critics import make_targets
+
+    critic = mlp_critic(3, hidden=(16,), epochs=1, minibatch_size=10**6, normalize_returns=normalize_returns)
+    state, targets = jax.device_get(critic.init(jax.random.PRNGKey(0))), make_targets(5, 3)
+    state, parts = spread(state, count), deal_targets(targets, count)
+    applied = actors(count).map(lambda state, targets: critic.apply(state, critic.gradient(state, targets)))
+    fitted = actors(count).map(critic.fit)(state, parts, spread(jax.random.PRNGKey(0), count))
+    found = applied(state, parts)
+    for leaf in jax.tree.leaves(found):
+        np.testing.assert_array_equal(leaf[0], leaf[-1])
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), first(found).returns, first(fitted).returns
+    )
+    if normalize_returns:
+        # The step was made in the units of before, and what is predicted does not change with the units.
+        plain = mlp_critic(3, hidden=(16,), epochs=1, minibatch_size=10**6, normalize_returns=False)
+        expected = actors(count).map(plain.fit)(state, parts, spread(jax.random.PRNGKey(0), count))
+        values = [
+            critic.value(*jax.tree.map(jnp.asarray, (first(each), targets.obs, targets.elapsed)))
+            for each in (found, expected)
+        ]
+        np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-2)
+    else:
+        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-6), found, fitted)

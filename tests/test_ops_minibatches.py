@@ -1,0 +1,92 @@
+"""Passes over minibatches: which rows they take, how often, and in which order."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import counted_compilations
+
+from jaxtrpo.ops import minibatches
+from jaxtrpo.ops.minibatches import pass_over_minibatches
+
+CAPACITY = 60
+
+
+def one_pass(num_rows, key, *, size: int, capacity: int = CAPACITY):
+    """How often each row was taken, the rows in order (-1 after the last), and the number of steps."""
+
+    def step(carry, rows):
+        taken, order, steps = carry
+        at = steps * rows.shape[0] + jnp.arange(rows.shape[0])
+        return taken.at[rows].add(1), order.at[at].set(rows), steps + 1
+
+    carry = jnp.zeros(capacity, jnp.int32), jnp.full(2 * capacity, -1), jnp.int32(0)
+    return pass_over_minibatches(step, carry, jnp.arange(capacity), num_rows, key, size)
+
+
+@functools.cache
+def compiled(size: int):
+    return jax.jit(functools.partial(one_pass, size=size))
+
+
+def run(num_rows: int, size: int, seed: int = 0):
+    return jax.device_get(compiled(size)(jnp.int32(num_rows), jax.random.PRNGKey(seed)))
+
+
+@settings(deadline=None, max_examples=60)
+@given(num_rows=st.integers(1, CAPACITY), size=st.sampled_from([1, 5, 7, 20, 60, 64]), seed=st.integers(0, 2**31))
+def test_every_row_is_taken_at_most_once_and_exactly_once_where_minibatches_fill_up(num_rows, size, seed):
+    taken, order, steps = run(num_rows, size, seed)
+    rows = min(size, CAPACITY)
+    assert steps == max(num_rows // rows, 1)
+    assert taken.sum() == steps * rows and taken.max() == 1
+    if num_rows >= rows:
+        assert not taken[num_rows:].any()  # nothing that holds no data
+    else:
+        assert taken[:num_rows].all()  # all that there is; what has no weight fills the minibatch
+    assert sorted(order[: steps * rows]) == np.flatnonzero(taken).tolist()
+
+
+@pytest.mark.parametrize("size", [1, 5, 20])
+def test_order_is_random_and_depends_on_the_key_alone(size):
+    num_rows = 40
+    orders = [tuple(run(num_rows, size, seed)[1][:num_rows]) for seed in (0, 1, 2, 0)]
+    assert orders[0] == orders[3] and len(set(orders)) == 3
+    assert orders[0] != tuple(range(num_rows))
+
+
+def test_rows_that_a_pass_leaves_out_differ_from_pass_to_pass():
+    left_out = [frozenset(np.flatnonzero(run(CAPACITY, 7, seed)[0] == 0)) for seed in range(8)]
+    assert {len(rows) for rows in left_out} == {CAPACITY % 7} and len(set(left_out)) > 4
+
+
+def test_how_many_rows_are_fetched_at_once_does_not_matter(monkeypatch):
+    found = []
+    for rows in (1, 15, 10_000):
+        monkeypatch.setattr(minibatches, "ROWS_AT_ONCE", rows)
+        found.append([one_pass(jnp.int32(n), jax.random.PRNGKey(3), size=5) for n in (4, 5, 33, CAPACITY)])
+    for others in found[1:]:
+        jax.tree.map(np.testing.assert_array_equal, others, found[0])
+
+
+def test_number_of_rows_is_data():
+    run(CAPACITY, 5)
+    with counted_compilations() as programs:
+        steps = [run(num_rows, 5)[2] for num_rows in (1, 12, 33, CAPACITY)]
+    assert not programs
+    assert steps == [1, 2, 6, 12]
+
+
+def test_rows_of_a_tree_stay_together():
+    rows = {"a": jnp.arange(12.0), "b": (jnp.arange(12.0)[:, None] * jnp.ones(3),)}
+
+    def step(apart, minibatch):
+        return apart + jnp.sum(jnp.abs(minibatch["a"][:, None] - minibatch["b"][0]))
+
+    assert pass_over_minibatches(step, jnp.float32(0), rows, jnp.int32(12), jax.random.PRNGKey(0), 4) == 0

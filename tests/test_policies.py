@@ -1,0 +1,359 @@
+"""Policies that fit their environments: from words, from modules of a user, and trained ones that act."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from flax import nnx
+from jax.flatten_util import ravel_pytree
+from support import counted_compilations
+
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.ops.fisher import fisher_vector_product
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric, stretch
+from jaxtrpo.policies.modules import module_policy
+from jaxtrpo.policies.networks import PolicyMaker, gaussian_policy, mlp
+from jaxtrpo.policies.trained import TrainedPolicy
+
+OBSERVATIONS = 4
+REAL = ActionSpace(np.float32([-1, -2]), np.float32([1, 3]))
+CHOICES = ActionSpace(np.float32([0, 5]), np.float32([2, 6]), (3, 2))
+
+
+class GaussianNet(nn.Module):
+    """Layers that ours do not have, and a standard deviation that all states share."""
+
+    actions: int = 2
+
+    @nn.compact
+    def __call__(self, obs):
+        x = nn.LayerNorm()(nn.swish(nn.Dense(5)(obs)))
+        return Gaussian(nn.Dense(self.actions)(x), self.param("log_std", nn.initializers.zeros, (self.actions,)))
+
+
+class CategoricalNet(nn.Module):
+    counts: tuple[int, ...] = (3, 2)
+
+    @nn.compact
+    def __call__(self, obs):
+        x = nn.LayerNorm()(nn.swish(nn.Dense(5)(obs)))
+        return Categorical(tuple(nn.Dense(count)(x) for count in self.counts))
+
+
+class NnxNet(nnx.Module):
+    def __init__(self, seed=0):
+        rngs = nnx.Rngs(seed)
+        self.layers = nnx.List([nnx.Linear(OBSERVATIONS, 5, rngs=rngs), nnx.Linear(5, 4, rngs=rngs)])
+        self.norm = nnx.LayerNorm(5, rngs=rngs)
+        self.calls = nnx.Variable(jnp.zeros((), jnp.int32))  # no parameter
+
+    def __call__(self, obs):
+        mean, log_std = jnp.split(self.layers[1](self.norm(nnx.tanh(self.layers[0](obs)))), 2, axis=-1)
+        return Gaussian(mean, log_std)
+
+
+MAKERS = {
+    "mlp": (mlp(hidden=(5,)), REAL),
+    "state_dependent_std": (mlp(hidden=(5,), state_dependent_std=True), REAL),
+    "choices": (mlp(hidden=(5,)), CHOICES),
+    "linen": (module_policy(GaussianNet()), REAL),
+    "linen choices": (module_policy(CategoricalNet()), CHOICES),
+    "nnx": (module_policy(NnxNet()), REAL),
+}
+
+
+@pytest.fixture(params=MAKERS.values(), ids=MAKERS.keys())
+def made(request):
+    maker, space = request.param
+    return maker.make(OBSERVATIONS, space), space
+
+
+# ---- what every policy does
+
+
+def plain_kl(old, new):
+    """KL of each state, as in any textbook."""
+    if isinstance(old, Gaussian):
+        s, t = jnp.exp(2 * old.log_std), jnp.exp(2 * new.log_std)
+        return jnp.sum(0.5 * (jnp.log(t / s) + (s + (old.mean - new.mean) ** 2) / t - 1), axis=-1)
+    p, q = ([jax.nn.softmax(logits) for logits in each.logits] for each in (old, new))
+    return sum(jnp.sum(a * jnp.log(a / b), axis=-1) for a, b in zip(p, q, strict=True))
+
+
+def test_fisher_products_of_any_policy_are_those_with_the_hessian_of_the_kl(made):
+    policy, _ = made
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        start = policy.init(jax.random.PRNGKey(0))
+        flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(0.5 * rng.normal(size=leaf.shape)), start))
+        obs = jnp.asarray(rng.normal(size=(7, OBSERVATIONS)))
+        share = jnp.asarray(rng.random((7, 1)))
+
+        def metric(distribution, tangent):
+            return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
+
+        def mean_kl(new):
+            return jnp.sum(share[:, 0] * plain_kl(policy.apply(unravel(flat), obs), policy.apply(unravel(new), obs)))
+
+        hessian = jax.jit(jax.hessian(mean_kl))(flat)
+        for apply in filter(None, (policy.apply, policy.apply_for_products)):
+
+            @jax.jit
+            def rows(flat, apply=apply):
+                product = fisher_vector_product(lambda p: apply(unravel(p), obs), flat, metric)
+                return jax.lax.map(product, jnp.eye(flat.size))
+
+            np.testing.assert_allclose(rows(flat), hessian, rtol=1e-8, atol=1e-10)
+
+
+def test_policy_draws_as_many_numbers_as_its_distributions_need(made):
+    policy, space = made
+    params = jax.jit(policy.init)(jax.random.PRNGKey(1))
+    obs = np.random.default_rng(1).normal(size=(2, 3, OBSERVATIONS)).astype(np.float32)
+    distribution = jax.jit(policy.apply)(params, obs)
+    assert policy.noise_size == distribution.noise_size
+    noise = policy.draw_noise(jax.random.PRNGKey(2), (2, 3, policy.noise_size))
+    action = distribution.sample(noise)
+    assert action.shape == (2, 3, space.size)
+    assert jnp.issubdtype(action.dtype, jnp.integer) == bool(space.counts)
+    for measured in (distribution.log_prob(action), distribution.entropy()):
+        assert measured.shape == (2, 3) and np.all(np.isfinite(measured))
+    assert np.all(np.isfinite(list(distribution.summary().values())))
+
+
+def test_policy_gives_a_state_the_same_distribution_alone_and_among_others(made):
+    policy, _ = made
+    params = policy.init(jax.random.PRNGKey(1))
+    obs = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, OBSERVATIONS)), jnp.float32)
+    many, one = policy.apply(params, obs), policy.apply(params, obs[1, 2])
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a[1, 2], b, rtol=1e-5, atol=1e-6), many, one)
+
+
+# ---- mlp
+
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({}, "mlp"),
+        ({"hidden": [64, 64], "initial_log_std": -0.5}, "mlp"),
+        ({"hidden": (128, 128)}, "mlp(hidden=(128, 128))"),
+        ({"hidden": []}, "mlp(hidden=())"),
+        ({"initial_log_std": -1, "state_dependent_std": True}, "mlp(initial_log_std=-1.0, state_dependent_std=True)"),
+    ],
+)
+def test_words_of_a_policy_say_what_is_not_as_usual_and_make_it_again(settings, words):
+    maker = mlp(**settings)
+    assert maker.words == words
+    assert eval(words if "(" in words else words + "()", {"mlp": mlp}) is maker
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"hidden": 64}, r"hidden=64 must be a sequence of sizes"),
+        ({"hidden": (64, 0)}, r"hidden=0 must be a whole number of at least 1"),
+        ({"hidden": (True,)}, r"hidden=True must be a whole number"),
+        ({"initial_log_std": 6}, r"initial_log_std=6 must be between -10 and 5"),
+        ({"initial_log_std": float("nan")}, r"initial_log_std=nan must be between -10 and 5"),
+        ({"initial_log_std": "0"}, r"initial_log_std='0' must be between -10 and 5"),
+        ({"state_dependent_std": 1}, r"state_dependent_std=1 must be True or False"),
+    ],
+)
+def test_settings_of_a_policy_are_checked_when_they_are_given(settings, message):
+    with pytest.raises(ValueError, match=message):
+        inspect.unwrap(mlp)(**settings)  # not by the types that tests check
+
+
+def test_choices_have_no_standard_deviation():
+    with pytest.raises(ValueError, match="state_dependent_std=True is for actions that are real numbers"):
+        mlp(state_dependent_std=True).make(OBSERVATIONS, CHOICES)
+
+
+# ---- modules
+
+
+class Returns(nn.Module):
+    """Any function of the observations, beside a parameter."""
+
+    what: object
+
+    @nn.compact
+    def __call__(self, obs):
+        scale = self.param("scale", nn.initializers.ones, ())
+        return self.what(scale * obs)
+
+
+class Dropped(nn.Module):
+    @nn.compact
+    def __call__(self, obs):
+        return Gaussian(nn.Dropout(0.5, deterministic=False)(nn.Dense(2)(obs)), jnp.zeros(2))
+
+
+class BatchNormed(nn.Module):
+    @nn.compact
+    def __call__(self, obs):
+        return Gaussian(nn.BatchNorm(use_running_average=True)(nn.Dense(2)(obs)), jnp.zeros(2))
+
+
+class Bare(nn.Module):
+    def __call__(self, obs):
+        return Gaussian(obs[:, :2], jnp.zeros(2))
+
+
+class NotATree:
+    pass
+
+
+@pytest.mark.parametrize(
+    "module, space, message",
+    [
+        (
+            Returns(lambda x: x[:, :2]),
+            REAL,
+            r"returned \w+, but a policy returns a distribution: Gaussian or Categorical",
+        ),
+        (Returns(lambda x: (x[:, :2], x[:, 2:])), REAL, r"returned tuple, but a policy returns a distribution"),
+        (Returns(lambda x: NotATree()), REAL, r"returned NotATree, but a policy returns a distribution"),
+        (GaussianNet(3), REAL, r"a Gaussian of 3 numbers, but the environment's actions are 2 real numbers"),
+        (GaussianNet(), CHOICES, r"a Gaussian, but the environment's actions are choices among \(3, 2\)"),
+        (CategoricalNet(), REAL, r"a Categorical, but the environment's actions are 2 real numbers"),
+        (CategoricalNet((2, 3)), CHOICES, r"of choices among \(2, 3\), but .* are choices among \(3, 2\)"),
+        (CategoricalNet((3,)), CHOICES, r"of choices among \(3,\), but .* are choices among \(3, 2\)"),
+        (Returns(lambda x: Categorical(x)), CHOICES, r"a Categorical whose logits are no tuple of arrays"),
+        (Returns(lambda x: Gaussian(x[:, :2], x)), REAL, r"a Gaussian whose mean and log_std have different sizes"),
+        (Returns(lambda x: Gaussian(x[0, :2], x[0, :2])), REAL, r"a Gaussian with float32\[2\] for 3 states"),
+        (Returns(lambda x: Gaussian(x[:, :2], jnp.zeros((3, 2), int))), REAL, r"with int32\[3, 2\] for 3 states"),
+        (Returns(lambda x: x @ jnp.zeros((7, 2))), REAL, r"fails for observations of shape \(3, 4\): "),
+        (nn.Dense(3), REAL, r"custom:Dense returned \w+, but a policy returns a distribution"),
+        (Dropped(), REAL, r"custom:Dropped fails for observations of shape \(3, 4\): .*dropout"),
+        (BatchNormed(), REAL, r"custom:BatchNormed has batch_stats, but only parameters are learned"),
+        (Bare(), REAL, r"custom:Bare has no parameters"),
+    ],
+)
+def test_modules_that_do_not_fit_are_refused_in_one_sentence(module, space, message):
+    maker = module_policy(module)
+    with pytest.raises(ValueError, match=message) as caught:
+        maker.make(OBSERVATIONS, space)
+    assert "\n" not in str(caught.value) and str(caught.value).startswith(maker.words)
+    assert ("fails" in message) == (caught.value.__cause__ is not None)
+
+
+@pytest.mark.parametrize("module", [GaussianNet, lambda obs: obs, "mlp", None])
+def test_what_is_no_module_is_refused(module):
+    with pytest.raises(ValueError, match="instance of a flax module"):
+        module_policy(module)
+
+
+def test_standard_deviation_shared_by_all_states_is_repeated_for_each():
+    for shared in (lambda x: jnp.float32(-1), lambda x: jnp.full(2, -1.0), lambda x: jnp.full((len(x), 2), -1.0)):
+        policy = module_policy(Returns(lambda x, shared=shared: Gaussian(x[:, :2], shared(x)))).make(OBSERVATIONS, REAL)
+        params = policy.init(jax.random.PRNGKey(0))
+        distribution = policy.apply(params, jnp.ones((5, 6, OBSERVATIONS)))
+        np.testing.assert_array_equal(distribution.log_std, np.full((5, 6, 2), -1.0, np.float32))
+
+
+def test_nnx_module_begins_with_its_own_parameters_and_stays_as_it_is():
+    module = NnxNet(seed=3)
+    expected = module(jnp.ones((2, OBSERVATIONS)))
+    policy = module_policy(module).make(OBSERVATIONS, REAL)
+    params = jax.jit(policy.init)(jax.random.PRNGKey(8))
+    assert all(isinstance(name, str) for name in params["params"])  # as a file wants them
+    jax.tree.map(np.testing.assert_array_equal, policy.apply(params, jnp.ones((2, OBSERVATIONS))), expected)
+    moved = policy.apply(jax.tree.map(lambda leaf: leaf + 1, params), jnp.ones((2, OBSERVATIONS)))
+    assert not np.allclose(moved.mean, expected.mean)
+    jax.tree.map(np.testing.assert_array_equal, module(jnp.ones((2, OBSERVATIONS))), expected)
+
+
+# ---- trained policies
+
+
+def trained(maker: PolicyMaker, space: ActionSpace, seed=0) -> TrainedPolicy:
+    keys = jax.random.split(jax.random.PRNGKey(seed), 2)
+    params = jax.tree.map(lambda leaf: 3 * leaf + 0.1, maker.make(OBSERVATIONS, space).init(keys[0]))
+    mean, variance = jax.random.normal(keys[1], (2, OBSERVATIONS))
+    return TrainedPolicy("Some-v1", OBSERVATIONS, space, maker, params, Moments(jnp.float32(1e6), mean, variance**2))
+
+
+SPACES = [
+    (gym.spaces.Discrete(3, start=5), ActionSpace(np.float32([5]), np.float32([7]), (3,), ())),
+    (gym.spaces.MultiDiscrete([3, 2]), ActionSpace(np.float32([0, 0]), np.float32([2, 1]), (3, 2))),
+    (
+        gym.spaces.MultiDiscrete([[3, 2], [4, 5]], start=[[1, 2], [0, -1]]),
+        ActionSpace(np.float32([1, 2, 0, -1]), np.float32([3, 3, 3, 3]), (3, 2, 4, 5), (2, 2)),
+    ),
+    (gym.spaces.Box(-1, 2, (3,)), ActionSpace(np.full(3, -1, np.float32), np.full(3, 2, np.float32))),
+    (gym.spaces.Box(-1, 2, (2, 1)), ActionSpace(np.full(2, -1, np.float32), np.full(2, 2, np.float32), shape=(2, 1))),
+    (gym.spaces.Box(-np.inf, 2, ()), ActionSpace(np.float32([-np.inf]), np.float32([2]), shape=())),
+]
+
+
+@pytest.mark.parametrize("theirs, ours", SPACES, ids=lambda space: str(space) if isinstance(space, gym.Space) else "")
+def test_trained_policy_gives_actions_that_gymnasium_takes(theirs, ours):
+    policy = trained(mlp(hidden=(5,)), ours)
+    obs = np.random.default_rng(0).normal(size=(2, 200, OBSERVATIONS)).astype(np.float32)
+    for key in (None, jax.random.PRNGKey(0)):
+        assert theirs.contains(policy(obs[0, 0], key=key))
+        actions = policy(obs, key=key)
+        assert actions.shape == (2, 200, *theirs.shape) and isinstance(actions, np.ndarray)
+        flat = actions.reshape(-1, *theirs.shape)
+        assert all(theirs.contains(flat[i, ...]) for i in range(len(flat)))
+        in_jax = policy(jnp.asarray(obs), key=key)
+        assert isinstance(in_jax, jax.Array)
+        np.testing.assert_array_equal(in_jax, actions)
+    if ours.counts:  # all choices are drawn
+        drawn = np.concatenate([policy(obs, key=jax.random.PRNGKey(seed)).reshape(400, -1) for seed in range(5)])
+        for i, count in enumerate(ours.counts):
+            np.testing.assert_array_equal(np.unique(drawn[:, i]), ours.low[i] + np.arange(count))
+
+
+def test_deterministic_choice_is_the_likeliest_in_the_simulators_numbers():
+    policy = trained(mlp(hidden=(5,)), CHOICES)
+    obs = np.random.default_rng(1).normal(size=(50, OBSERVATIONS)).astype(np.float32)
+    normal = (obs - policy.moments.mean) / jnp.sqrt(policy.moments.variance)
+    logits = policy.network.apply(policy.params, normal).logits
+    expected = np.stack([np.argmax(each, axis=-1) for each in logits], axis=-1) + np.int64([0, 5])
+    assert np.mean(policy(obs) == expected) > 0.98  # moments are clipped, a tie may go either way
+
+
+def test_real_actions_are_those_of_the_network_that_published_policies_have():
+    policy = trained(mlp(hidden=(5,), initial_log_std=0.5), REAL)
+    again = dataclasses.replace(policy, maker=mlp(hidden=(5,)))
+    obs = policy.moments.mean[None] + jnp.zeros((7, OBSERVATIONS))
+    expected = gaussian_policy(OBSERVATIONS, 2, hidden=(5,)).apply(policy.params, jnp.zeros((7, OBSERVATIONS)))
+    np.testing.assert_allclose(policy(obs), stretch(expected.mean, REAL.low, REAL.high), atol=1e-6)
+    np.testing.assert_array_equal(policy(obs), again(obs))
+    key = jax.random.PRNGKey(3)
+    noise = jax.random.normal(key, (7, 2))
+    action = expected.mean + jnp.exp(expected.log_std) * noise
+    np.testing.assert_allclose(policy(obs, key=key), stretch(action, REAL.low, REAL.high), atol=1e-6)
+
+
+def test_bounds_are_those_of_the_actions():
+    policy = trained(mlp(hidden=(5,)), REAL)
+    assert policy.action_low is REAL.low and policy.action_high is REAL.high
+
+
+def test_observation_of_another_size_is_refused():
+    with pytest.raises(ValueError, match=r"obs has shape \(2, 3\); its last axis must be 4 long"):
+        trained(mlp(hidden=(5,)), REAL)(np.zeros((2, 3), np.float32))
+
+
+def test_policies_of_the_same_words_and_sizes_are_compiled_once():
+    obs = np.zeros((9, OBSERVATIONS), np.float32)
+    first, second = (
+        trained(mlp(hidden=(6,)), REAL),
+        trained(mlp(hidden=[6]), REAL._replace(low=REAL.low.copy()), seed=1),
+    )
+    expected = first(obs)
+    with counted_compilations() as compiled:
+        found = second(obs)
+    assert not compiled and not np.array_equal(found, expected)

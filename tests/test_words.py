@@ -1,0 +1,143 @@
+"""Algorithms, rules, critics and policies in words."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from jaxtrpo.words import CALLED, KINDS, factory, parse
+
+ALL = [(kind, name) for kind, names in KINDS.items() for name in names]
+# A value of every setting that is no default of anything.
+VALUES = {
+    "max_kl": 0.03, "gae_lambda": 0.5, "advantage_memory": 7, "fisher_samples": 33, "cg_iterations": 4,
+    "cg_damping": 0.25, "line_search_shrink": 0.6, "line_search_steps": 3, "target_kl": 0.02, "penalty": 3.0,
+    "clip": 0.15, "learning_rate": 0.02, "epochs": 3, "minibatch_size": 48, "entropy_bonus": 0.01, "kl_stop": 0.04,
+    "max_gradient_norm": 0.75, "hidden": (7, 5), "initial_log_std": -1.5, "state_dependent_std": True,
+    "normalize_returns": False, "ridge": 0.01, "window": 4, "required": 0.2, "steps_delta": 64,
+    "steps_bounds": (64, 640), "kl_delta": 0.002, "kl_bounds": (0.002, 0.2), "strength": 0.01, "gain": 0.1,
+    "kl_range": (0.25, 2.0), "max_steps_per_update": 4096, "over": 1000,
+}  # fmt: skip
+
+
+def settings_of(kind: str, name: str) -> list[str]:
+    """Those that have a name."""
+    kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
+    return [p.name for p in inspect.signature(factory(kind, name)).parameters.values() if p.kind not in kinds]
+
+
+def calls() -> list[tuple[str, str]]:
+    """Of every factory: without settings, with each alone, with all."""
+    found = []
+    for kind, name in ALL:
+        own = settings_of(kind, name)
+        more = ["max_kl=0.002"] if name in ("linear", "exponential") and kind == "adapt" else []
+        for chosen in ([], *([one] for one in own), own):
+            arguments = [f"{setting}={VALUES[setting]!r}" for setting in chosen] + more
+            found.append((kind, f"{name}({', '.join(arguments)})" if arguments else name))
+    return [
+        *dict.fromkeys(found),
+        ("adapt", "chain(linear(over=1000, max_kl=0.002), improvement(kl_delta=None), chain(fixed))"),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "words"), calls())
+def test_words_of_what_was_made_of_words_are_the_words(kind, words):
+    made = parse(kind, words)
+    assert made.words == words or (made.words, words) == ("chain()", "chain")
+    assert parse(kind, made.words).words == made.words
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_default_values_are_left_out_and_blanks_do_not_matter(kind, name):
+    defaults = [p for p in inspect.signature(factory(kind, name)).parameters.values() if p.default is not p.empty]
+    words = f" {name}( {' , '.join(f'{p.name} = {p.default!r}' for p in defaults)} ) "
+    if name in ("linear", "exponential") and kind == "adapt":
+        assert parse(kind, f"{name}(over=None, max_kl=1)").words == f"{name}(max_kl=1)"
+    else:
+        assert parse(kind, words).words in (name, f"{name}()")
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_name_that_is_nearly_right_is_offered(kind, name):
+    wrong = name[0] + name if len(name) < 4 else name[:-1]
+    with pytest.raises(ValueError) as error:
+        parse(kind, f"{wrong}(a=1)")
+    said = str(error.value)
+    assert said.startswith(f"{kind}='{wrong}(a=1)': there is no {CALLED.get(kind, kind)} '{wrong}'; did you mean ")
+    assert name in said.partition("did you mean ")[2] and "\n" not in said
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_name_that_is_like_none_gets_all_of_them(kind):
+    with pytest.raises(ValueError) as error:
+        parse(kind, "xyzzy")
+    assert all(name in str(error.value) for name in KINDS[kind])
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_setting_that_there_is_not_is_refused_with_those_that_there_are(kind, name):
+    if kind == "adapt" and name in ("linear", "exponential"):  # any may be one of the algorithm's
+        return
+    own = settings_of(kind, name)
+    for setting in own:
+        with pytest.raises(ValueError, match=f"did you mean {setting}\\?$"):
+            parse(kind, f"{name}({setting}x=1)")
+    with pytest.raises(ValueError) as error:
+        parse(kind, f"{name}(qqqq=1)")
+    said = str(error.value)
+    assert said.startswith(f"{kind}='{name}(qqqq=1)': ") and "qqqq" in said and "\n" not in said
+    assert all(setting in said for setting in own)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "words",
+    ["", "(", "{0}(", "{0})", "{0}()()", "a.{0}", "{0}[0]", "1", "{0} {0}", "{0}; {0}", "lambda: {0}", "{0}(**{{}})",
+     "{0}(hidden=print(1))", "{0}(hidden=hidden)", "{0}(1)", "{0}('x')", "{0}(*a)", "{0}(a=1, a=2)", "\0", "-{0}"],
+)  # fmt: skip
+def test_anything_else_is_refused_in_one_sentence_and_never_run(kind, words, capsys):
+    words = words.format(next(iter(KINDS[kind])))
+    with pytest.raises(ValueError) as error:
+        parse(kind, words)
+    assert str(error.value).startswith(f"{kind}={words!r}") and "\n" not in str(error.value)
+    assert not capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "said"),
+    [
+        ("algorithm", "trpo(max_kl=0.0)", "max_kl=0.0 must be positive"),
+        ("algorithm", "ppo(epochs=0)", "epochs=0 must be a whole number of at least 1"),
+        ("algorithm", "trpo(gea_lambda=1)", "did you mean gae_lambda?"),
+        ("policy", "mlp(hidden=(0,))", "hidden=0 must be a whole number of at least 1"),
+        ("critic", "linear(ridge=-1.0)", "ridge=-1.0 must be positive"),
+        ("adapt", "linear", "linear needs a setting"),
+        ("adapt", "chain(margin(window=0))", "window=0 must be a whole number of at least 1"),
+        ("adapt", "chain(mragin)", "did you mean margin?"),
+    ],
+)
+def test_bad_value_gets_the_words_and_what_is_wrong_with_them(kind, words, said):
+    with pytest.raises(ValueError) as error:
+        parse(kind, words)
+    assert str(error.value).startswith(f"{kind}={words!r}: ") and said in str(error.value)
+
+
+def documented(function) -> set[str]:
+    """The names in the part of a docstring that is about arguments."""
+    told = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", inspect.getdoc(function) or "", re.M | re.S)
+    return set(re.findall(r"^  \*{0,2}(\w+): ", told[1], re.M)) if told else set()
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_every_setting_is_documented(kind, name):
+    """Where a factory is the same as another but for its defaults, in that one's docstring."""
+    function = factory(kind, name)
+    like = {"exponential": "linear", "margin": "improvement"}.get(name, name)
+    assert like == name or f"`{like}`" in inspect.getdoc(function)
+    assert documented(factory(kind, like)) >= set(settings_of(kind, name))
+    assert documented(function) <= set(inspect.signature(function).parameters)
+    first = inspect.getdoc(function).splitlines()[0]
+    assert first.endswith(".") and len(first) < 120
