@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
-from jaxtrpo.actors import Actors, choose_actors
+from jaxtrpo.actors import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 
@@ -21,11 +21,10 @@ import jax  # noqa: E402
 
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
-from common.parts import fixed_update  # noqa: E402
 from common.plots import colors_of, draw_curves, panels, save  # noqa: E402
 from common.runs import Curve, Job, train_all  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.config import Config  # noqa: E402
+from jaxtrpo.train import prepare  # noqa: E402
 
 TASK = "Reacher-v5"
 STEPS = 20_224  # 20,000 in whole segments
@@ -37,9 +36,9 @@ def seconds_to_collect(counts: Sequence[int], rounds: int) -> dict[int, float]:
     """Median seconds, the counts of actors taking turns."""
     collects, states, seconds = {}, {}, {count: [] for count in counts}
     for count in counts:
-        update = fixed_update(TASK, Config(steps_per_update=STEPS), Actors(ACTORS.devices[:count]))
-        states[count] = update.start(0)
-        collects[count] = update.lower(states[count]).compile_collect()
+        run = prepare(TASK, adapt="fixed", steps_per_update=STEPS, actors=count)
+        states[count] = run.state
+        collects[count] = run.update.lower(run.state).compile_collect()
     for _ in range(rounds):
         for count in counts:
             begin = time.perf_counter()

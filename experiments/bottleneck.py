@@ -25,7 +25,6 @@ from common.machine import machine  # noqa: E402
 from common.parts import Parts  # noqa: E402
 from common.plots import panels, save  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.config import Config  # noqa: E402
 from jaxtrpo.types import LearnerState, TrainState  # noqa: E402
 
 TASKS = ("Reacher-v5", "HalfCheetah-v5", "Humanoid-v5")
@@ -35,7 +34,7 @@ PARTS = ("collect", "advantages", "policy", "critic", "whole learner")
 
 def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str, float]:
     """Median seconds of each part of an update, and of the learner compiled as one."""
-    parts = Parts(name, Config(steps_per_update=steps_per_update), ACTORS)
+    parts = Parts(name, steps_per_update)
     seconds: dict[str, list[float]] = {part: [] for part in PARTS}
 
     def timed(part: str, function: Callable[[], Any]) -> Any:
@@ -44,9 +43,9 @@ def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str,
         seconds[part].append(time.perf_counter() - begin)
         return found
 
-    state: TrainState = parts.update.start(0)
-    lowered = parts.update.lower(state)
-    collect, learn = lowered.compile_collect(), lowered.compile_learn()
+    state: TrainState = parts.run.state
+    lowered = parts.run.update.lower(state)
+    collect, (learn, _) = lowered.compile_collect(), lowered.compile_learn()
     for _ in range(max(3, rounds * SIZES[0] // steps_per_update) + 1):  # the first one compiles
         state, batch = timed("collect", lambda state=state: collect(state))
         learner: LearnerState = state.learner

@@ -18,8 +18,8 @@ VARIANTS: dict[str, Settings] = {
     "trust, strength 0.0015": {"adapt": "trust(strength=0.0015)"},
     "trust, strength 0.003": {"adapt": "trust(strength=0.003)"},
     "fixed": {"adapt": "fixed"},
-    "fixed, damping 0.01": {"adapt": "fixed", "cg_damping": 0.01},
-    "fixed, damping 0.1": {"adapt": "fixed", "cg_damping": 0.1},
+    "fixed, damping 0.01": {"adapt": "fixed", "algorithm": "trpo(cg_damping=0.01)"},
+    "fixed, damping 0.1": {"adapt": "fixed", "algorithm": "trpo(cg_damping=0.1)"},
 }
 
 

@@ -25,7 +25,12 @@ from common.statistics import final
 REFERENCE = Path(__file__).parent / "reference" / "frans2016_curves.csv"
 TASKS: dict[str, Settings] = {
     "Reacher-v5": {"total_steps": 4_000_000},
-    "Swimmer-v5": {"total_steps": 6_000_000, "advantages": "monte_carlo", "initial_log_std": 0.0, "num_envs": 4},
+    "Swimmer-v5": {
+        "total_steps": 6_000_000,
+        "algorithm": "trpo(gae_lambda=1)",
+        "policy": "mlp(initial_log_std=0)",
+        "num_envs": 4,
+    },
     "HalfCheetah-v5": {"total_steps": 10_000_000},
     "Humanoid-v5": {"total_steps": 15_000_000},
 }

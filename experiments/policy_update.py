@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from jaxtrpo.actors import choose_actors
 
-ACTORS = choose_actors()  # before anything starts JAX
+choose_actors()  # before anything starts JAX
 
 import jax  # noqa: E402
 
@@ -25,9 +25,11 @@ from common.machine import machine  # noqa: E402
 from common.parts import Parts  # noqa: E402
 from common.peer import peer, require_peers  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.config import Config  # noqa: E402
+from common.words import defaults_of  # noqa: E402
+from jaxtrpo.algorithms.trpo import trpo  # noqa: E402
 
 TASK, STEPS, PRODUCTS = "HalfCheetah-v5", 20_480, 10
+BY_DEFAULT = defaults_of(trpo)["fisher_samples"]
 REST = 0.02  # seconds before each step: threads that wait for work of one would take the time of the other
 
 
@@ -35,10 +37,9 @@ class Ours:
     """A batch, and the policy step on it."""
 
     def __init__(self, *, fisher_samples: int):
-        config = Config(steps_per_update=STEPS, cg_iterations=PRODUCTS, fisher_samples=fisher_samples)
-        self._parts = Parts(TASK, config, ACTORS)
-        start = self._parts.update.start(0)
-        state, self._batch = self._parts.update.lower(start).compile_collect()(start)
+        self._parts = Parts(TASK, STEPS, cg_iterations=PRODUCTS, fisher_samples=fisher_samples)
+        run = self._parts.run
+        state, self._batch = run.update.lower(run.state).compile_collect()(run.state)
         self._learner = state.learner
         self._found = jax.block_until_ready(self._parts.advantages(self._learner, self._batch))
         self.run()  # compiles
@@ -60,7 +61,7 @@ class Found(NamedTuple):
 
 
 def measure(rounds: int) -> Found:
-    ours, by_default = Ours(fisher_samples=STEPS), Ours(fisher_samples=Config().fisher_samples)
+    ours, by_default = Ours(fisher_samples=STEPS), Ours(fisher_samples=BY_DEFAULT)
 
     def rested(run: Callable[[], float]) -> float:
         time.sleep(REST)
@@ -88,7 +89,7 @@ Fisher matrix of all states, line search; no critic. Medians of {rounds} rounds 
 | | milliseconds |
 | --- | --- |
 | jaxtrpo | {1e3 * found.ours:.1f} |
-| jaxtrpo, Fisher matrix of {Config().fisher_samples} states (default) | {1e3 * found.ours_by_default:.1f} |
+| jaxtrpo, Fisher matrix of {BY_DEFAULT} states (default) | {1e3 * found.ours_by_default:.1f} |
 | sb3-contrib | {1e3 * found.theirs:.1f} |
 
 sb3-contrib takes {found.ratio:.1f} times as long.

@@ -13,27 +13,23 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from common.comparison import extent_of, options_of_runs, require_runs
-from common.machine import machine
-from common.peer import BASELINES, require_peers
+from common.machine import machine, versions
+from common.peer import require_peers
 from common.plots import colors_of, common_legend, panels, save
-from common.runs import TRAIN, as_flags, with_cache
+from common.systems import SECOND, System, our_systems, peer_system
 from common.tables import write_csv
-from common.watch import watch
 from jaxtrpo.actors import available_cores
 
 EQUAL = {"num_envs": 16, "steps_per_update": 1_024}
 SEEDS = range(7)
+PACKAGES = ("torch", "sb3-contrib", "tianshou", "envpool", "gymnasium")
 FEWER = 3  # seeds: where they differ little, or training takes minutes
 POINTS = 100  # of a stored curve
 COLUMNS = ("env", "system", "seed", "env_steps", "steps_per_second", "seconds", "target", "seconds_to_target", "memory")
@@ -45,25 +41,6 @@ class Task(NamedTuple):
     total_steps: int
     targets: tuple[int, ...]
     seeds: int = len(SEEDS)  # at most
-
-
-class System(NamedTuple):
-    """A way to train."""
-
-    command: Sequence[str]  # before the name of the task
-    settings: Mapping[str, Any]
-    what: str
-    compiled: bool = False  # before the clock starts
-    seeds: int = FEWER  # at most
-
-    @property
-    def ours(self) -> bool:
-        """Whether it is jaxtrpo."""
-        return self.command == TRAIN
-
-    def words(self, env: str, seed: int, total_steps: int) -> list[str]:
-        """The whole command line."""
-        return [*self.command, env, *as_flags({**self.settings, "seed": seed, "total_steps": total_steps})]
 
 
 class Training(NamedTuple):
@@ -83,8 +60,8 @@ class Training(NamedTuple):
 Found = Mapping[tuple[str, str], Sequence[Training]]  # by task and system
 
 
-def _peer(script: str, what: str, seeds: int = FEWER, **settings: Any) -> System:
-    return System((sys.executable, str(BASELINES / script)), {**EQUAL, **settings}, what, seeds=seeds)
+def _peer(script: str, what: str, **settings: Any) -> System:
+    return peer_system(script, what, **{**EQUAL, **settings})
 
 
 TASKS = {
@@ -93,27 +70,19 @@ TASKS = {
     "Reacher-v5": Task(200_000, (-6,), seeds=FEWER),
 }
 # The TRPO of the others: every update has the same trust region, whatever its advantages are.
-OURS_EQUAL = {**EQUAL, "adapt": "fixed", "advantage_memory": 0, "fisher_samples": EQUAL["steps_per_update"]}
-SECOND = ", second time"
-
-
-def _ours(name: str, what: str, **settings: Any) -> dict[str, System]:
-    return {
-        name: System(TRAIN, settings, f"{what}; compiles everything first", seeds=len(SEEDS)),
-        name + SECOND: System(
-            TRAIN, settings, "the same where it has been run before", compiled=True, seeds=len(SEEDS)
-        ),
-    }
-
-
+OURS_EQUAL = {
+    **EQUAL,
+    "adapt": "fixed",
+    "algorithm": f"trpo(advantage_memory=0, fisher_samples={EQUAL['steps_per_update']})",
+}
 SYSTEMS = {
-    **_ours("jaxtrpo", "as it comes: batches and trust region adapt"),
-    **_ours(
+    **our_systems("jaxtrpo", "as it comes: batches and trust region adapt"),
+    **our_systems(
         "jaxtrpo, no advantage memory",
         "as it comes, but the trust region does not depend on how large advantages are (advantage_memory=0)",
-        advantage_memory=0,
+        algorithm="trpo(advantage_memory=0)",
     ),
-    **_ours(
+    **our_systems(
         "jaxtrpo, equal settings",
         "16 environments, 1,024 steps an update, all of them in the Fisher matrix, one trust region for all updates",
         **OURS_EQUAL,
@@ -121,7 +90,6 @@ SYSTEMS = {
     "sb3-contrib, equal settings": _peer(
         "sb3.py",
         "16 environments in the process of the learner, 1,024 steps an update",
-        seeds=len(SEEDS),
         vectorize="in_process",
     ),
     "sb3-contrib, equal settings, subprocesses": _peer(
@@ -142,14 +110,20 @@ SYSTEMS = {
         "16 environments, 1,024 steps an update; otherwise the settings of its MuJoCo benchmark (10 iterations of "
         "conjugate gradient, 20 steps of the critic on whole batches)",
     ),
-    "design of 2016": System(
-        (sys.executable, str(BASELINES / "parallel_2016.py")),
-        {"actors": available_cores(), "steps_per_update": 1_024},
+    "design of 2016": peer_system(
+        "parallel_2016.py",
         "a Python process an actor, one environment each, whole episodes, at least 1,024 steps an update (on "
         "HalfCheetah an episode each: 1,000 steps an actor)",
-        seeds=len(SEEDS),
+        actors=available_cores(),
+        steps_per_update=1_024,
     ),
 }
+FASTER = ("sb3-contrib, equal settings", "design of 2016")  # of the others: trained with as many seeds as ours
+
+
+def seeds_of(env: str, system: str) -> int:
+    """How many, at most."""
+    return min(TASKS[env].seeds, len(SEEDS) if SYSTEMS[system].ours or system in FASTER else FEWER)
 
 
 def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> None:
@@ -157,17 +131,7 @@ def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> No
     path = store / f"{env}-{system.replace(', ', '-').replace(' ', '_')}-seed{seed}.json"
     if path.exists():
         return
-    chosen = SYSTEMS[system]
-    words = chosen.words(env, seed, total_steps)
-    if chosen.ours:
-        with tempfile.TemporaryDirectory() as folder:
-            environment, words = with_cache(folder), [*words, "--quiet", "--out", f"{folder}/run"]
-            if chosen.compiled:
-                one_update = [*chosen.words(env, seed, 1), "--quiet"]
-                subprocess.run(one_update, env=environment, check=True, stdout=subprocess.DEVNULL)
-            found = watch(words, metrics=Path(folder) / "run" / "metrics.csv", environment=environment)
-    else:
-        found = watch(words)
+    found = SYSTEMS[system].train(env, seed, total_steps)
     steps, seconds, returns = found.env_steps, found.seconds, found.returns
 
     def seconds_to(target: float) -> float | None:
@@ -179,11 +143,11 @@ def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> No
         env=env,
         system=system,
         seed=seed,
-        steps_per_second=round((steps[-1] - steps[0]) / (seconds[-1] - seconds[0]), 1),
+        steps_per_second=round(found.steps_per_second, 1),
         seconds=round(float(seconds[-1]), 2),
         seconds_to={str(target): seconds_to(target) for target in TASKS[env].targets},
         memory=float(found.memory.max()),
-        made_with=f"{machine()}; {versions()}",
+        made_with=f"{machine()}; {versions(PACKAGES)}",
         curve=[(steps[i], round(seconds[i], 2), round(returns[i], 2)) for i in points if np.isfinite(returns[i])],
     )
     path.write_text(json.dumps(training._asdict()) + "\n")
@@ -211,9 +175,9 @@ def main() -> None:
         for seed in extent.seeds[:1] if arguments.quick else extent.seeds:
             for env in list(TASKS)[-1:] if arguments.quick else TASKS:
                 for system in SYSTEMS:
-                    if seed >= min(TASKS[env].seeds, SYSTEMS[system].seeds):
-                        continue
-                    train(env, system, seed, 20_000 if arguments.quick else TASKS[env].total_steps, store)
+                    if seed < seeds_of(env, system):
+                        total_steps = 20_000 if arguments.quick else TASKS[env].total_steps
+                        train(env, system, seed, total_steps, store)
     found = known(store)
     require_runs("pytorch_baseline", found)
     plot(found, extent.folder / "curves.png")
@@ -287,12 +251,6 @@ def _seconds_to(target: str, trainings: Sequence[Training]) -> str:
     found = sorted(each.seconds_to[target] or np.inf for each in trainings)
     median = found[len(found) // 2]
     return f"{f'{median:.0f}' if np.isfinite(median) else '-'} ({np.isfinite(found).sum()} of {len(found)})"
-
-
-def versions() -> str:
-    """Of the peers."""
-    names = ("torch", "sb3-contrib", "tianshou", "envpool", "gymnasium")
-    return ", ".join(f"{name} {version(name)}" for name in names)
 
 
 if __name__ == "__main__":

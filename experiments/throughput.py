@@ -26,11 +26,10 @@ import jax  # noqa: E402
 from common.collecting import Collecting  # noqa: E402
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
-from common.parts import fixed_update  # noqa: E402
 from common.peer import peer, require_peers  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.config import Config  # noqa: E402
 from jaxtrpo.envs.mujoco.native import untimed  # noqa: E402
+from jaxtrpo.train import prepare  # noqa: E402
 
 TASKS = ("Reacher-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Ant-v5")
 RAW, UNTIMED = "raw physics", "raw physics that does not time its stages"
@@ -64,10 +63,9 @@ def other_way(env: str, way: str, seconds: float, rate: float) -> Iterator[Round
 
 def whole_update(name: str, steps_per_update: int, num_envs: int, seconds: float) -> Round:
     """Collecting and learning of a training run, as many updates as take about so long."""
-    update = fixed_update(name, Config(steps_per_update=steps_per_update, num_envs=num_envs), ACTORS)
-    state = update.start(0)
-    lowered = update.lower(state)
-    collect, learn = lowered.compile_collect(), lowered.compile_learn()
+    run = prepare(name, adapt="fixed", steps_per_update=steps_per_update, num_envs=num_envs)
+    state, lowered = run.state, run.update.lower(run.state)
+    collect, (learn, _) = lowered.compile_collect(), lowered.compile_learn()
 
     def updates(count: int) -> float:
         nonlocal state

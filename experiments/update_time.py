@@ -11,6 +11,7 @@ Written to experiments/results/update_time/.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -43,13 +44,18 @@ class Found(NamedTuple):
 def through_the_range() -> Rule:
     """Every size once, then all again."""
 
-    def at(index: jax.Array) -> Hyperparameters:
-        return Hyperparameters(jnp.asarray(KL, jnp.float32)[index], jnp.asarray(SIZES, jnp.int32)[index])
+    def update(
+        index: jax.Array, hyperparameters: Hyperparameters, metrics: Mapping[str, jax.Array]
+    ) -> tuple[jax.Array, Hyperparameters]:
+        index = (index + 1) % len(SIZES)
+        max_kl, steps = jnp.asarray(KL, jnp.float32)[index], jnp.asarray(SIZES, jnp.int32)[index]
+        return index, {**hyperparameters, "max_kl": max_kl, "steps_per_update": steps}
 
     return Rule(
         init=lambda hyperparameters: jnp.int32(0),
-        update=lambda state, hyperparameters, metrics: ((state + 1) % len(SIZES), at((state + 1) % len(SIZES))),
+        update=update,
         max_steps_per_update=int(SIZES[-1]),
+        changes=("max_kl", "steps_per_update"),
     )
 
 

@@ -9,31 +9,11 @@ is not given here is sb3-contrib's default, which is 64-64 tanh networks for bot
 
 from __future__ import annotations
 
-from report import Report, options
+from after_update import AfterUpdate
+from report import options
 from sb3_contrib import TRPO
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecNormalize
-
-
-class AfterUpdate(BaseCallback):
-    """Reports each update: where the next batch begins, or training ends."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._report, self._returns = Report(), []
-
-    def _on_step(self) -> bool:
-        self._returns += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
-        return True
-
-    def _on_rollout_start(self) -> None:
-        if self.num_timesteps:
-            self._report(self.num_timesteps, self._returns)
-            self._returns = []
-
-    def _on_training_end(self) -> None:
-        self._on_rollout_start()
 
 
 def main() -> None:

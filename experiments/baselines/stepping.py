@@ -23,15 +23,22 @@ def envpool_envs(name: str, num_envs: int, cores: int) -> Any:
     return envpool.make_gymnasium(name, num_envs=num_envs, num_threads=cores, seed=0)
 
 
-def sync_envs(name: str, num_envs: int, cores: int) -> Any:
-    return gym.make_vec(name, num_envs=num_envs, vectorization_mode="sync")
+def gymnasium_envs(mode: str) -> Callable[[str, int, int], Any]:
+    return lambda name, num_envs, cores: gym.make_vec(name, num_envs=num_envs, vectorization_mode=mode)
 
 
-def async_envs(name: str, num_envs: int, cores: int) -> Any:
-    return gym.make_vec(name, num_envs=num_envs, vectorization_mode="async")
+WAYS: dict[str, Callable[[str, int, int], Any]] = {
+    "envpool": envpool_envs,
+    **{mode: gymnasium_envs(mode) for mode in ("sync", "async", "vector_entry_point")},
+}
 
 
-WAYS: dict[str, Callable[[str, int, int], Any]] = {"envpool": envpool_envs, "sync": sync_envs, "async": async_envs}
+def random_actions(space: gym.Space, shape: tuple[int, ...]) -> np.ndarray:
+    random = np.random.default_rng(0)
+    if isinstance(space, gym.spaces.Discrete):
+        return random.integers(space.start, space.start + space.n, shape)
+    assert isinstance(space, gym.spaces.Box)
+    return random.uniform(space.low, space.high, (*shape, *space.shape)).astype(np.float32)
 
 
 def main() -> None:
@@ -43,10 +50,7 @@ def main() -> None:
     parser.add_argument("--cores", type=int, default=1)
     arguments = parser.parse_args()
     envs = WAYS[arguments.way](arguments.env, arguments.num_envs, arguments.cores)
-    space = gym.make(arguments.env).action_space
-    assert isinstance(space, gym.spaces.Box)
-    shape = (arguments.steps, arguments.num_envs, *space.shape)
-    actions = np.random.default_rng(0).uniform(space.low, space.high, shape).astype(np.float32)
+    actions = random_actions(gym.make(arguments.env).action_space, (arguments.steps, arguments.num_envs))
     envs.reset()
 
     def work() -> None:

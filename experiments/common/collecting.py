@@ -13,7 +13,6 @@ from jaxtrpo.actors import Actors
 from jaxtrpo.collect import make_collect, start_actors
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.ops.moments import no_moments
-from jaxtrpo.ops.running_mean import no_mean
 from jaxtrpo.policies.distributions import stretch
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.types import LearnerState
@@ -30,7 +29,7 @@ class Collecting:
         self.steps = segments * SEGMENT_LENGTH * self.num_envs
         policy = gaussian_policy(self.env.observation_size, self.env.action_size)
         key = jax.random.PRNGKey(0)
-        learner = LearnerState(policy.init(key), (), no_moments((self.env.observation_size,)), (), no_mean())
+        learner = LearnerState(policy.init(key), (), no_moments((self.env.observation_size,)), ())
         self.learner = actors.replicate(learner)
         self.num_segments = actors.replicate(jnp.int32(segments))
         collect = make_collect(self.env, policy, segment_length=SEGMENT_LENGTH, max_segments=segments)

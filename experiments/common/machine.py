@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable
+from importlib.metadata import version
 
 import jax
 import mujoco
@@ -16,3 +18,8 @@ def machine() -> str:
         f"{available_cores()} cores ({platform.machine()}), Python {platform.python_version()}, JAX {jax.__version__}, "
         f"MuJoCo {mujoco.__version__}"
     )
+
+
+def versions(packages: Iterable[str]) -> str:
+    """Of what ours is compared with."""
+    return ", ".join(f"{name} {version(name)}" for name in packages)

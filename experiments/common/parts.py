@@ -1,30 +1,27 @@
-"""One update and the parts of its learning, so that each can be timed."""
+"""The parts of an update of TRPO, so that each can be timed."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
-from jaxtrpo.actors import Actors
-from jaxtrpo.adapt import fixed
+from common.words import defaults_of
 from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages
+from jaxtrpo.algorithms.trpo import trpo
 from jaxtrpo.algorithms.trust_region import make_policy_step
-from jaxtrpo.config import Config, resolve_sizes
-from jaxtrpo.envs.registry import make_env
 from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.train import prepare
 from jaxtrpo.types import Batch, LearnerState
-from jaxtrpo.update import Update, make_critic, make_update, policy_step_settings
+from jaxtrpo.words import parse
 
-
-def fixed_update(name: str, config: Config, actors: Actors) -> Update:
-    """The update of a run whose settings do not change."""
-    sizes = resolve_sizes(config, actors.count)
-    return make_update(make_env(name), config, sizes, actors, importance_weighted_advantage, fixed())
+OF_STEP = ("fisher_samples", "cg_iterations", "cg_damping", "line_search_shrink", "line_search_steps")
 
 
 class Parts:
-    """Of a run with these settings, compiled one by one; `update` is the whole.
+    """Of a run on all cores whose settings do not change, compiled one by one; `run` is the whole.
 
     Here all actors share the policy's step and each fits the critic. In the whole one may do the first while another
     does the second (see `actors.side_by_side`).
@@ -32,11 +29,15 @@ class Parts:
     Leaves of all arguments have a leading axis of actors.
     """
 
-    def __init__(self, name: str, config: Config, actors: Actors):
-        self.update = fixed_update(name, config, actors)
-        critic = make_critic(make_env(name), config)
+    def __init__(self, name: str, steps_per_update: int, **settings: Any):
+        """Prepares a run; `settings` are those of `trpo`."""
+        self.run = prepare(name, algorithm=trpo(**settings), adapt="fixed", steps_per_update=steps_per_update)
+        settings = {**defaults_of(trpo), **settings}
+        critic = parse("critic", self.run.config.critic).make(self.run.env.observation_size)
         step = make_policy_step(
-            self.update.policy, surrogate=importance_weighted_advantage, **policy_step_settings(config)
+            self.run.update.policy,
+            surrogate=importance_weighted_advantage,
+            **{name: settings[name] for name in OF_STEP},
         )
 
         def advantages(learner: LearnerState, batch: Batch) -> Advantages:
@@ -45,13 +46,14 @@ class Parts:
                 learner.critic,
                 learner.obs_moments,
                 batch,
-                discount=config.discount,
-                gae_lambda=config.gae_lambda,
+                discount=self.run.config.discount,
+                gae_lambda=settings["gae_lambda"],
             )
 
+        actors = self.run.actors
         self._advantages, self._step, self._fit = map(actors.map, (advantages, step, critic.fit))
         self._key = actors.replicate(jax.random.PRNGKey(0))
-        self._max_kl = actors.replicate(jnp.float32(config.max_kl))
+        self._max_kl = actors.replicate(jnp.float32(settings["max_kl"]))
 
     def advantages(self, learner: LearnerState, batch: Batch) -> Advantages:
         """What the critic makes of a batch."""
@@ -59,7 +61,8 @@ class Parts:
 
     def policy(self, learner: LearnerState, batch: Batch, found: Advantages) -> PyTree:
         """The step of the policy."""
-        return self._step(learner.policy, learner.path, batch.steps.action, found, self._max_kl, self._key)
+        path = learner.memory.path
+        return self._step(learner.policy, path, batch.steps.action, found, self._max_kl, self._key)
 
     def critic(self, learner: LearnerState, found: Advantages) -> PyTree:
         """The fit of the critic."""

@@ -14,9 +14,9 @@ BASELINES = Path(__file__).parent.parent / "baselines"
 PEERS = ("envpool", "sb3_contrib", "tianshou", "torch")
 
 
-def require_peers() -> None:
+def require_peers(modules: Sequence[str] = PEERS) -> None:
     """Stops with one sentence, before anything is measured, unless the extra is installed."""
-    missing = [name for name in PEERS if importlib.util.find_spec(name) is None]
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise SystemExit(f"{', '.join(missing)}: not installed; run: pip install '.[experiments,baselines]'")
 

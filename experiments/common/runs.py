@@ -1,7 +1,9 @@
 """Training runs that experiments share: done once, kept under experiments/results/runs, found again by their settings.
 
-A run is kept as a curve of about 50 points: RUNS/ENV/HASH.json has every setting, RUNS/ENV/HASH-seedN.csv the curve. A
-setting that `Config` did not have when a run was made counts as its default, so that new settings do not lose old runs.
+A run is kept as a curve of about 50 points: RUNS/ENV/HASH.json has every setting, RUNS/ENV/HASH-seedN.csv the curve.
+Settings are written out, with those of algorithm, policy, critic and rule: a run is found again however it was asked
+for, and is not once a default has changed. A setting that was not there when a run was made counts as its default, so
+that new settings do not lose old runs.
 Runs that are stopped go on where they were when the same script is started again; throw them away (runs/unfinished) if
 the code has changed in between.
 """
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import hashlib
 import json
 import os
@@ -24,20 +27,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from common.tables import write_csv
+from common.words import in_full
 from jaxtrpo.actors import available_cores
-from jaxtrpo.config import Config
+from jaxtrpo.algorithms.algorithm import starting_with
+from jaxtrpo.config import Config, resolve_sizes
+from jaxtrpo.words import parse
 
 STORE = Path(__file__).parent.parent / "results" / "runs"
 UNFINISHED = STORE.parents[2] / "runs" / "unfinished"  # where runs that are stopped wait to go on
 AXES = ("env_steps", "update", "wall_seconds")
 POINTS = 50
 TRAIN = (sys.executable, "-m", "jaxtrpo", "train")  # the command
-# How each column of metrics.csv becomes one of a curve: over the updates that end nearest to the same fiftieth.
+# How each column of metrics.csv becomes one of a curve: over the updates that end nearest to the same fiftieth. No
+# algorithm measures all of it; a curve has the columns of its own.
 LAST = ("env_steps", "wall_seconds", "update")
 SUMS = ("episodes", "collect_seconds", "learn_seconds", "line_search_steps", "accepted", "invalid_steps")
-MEANS = ("kl", "max_kl", "steps_per_update", "entropy", "policy_std", "explained_variance", "cg_residual")
-OPTIONAL_MEANS = ("slope", "signal")
-NAMES = (*LAST, *SUMS, *MEANS, *OPTIONAL_MEANS, "mean_return", "eval_return")
+MEANS = (
+    "kl", "max_kl", "steps_per_update", "entropy", "policy_std", "explained_variance", "cg_residual", "slope", "signal",
+    "target_kl", "penalty", "learning_rate", "clip", "clip_fraction", "epochs", "gradient_norm", "staleness",
+)  # fmt: skip
+NAMES = (*LAST, *SUMS, *MEANS, "mean_return", "eval_return")
 
 Curve = Mapping[str, np.ndarray]
 
@@ -92,16 +101,48 @@ def load_all(jobs: Iterable[Job], *, made_by: str) -> list[Curve]:
 
 
 def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Every setting as it goes into JSON, without what does not say how a run learns."""
+    """Every setting as it goes into JSON, written out, without what does not say how a run learns.
+
+    What is short for a setting of the algorithm, as `max_kl` is, stands there alone.
+
+    Raises:
+      ValueError: a setting is out of bounds.
+      TypeError: there is no such setting.
+    """
     config = Config(**{"actors": 1, **settings})
-    return {key: value for key, value in json.loads(json.dumps(dataclasses.asdict(config))).items() if key != "seed"}
+    short = {} if config.max_kl is None else {"max_kl": config.max_kl}
+    algorithm = starting_with(parse("algorithm", config.algorithm), **short)
+    steps = config.steps_per_update or int(algorithm.hyperparameters["steps_per_update"])
+    actors = config.actors or available_cores()
+    sizes = resolve_sizes(config, actors, num_envs=algorithm.num_envs, steps_per_update=steps)
+    config = dataclasses.replace(
+        config,
+        algorithm=in_full("algorithm", config.algorithm, **short),
+        policy=in_full("policy", config.policy),
+        critic=in_full("critic", config.critic or algorithm.critic),
+        adapt=in_full("adapt", config.adapt or algorithm.adapt),
+        max_kl=None,
+        steps_per_update=steps,
+        num_envs=sizes.num_envs,
+        segment_length=sizes.segment_length,
+    )
+    return {name: value for name, value in dataclasses.asdict(config).items() if name != "seed"}
+
+
+@functools.cache
+def _settings_in(text: str) -> Mapping[str, Any] | None:
+    """What a description says in the settings of today; None if there are no such settings any more."""
+    try:
+        return all_settings(json.loads(text))
+    except (TypeError, ValueError):
+        return None
 
 
 def _description(job: Job, store: Path) -> Path:
     """The file that has these settings, or the one that shall have them."""
-    wanted, defaults = all_settings(job.settings), all_settings({})
+    wanted = all_settings(job.settings)
     for file in (store / job.env).glob("*.json"):
-        if {**defaults, **json.loads(file.read_text())} == wanted:
+        if _settings_in(file.read_text()) == wanted:
             return file
     return store / job.env / f"{hashlib.sha256(_as_text(wanted).encode()).hexdigest()[:10]}.json"
 
@@ -160,8 +201,8 @@ def _thinned(columns: Mapping[str, np.ndarray], total_steps: int) -> Iterable[di
         whole = np.where(np.isnan(here["mean_return"]), 0, here["episodes"])
         yield {
             **{name: here[name][-1] for name in LAST},
-            **{name: here[name].sum() for name in SUMS},
-            **{name: _mean(here[name]) for name in (*MEANS, *OPTIONAL_MEANS)},
+            **{name: np.nansum(here[name]) for name in SUMS},  # a2c does not time collecting by itself
+            **{name: _mean(here[name]) for name in MEANS},
             "mean_return": np.nansum(whole * here["mean_return"]) / whole.sum() if whole.sum() else np.nan,
             "eval_return": _mean(here["eval_return"]),
         }

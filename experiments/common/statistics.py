@@ -93,7 +93,8 @@ def final(curve: Curve, part: float = 0.05) -> float:
 
 def seconds(curve: Curve) -> float:
     """What collecting and learning took, without evaluations."""
-    return float(curve["collect_seconds"].sum() + curve["learn_seconds"].sum())
+    # One of them is not there where both are one program.
+    return sum(float(np.nansum(curve[name])) for name in ("collect_seconds", "learn_seconds") if name in curve)
 
 
 def _interpolated(curve: Curve, axis: str, grid: np.ndarray) -> np.ndarray:

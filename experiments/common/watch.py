@@ -25,6 +25,11 @@ class Watched(NamedTuple):
     memory_seconds: np.ndarray  # when memory was read, since the command was given
     memory: np.ndarray  # bytes of the process and its children
 
+    @property
+    def steps_per_second(self) -> float:
+        """Environment steps, from the end of the first update to the end of the last."""
+        return float((self.env_steps[-1] - self.env_steps[0]) / (self.seconds[-1] - self.seconds[0]))
+
 
 def watch(
     command: Sequence[str], *, metrics: Path | None = None, environment: Mapping[str, str] | None = None
