@@ -33,7 +33,7 @@ _A2C = {"num_envs": 16, "steps_per_update": 80}
 
 
 def _peer(library: str, algorithm: str, what: str, **settings: Any) -> System:
-    return peer_system("sb3_onpolicy.py", what, library=library, algorithm=algorithm, **settings)
+    return peer_system("sb3.py", what, library=library, algorithm=algorithm, vectorize="in_process", **settings)
 
 
 SYSTEMS: dict[str, dict[str, System]] = {  # by algorithm

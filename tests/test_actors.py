@@ -36,7 +36,7 @@ def assert_everyone_has(found, expected):
 
 
 def test_what_was_compiled_goes_with_the_function():
-    """A script may train as often as it likes: Linux gives a process 65,530 memory maps, and a program takes hundreds."""
+    """A script may train as often as it likes; a process has 65,530 memory maps, and a program takes hundreds."""
 
     def plus_one(value):
         return value + 1

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from support import actors, counted_compilations, deal, first, random_batch, spread
 
 from jaxtrpo.algorithms.advantages import Advantages
-from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path
+from jaxtrpo.algorithms.trust_region import Path, make_direction, make_policy_step, no_path
 from jaxtrpo.critics.critic import Targets
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.networks import gaussian_policy
@@ -97,11 +97,9 @@ def mapped_step(shape=SHAPES[0], count=1, surrogate=importance_weighted_advantag
 def _mapped_step(shape, count, surrogate, options):
     obs_size, action_size, hidden = shape
     policy_step = make_policy_step(
-        gaussian_policy(obs_size, action_size, hidden=hidden),
-        surrogate=surrogate,
+        make_direction(gaussian_policy(obs_size, action_size, hidden=hidden), surrogate, **dict(options)),
         line_search_shrink=0.8,
         line_search_steps=10,
-        **dict(options),
     )
     mapped = actors(count).map(policy_step)
 

@@ -11,13 +11,12 @@ from jaxtyping import PyTree
 from common.words import defaults_of
 from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages
 from jaxtrpo.algorithms.trpo import trpo
-from jaxtrpo.algorithms.trust_region import make_policy_step
-from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.algorithms.trust_region import make_direction, make_policy_step
 from jaxtrpo.train import prepare
 from jaxtrpo.types import Batch, LearnerState
 from jaxtrpo.words import parse
 
-OF_STEP = ("fisher_samples", "cg_iterations", "cg_damping", "line_search_shrink", "line_search_steps")
+OF_DIRECTION = ("fisher_samples", "cg_iterations", "cg_damping")
 
 
 class Parts:
@@ -35,9 +34,9 @@ class Parts:
         settings = {**defaults_of(trpo), **settings}
         critic = parse("critic", self.run.config.critic).make(self.run.env.observation_size)
         step = make_policy_step(
-            self.run.update.policy,
-            surrogate=importance_weighted_advantage,
-            **{name: settings[name] for name in OF_STEP},
+            make_direction(self.run.update.policy, None, *(settings[name] for name in OF_DIRECTION)),
+            line_search_shrink=settings["line_search_shrink"],
+            line_search_steps=settings["line_search_steps"],
         )
 
         def advantages(learner: LearnerState, batch: Batch) -> Advantages:

@@ -8,13 +8,12 @@ from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.trust_region import (
     finish_step,
-    natural_gradient,
+    make_direction,
     no_path,
     require_natural_gradient,
     step_to_bound,
     step_work,
 )
-from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.ops.line_search import LineSearchInfo
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.settings import call_in_words, require_positive, require_share
@@ -49,18 +48,10 @@ def npg(
     require_natural_gradient(fisher_samples, cg_iterations, cg_damping)
 
     def make(spec: Spec) -> Learner:
+        direction = make_direction(spec.policy, spec.surrogate, fisher_samples, cg_iterations, cg_damping)
+
         def step(params, path, action, found, hyperparameters, key):
-            natural = natural_gradient(
-                spec.policy,
-                params,
-                action,
-                found,
-                key,
-                surrogate=spec.surrogate or importance_weighted_advantage,
-                fisher_samples=fisher_samples,
-                cg_iterations=cg_iterations,
-                cg_damping=cg_damping,
-            )
+            natural = direction(params, action, found, key)
             candidate = natural.params + step_to_bound(natural, hyperparameters["max_kl"])
             trial = natural.evaluate(candidate)
             accepted = all_finite(candidate) & jnp.isfinite(trial.kl) & jnp.isfinite(trial.objective)

@@ -11,13 +11,13 @@ from jaxtrpo.algorithms.advantages import compare_with_usual
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.trust_region import (
     Path,
+    make_direction,
     make_policy_step,
     no_path,
     require_line_search,
     require_natural_gradient,
     step_work,
 )
-from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.settings import call_in_words, require_positive, require_share, require_whole
 
@@ -70,11 +70,7 @@ def trpo(
 
     def make(spec: Spec) -> Learner:
         policy_step = make_policy_step(
-            spec.policy,
-            surrogate=spec.surrogate or importance_weighted_advantage,
-            fisher_samples=fisher_samples,
-            cg_iterations=cg_iterations,
-            cg_damping=cg_damping,
+            make_direction(spec.policy, spec.surrogate, fisher_samples, cg_iterations, cg_damping),
             line_search_shrink=line_search_shrink,
             line_search_steps=line_search_steps,
         )

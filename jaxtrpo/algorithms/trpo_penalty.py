@@ -12,13 +12,12 @@ from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.trust_region import (
     Path,
     finish_step,
-    natural_gradient,
+    make_direction,
     no_path,
     require_line_search,
     require_natural_gradient,
     step_work,
 )
-from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.ops.line_search import Trial, backtracking_line_search
 from jaxtrpo.settings import call_in_words, require_positive, require_share
 
@@ -74,18 +73,10 @@ def trpo_penalty(
     require_line_search(line_search_shrink, line_search_steps)
 
     def make(spec: Spec) -> Learner:
+        direction = make_direction(spec.policy, spec.surrogate, fisher_samples, cg_iterations, cg_damping)
+
         def step(params, memory, action, found, hyperparameters, key):
-            natural = natural_gradient(
-                spec.policy,
-                params,
-                action,
-                found,
-                key,
-                surrogate=spec.surrogate or importance_weighted_advantage,
-                fisher_samples=fisher_samples,
-                cg_iterations=cg_iterations,
-                cg_damping=cg_damping,
-            )
+            natural = direction(params, action, found, key)
             c = memory.penalty if penalty is None else hyperparameters["penalty"]
 
             def penalised(candidate: Array) -> Trial:

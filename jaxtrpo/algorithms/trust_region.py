@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.actors import Work, num_actors, sum_over_actors
 from jaxtrpo.algorithms.advantages import Advantages
-from jaxtrpo.losses import Samples, Surrogate
+from jaxtrpo.losses import Samples, Surrogate, importance_weighted_advantage
 from jaxtrpo.ops.cg import CGInfo, conjugate_gradient
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.line_search import LineSearchInfo, Trial, backtracking_line_search
@@ -217,6 +218,24 @@ def finish_step(
     )
 
 
+# (parameters, actions, advantages, key) -> what the batch says
+Direction = Callable[[PyTree, Num[Array, "segment time env action"], Advantages, PRNGKeyArray], NaturalGradient]
+
+
+def make_direction(
+    policy: Policy, surrogate: Surrogate | None, fisher_samples: int, cg_iterations: int, cg_damping: float
+) -> Direction:
+    """`natural_gradient` with its settings; without a surrogate of the user's own it is TRPO's."""
+    return partial(
+        natural_gradient,
+        policy,
+        surrogate=surrogate or importance_weighted_advantage,
+        fisher_samples=fisher_samples,
+        cg_iterations=cg_iterations,
+        cg_damping=cg_damping,
+    )
+
+
 # (parameters, path that led there, actions, advantages, max KL, key) -> (parameters, path, what the step did)
 PolicyStep = Callable[
     [PyTree, Path, Num[Array, "segment time env action"], Advantages, Float[Array, ""], PRNGKeyArray],
@@ -224,20 +243,17 @@ PolicyStep = Callable[
 ]
 
 
-def make_policy_step(
-    policy: Policy, *, line_search_shrink: float, line_search_steps: int, **settings: Any
-) -> PolicyStep:
+def make_policy_step(direction: Direction, *, line_search_shrink: float, line_search_steps: int) -> PolicyStep:
     """The natural-gradient step under a KL bound, with backtracking until surrogate and KL agree.
 
     Args:
-      policy: to improve.
+      direction: in which it goes.
       line_search_shrink: factor between trials.
       line_search_steps: trials before giving up.
-      **settings: of `natural_gradient`.
     """
 
     def policy_step(params, path, action, found, max_kl, key):
-        natural = natural_gradient(policy, params, action, found, key, **settings)
+        natural = direction(params, action, found, key)
         new_params, search = backtracking_line_search(
             natural.evaluate,
             natural.params,
