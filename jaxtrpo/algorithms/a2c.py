@@ -105,9 +105,9 @@ def learner_of(name: str, learning_rate: float, gae_lambda: float, entropy_bonus
             weight = found.targets.weight
             seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
             info = {
+                **about(spec, learner.policy, found),
                 "entropy": of_policy.entropy,
                 "gradient_norm": jnp.linalg.norm(of_policy.gradient),
-                **about(spec, learner.policy, found),
             }
             return _Gradients(of_policy.gradient, critic_gradient(learner.critic, found.targets), seen), info
 

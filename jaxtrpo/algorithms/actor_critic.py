@@ -75,7 +75,9 @@ def actor_critic(
         (params, memory, info), fitted = step_and_fit(learner, batch.steps.action, found, hyperparameters, key)
         fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
         moments = with_observations(spec, learner.obs_moments, batch, found)
-        return LearnerState(params, fitted, moments, memory), {**info, **about(spec, params, found)}
+        # By name, because actors that share the work do not keep another order.
+        info = {**about(spec, params, found), **dict(sorted(info.items()))}
+        return LearnerState(params, fitted, moments, memory), info
 
     return Learner(init, learn)
 
