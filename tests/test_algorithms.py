@@ -271,7 +271,7 @@ def test_many_environments_make_larger_first_updates_where_few_steps_are_asked_f
     def steps(algorithm, **settings):
         return prepare(ActingProbe(), algorithm=algorithm, **settings).config.steps_per_update
 
-    assert (steps("a2c"), steps("a2c", num_envs=8), steps("a2c", num_envs=64)) == (80, 80, 320)
+    assert (steps("a2c"), steps("a2c", num_envs=8), steps("a2c", num_envs=64)) == (256, 256, 1024)
     assert (steps("a2c", num_envs=64, steps_per_update=64), steps("trpo", num_envs=64)) == (64, 1024)
 
 

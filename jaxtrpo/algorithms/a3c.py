@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jaxtrpo.algorithms.a2c import CRITIC, NUM_ENVS, STEPS_OF_EACH, learner_of
+from jaxtrpo.algorithms.a2c import ADAPT, CRITIC, NUM_ENVS, STEPS_OF_EACH, learner_of
 from jaxtrpo.algorithms.algorithm import Algorithm
 from jaxtrpo.settings import call_in_words
 
@@ -21,7 +21,7 @@ def a3c(
     to the bit, and a run that is resumed is not the one that was not stopped. One row of metrics is one gradient.
 
     Args:
-      learning_rate: of RMSprop.
+      learning_rate: of RMSprop at first; it falls to 0 over the run, unless another rule is chosen.
       gae_lambda: bias (0) against variance (1) of the advantages; 1 gives n-step returns.
       entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
       max_gradient_norm: gradients of the policy are cut to this norm.
@@ -32,4 +32,4 @@ def a3c(
     words = call_in_words(a3c, locals())
     make = learner_of("a3c", learning_rate, gae_lambda, entropy_bonus, max_gradient_norm)
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_OF_EACH * NUM_ENVS}
-    return Algorithm(words, starts, make, critic=CRITIC, num_envs=NUM_ENVS, steps_of_each=STEPS_OF_EACH)
+    return Algorithm(words, starts, make, ADAPT, CRITIC, NUM_ENVS, STEPS_OF_EACH)
