@@ -258,8 +258,7 @@ def test_a_value_of_another_kind_is_refused(setting, kind, wrong):
 def test_a_run_ends_with_the_update_that_reaches_its_steps():
     metrics = train("a2c", total_steps=32 * 16 + 33).metrics
     np.testing.assert_array_equal(metrics["env_steps"], 32 * np.arange(1, 19))
-    again = train("a2c", adapt="linear(learning_rate=0)", total_steps=32 * 16 + 33)
-    np.testing.assert_allclose(again.metrics["learning_rate"][-1], 0.002 * (1 - 17 * 32 / 545), rtol=1e-5)
+    np.testing.assert_allclose(metrics["learning_rate"][-1], 0.002 * (1 - 17 * 32 / 545), atol=1e-9)
 
 
 def test_policies_are_evaluated_where_they_are_known():

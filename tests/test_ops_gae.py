@@ -82,9 +82,9 @@ def test_pieces_with_a_carried_tail_are_as_good_as_the_whole(data, lengths):
         pieces.insert(0, advantage)
         stop -= length
     whole, whole_tail = compiled(data, empty_tail(ENVS), 0.9, 0.7)
-    np.testing.assert_array_equal(np.concatenate(pieces), whole)
+    np.testing.assert_allclose(np.concatenate(pieces), whole, rtol=1e-12, atol=1e-14)
     np.testing.assert_array_equal(tail.value, whole_tail.value)
-    np.testing.assert_array_equal(tail.accumulated, whole_tail.accumulated)
+    np.testing.assert_allclose(tail.accumulated, whole_tail.accumulated, rtol=1e-12, atol=1e-14)
 
 
 @settings(deadline=None, max_examples=50)
