@@ -26,6 +26,7 @@ from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine, versions  # noqa: E402
 from common.peer import peer  # noqa: E402
 from common.tables import write_csv  # noqa: E402
+from jaxtrpo.envs.base import require_working  # noqa: E402
 from jaxtrpo.train import prepare  # noqa: E402
 
 # What each task has, with a guess of steps per second; their own vector entry point is in one process, as "sync" is.
@@ -52,7 +53,9 @@ def collecting(name: str, num_envs: int, actors: int, seconds: float) -> Round:
         begin = time.perf_counter()
         for _ in range(count):
             state, _ = jax.block_until_ready(collect(state))
-        return time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        require_working(run.env)  # and its simulators live as long as it does
+        return seconds
 
     batches(1)
     count = max(1, round(3 * seconds / batches(3)))
