@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from common.comparison import QUICK, RESULTS, interval, options_of_runs, require_runs
+from common.comparison import QUICK, RESULTS, options_of_runs, require_runs, row_of
 from common.family import ALL, GYMNASIUM, MUJOCO, job, seeds_of, total_steps
 from common.machine import machine
 from common.plots import colors_of, common_legend, draw_curves, panels, save
 from common.runs import STORE, Curve, train_all
-from common.statistics import area, final, interquartile_mean, seconds
+from common.statistics import area, final, seconds
 from common.tables import write_csv
 
 COLUMNS = (
@@ -210,13 +210,7 @@ def table(curves: Curves) -> Iterator[str]:
     )
     for env, by_algorithm in curves.items():
         for algorithm, runs in by_algorithm.items():
-            taken = np.median([seconds(curve) for curve in runs])
-            figures = [
-                interval(interquartile_mean(np.array([of(curve) for curve in runs])))
-                for of in (area, final, best_evaluation)
-            ]
-            name = f"{env}, {total_steps(env) // 1000:,}"
-            yield f"| {name} | {algorithm} | {' | '.join(figures)} | {taken:.0f} | {len(runs)} |"
+            yield row_of(f"{env}, {total_steps(env) // 1000:,}", algorithm, runs, (area, final, best_evaluation))
 
 
 if __name__ == "__main__":

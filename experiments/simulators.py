@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from common.comparison import extent_of, interval, options_of_runs, require_runs
+from common.comparison import extent_of, options_of_runs, require_runs, row_of
 from common.machine import machine
 from common.plots import colors_of, common_legend, draw_curves, panels, save
 from common.runs import Curve, Job, train_all
-from common.statistics import area, final, interquartile_mean, seconds
+from common.statistics import area, final, seconds
 from common.tables import write_csv
 
 TASKS = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "Reacher-v5", "HalfCheetah-v5")
@@ -116,10 +114,7 @@ def summary(curves: Curves) -> str:
     ]
     for (env, algorithm), by_number in curves.items():
         for number, runs in by_number.items():
-            shown = (interval(interquartile_mean(np.array([of(curve) for curve in runs]))) for of in (area, final))
-            taken = np.median([seconds(curve) for curve in runs])
-            words = f"| {env} | {algorithm} | {number.split()[0]} | {' | '.join(shown)} | {taken:.0f} | {len(runs)} |"
-            lines.append(words)
+            lines.append(row_of(f"{env} | {algorithm}", number.split()[0], runs, (area, final)))
     return "\n".join(lines) + "\n"
 
 

@@ -135,11 +135,16 @@ def _summary(comparison: Comparison, curves: Curves) -> str:
     ]
     for env, by_label in curves.items():
         for label, runs in by_label.items():
-            taken = np.median([seconds(curve) for curve in runs])
-            figures = (interval(interquartile_mean(np.array([of(curve) for curve in runs]))) for of in (area, final))
-            lines.append(f"| {env} | {label} | {' | '.join(figures)} | {taken:.0f} | {len(runs)} |")
+            lines.append(row_of(env, label, runs, (area, final)))
     lines += comparison.conclude(curves)
     return "\n".join(lines) + "\n"
+
+
+def row_of(task: str, label: str, runs: Sequence[Curve], figures: Sequence[Callable[[Curve], float]]) -> str:
+    """Of a table in Markdown: interquartile means of the figures, the median of the seconds, and how many seeds."""
+    shown = (interval(interquartile_mean(np.array([of(curve) for curve in runs]))) for of in figures)
+    taken = np.median([seconds(curve) for curve in runs])
+    return f"| {task} | {label} | {' | '.join(shown)} | {taken:.0f} | {len(runs)} |"
 
 
 def _estimates(comparison: Comparison) -> str:
