@@ -1,4 +1,4 @@
-"""Every algorithm on small control tasks of Gymnasium and on MuJoCo, with its default settings.
+"""Every algorithm on small control tasks of Gymnasium and on MuJoCo, with default settings where they serve.
 
     python experiments/algorithms.py [--quick] [--summary] [--tasks NAME ...] [--algorithms NAME ...]
 
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from common.comparison import QUICK, RESULTS, options_of_runs, require_runs, row_of
-from common.family import ALL, GYMNASIUM, MUJOCO, job, seeds_of, total_steps
+from common.family import ALL, GYMNASIUM, MUJOCO, TUNED, job, seeds_of, total_steps
 from common.machine import machine
 from common.plots import colors_of, common_legend, draw_curves, panels, save
 from common.runs import STORE, Curve, train_all
@@ -99,7 +99,7 @@ def plot(curves: Curves, path: Path) -> None:
     """Returns against steps in the first row of each block of tasks, against seconds in the second."""
     if not curves:
         return
-    title = "Default settings; interquartile means over seeds, with 95 % bootstrap intervals shaded"
+    title = "Interquartile means over seeds, with 95 % bootstrap intervals shaded"
     wide = min(len(curves), 5)
     blocks = [list(curves)[start : start + wide] for start in range(0, len(curves), wide)]
     figure, axes = panels(2 * len(blocks), wide, title)
@@ -148,13 +148,20 @@ def summary(curves: Curves) -> str:
         "at once as there are cores; seconds are medians over seeds of what collecting and learning took. Returns are "
         "interquartile means over seeds, with 95 % bootstrap intervals; area is the mean return over the whole run, "
         "final that of the exploring policy over the last 5 %, best and last evaluation are means of 10 deterministic "
-        "episodes, best over training.",
+        f"episodes, best over training. Settings are the defaults, {'; '.join(exceptions())}.",
         "",
         "![Gymnasium](gymnasium.png)",
         "![MuJoCo](mujoco.png)",
         "",
     ]
     return "\n".join([*lines, *asked(curves), *against_published(curves), *table(curves)]) + "\n"
+
+
+def exceptions() -> Iterator[str]:
+    """Where settings are not the defaults."""
+    for (env, algorithm), settings in TUNED.items():
+        words = ", ".join(f"{name}={value}" for name, value in settings.items())
+        yield f"but for {algorithm or 'all'} on {env}: `{words}`"
 
 
 def asked(curves: Curves) -> Iterator[str]:
