@@ -14,12 +14,13 @@ import csv
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,8 +78,20 @@ def train_all(
     """
     if only_known:
         return [load(job, store) for job in jobs]
-    with ThreadPoolExecutor(workers or available_cores()) as pool:
+    cores = _cores() if workers is None else itertools.repeat(None)
+    with ThreadPoolExecutor(workers or available_cores(), initializer=lambda: _stay_on(next(cores))) as pool:
         return list(pool.map(lambda job: load(job, store) or _train(job, store), jobs))
+
+
+def _cores() -> Iterator[int | None]:
+    """One for each run at a time: those that believe to have all cores start more processes than can run."""
+    return iter(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else itertools.repeat(None)
+
+
+def _stay_on(core: int | None) -> None:
+    """The calling thread, and the processes that it starts, use this core alone."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
 
 
 def load(job: Job, store: Path = STORE) -> Curve | None:
