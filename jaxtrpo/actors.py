@@ -21,6 +21,8 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from jaxtrpo.cores import available_cores
+
 AXIS = "actors"
 JAX_CPU_DEVICES = "jax_num_cpu_devices"
 # XLA ends a process in which an actor waits 40 seconds for another. At 5 Gflop/s this takes ten; what a task takes is
@@ -184,11 +186,6 @@ def choose_actors(num: int | None = None) -> Actors:
             stacklevel=3,
         )
     return Actors(tuple(devices[:num]))
-
-
-def available_cores() -> int:
-    """CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _how_to_get_more(num: int) -> str:

@@ -94,6 +94,12 @@ def make_update(env: Environment, parts: Parts, sizes: Sizes, actors: Actors, to
         steps_per_update=int(algorithm.hyperparameters["steps_per_update"]),
     )
     learner = algorithm.make(spec)
+    if learner.asynchronous is not None and spec.steps_per_update < 2 * actors.count:
+        # Advantages are relative to their mean: that of a single step is 0, and nobody would learn.
+        raise ValueError(
+            f"steps_per_update={spec.steps_per_update} must be at least {2 * actors.count}, two for each of the "
+            f"{actors.count} actors that do not wait for each other"
+        )
     collect_batch = make_collect(env, policy, segment_length=sizes.segment_length, max_segments=sizes.max_segments)
 
     def first_state(key: UInt32[Array, "2"]) -> TrainState:

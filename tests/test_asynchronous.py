@@ -60,6 +60,12 @@ def test_every_gradient_is_applied_once():
         np.testing.assert_array_equal(leaf[0], leaf[1])
 
 
+def test_single_steps_are_refused():
+    with pytest.raises(ValueError, match="steps_per_update=2 must be at least 4, two for each of the 2 actors"):
+        run(actors=2, num_envs=2, segment_length=1, steps_per_update=2)
+    run(actors=2, num_envs=2, segment_length=1, steps_per_update=4)
+
+
 def test_it_learns():
     result = run(total_steps=60_000, actors=2).run(progress=False)
     actions = result.policy(np.float32([[1, 0], [-1, 0]]))[:, 0]

@@ -21,12 +21,12 @@ from gymnasium import spaces
 from support import actors
 
 import jaxtrpo
+from jaxtrpo.cores import available_cores
 from jaxtrpo.envs import base
 from jaxtrpo.envs.base import require_working
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
-from jaxtrpo.envs.gymnasium.plan import available_cores
 from jaxtrpo.envs.registry import environment_for, make_env
 from jaxtrpo.evaluate import prepare_evaluation
 from jaxtrpo.train import prepare

@@ -15,7 +15,8 @@ from jax.flatten_util import ravel_pytree
 from support import actors, counted_compilations, deal, first, random_batch, spread
 
 from jaxtrpo.algorithms.advantages import Advantages
-from jaxtrpo.algorithms.trust_region import Path, make_direction, make_policy_step, no_path
+from jaxtrpo.algorithms.natural_gradient import make_direction
+from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path
 from jaxtrpo.critics.critic import Targets
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.networks import gaussian_policy

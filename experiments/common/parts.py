@@ -10,8 +10,9 @@ from jaxtyping import PyTree
 
 from common.words import defaults_of
 from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages
+from jaxtrpo.algorithms.natural_gradient import make_direction
 from jaxtrpo.algorithms.trpo import trpo
-from jaxtrpo.algorithms.trust_region import make_direction, make_policy_step
+from jaxtrpo.algorithms.trust_region import make_policy_step
 from jaxtrpo.train import prepare
 from jaxtrpo.types import Batch, LearnerState
 from jaxtrpo.words import parse

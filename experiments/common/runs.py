@@ -29,9 +29,9 @@ import numpy as np
 
 from common.tables import write_csv
 from common.words import in_full
-from jaxtrpo.actors import available_cores
 from jaxtrpo.algorithms.algorithm import starting_with
 from jaxtrpo.config import Config, resolve_sizes
+from jaxtrpo.cores import available_cores
 from jaxtrpo.words import parse
 
 STORE = Path(__file__).parent.parent / "results" / "runs"

@@ -6,14 +6,8 @@ import jax.numpy as jnp
 
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.algorithms.trust_region import (
-    finish_step,
-    make_direction,
-    no_path,
-    require_natural_gradient,
-    step_to_bound,
-    step_work,
-)
+from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
+from jaxtrpo.algorithms.trust_region import finish_step, no_path, step_to_bound, step_work
 from jaxtrpo.ops.line_search import LineSearchInfo
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.settings import call_in_words, require_positive, require_share

@@ -9,15 +9,8 @@ from jaxtyping import PyTree
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.advantages import compare_with_usual
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.algorithms.trust_region import (
-    Path,
-    make_direction,
-    make_policy_step,
-    no_path,
-    require_line_search,
-    require_natural_gradient,
-    step_work,
-)
+from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
+from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, require_line_search, step_work
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.settings import call_in_words, require_positive, require_share, require_whole
 

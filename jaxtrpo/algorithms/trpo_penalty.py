@@ -9,15 +9,8 @@ from jaxtyping import Array, Float
 
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.algorithms.trust_region import (
-    Path,
-    finish_step,
-    make_direction,
-    no_path,
-    require_line_search,
-    require_natural_gradient,
-    step_work,
-)
+from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
+from jaxtrpo.algorithms.trust_region import Path, finish_step, no_path, require_line_search, step_work
 from jaxtrpo.ops.line_search import Trial, backtracking_line_search
 from jaxtrpo.settings import call_in_words, require_positive, require_share
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
+from jaxtrpo.cores import available_cores
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.observations import Observations
 from jaxtrpo.envs.gymnasium.rows import RowSizes
@@ -79,8 +79,3 @@ def _edges(num: int, parts: int) -> list[int]:
     """Where `parts` consecutive parts of `num` begin, as equal as possible, and where the last one ends."""
     parts = min(parts, num)
     return [num * part // parts for part in range(parts + 1)]
-
-
-def available_cores() -> int:
-    """CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
