@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from jaxtrpo.cores import available_cores
+from jaxtrpo.machine import available_cores
 
 AXIS = "actors"
 JAX_CPU_DEVICES = "jax_num_cpu_devices"

@@ -54,7 +54,7 @@ class Run(NamedTuple):
     started: float  # seconds, perf_counter
     metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it goes on with a run
     close: Callable[[], object]  # ends what was started for this run alone
-    note: str = ""  # what a person should know before it starts
+    notes: tuple[str, ...] = ()  # what a person should know before it starts
 
     def run(self, *, progress: bool = True) -> Result:
         """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases."""
@@ -79,8 +79,8 @@ class Run(NamedTuple):
             Progress(self.config.total_steps, last, enabled=progress) as bar,
             closing(self._updates(last)) as updates,
         ):
-            if self.note:
-                bar.note(self.note)
+            for note in self.notes:
+                bar.note(note)
             try:
                 for moment, rows in updates:
                     metrics.add(*rows)

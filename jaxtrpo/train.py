@@ -137,6 +137,9 @@ def prepare(
         if config.eval_every:
             require_time_limit(environment, "eval_every")
         update = make_update(environment, parts, sizes, actors, config.total_steps)
+        replay = update.learner.replay
+        if replay is not None:
+            replay.require_memory(actors.count)
         run = Run(
             env=environment,
             config=config,
@@ -148,6 +151,7 @@ def prepare(
             started=started,
             metrics={},
             close=close,
+            notes=() if replay is None else (replay.in_words(),),
         )
         return _begin(run) if saved is None else _go_on(run, saved)
     except BaseException:
@@ -226,11 +230,11 @@ def _go_on(run: Run, saved: Checkpoint) -> Run:
     if run.update.learner.asynchronous is not None:  # counts the segments of single actors, who may be others now
         segment_steps = run.update.sizes.segment_steps // run.actors.count
         state = state._replace(segments=np.int32(saved.metrics["env_steps"][-1] // segment_steps))
-    note = ""
+    notes = run.notes
     if not getattr(run.env, "saves_state", True):
         state = run.update.restart(state)
-        note = f"the simulators of {run.env.name} cannot be saved: all of them begin new episodes"
-    return run._replace(state=run.update.place(state), metrics=saved.metrics, note=note)
+        notes = (*notes, f"the simulators of {run.env.name} cannot be saved: all of them begin new episodes")
+    return run._replace(state=run.update.place(state), metrics=saved.metrics, notes=notes)
 
 
 def _open(out: str | Path | None, *, overwrite: bool, resume: bool) -> Path | None:

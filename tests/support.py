@@ -50,6 +50,7 @@ def learner_of(
     observation_size: int = 3,
     discount: float = 0.99,
     surrogate: Surrogate | None = None,
+    segment_steps: int = 16,
 ) -> Learner:
     """What a run would make of the algorithm."""
     return algorithm.make(
@@ -61,6 +62,7 @@ def learner_of(
             surrogate,
             normalize_observations=True,
             steps_per_update=int(algorithm.hyperparameters["steps_per_update"]),
+            segment_steps=segment_steps,
         )
     )
 

@@ -25,13 +25,15 @@ TINY = {
     "critic": "mlp(hidden=(8,), epochs=1)",
 }  # fmt: skip
 ALGORITHMS = tuple(KINDS["algorithm"])
-SMALL = {"ppo": "ppo(minibatch_size=16)"}  # where the usual words do not go with batches as small as these
+# Where the usual words do not go with batches as small as these.
+SMALL = {"ppo": "ppo(minibatch_size=16)", "naf": "naf(hidden=(8,), replay=250, minibatch_size=16)"}
 WAIT_FOR_EACH_OTHER = tuple(name for name in ALGORITHMS if name != "a3c")
 SECONDS = ("wall_seconds", "collect_seconds", "learn_seconds")
 COMMON = (
     "update", "env_steps", *SECONDS, "steps_per_update", "episodes", "mean_return", "return_100", "invalid_steps",
-    "entropy", "explained_variance", "advantage_std", "policy_std", "eval_return",
+    "policy_std", "eval_return",
 )  # fmt: skip
+OF_A_CRITIC = ("entropy", "explained_variance", "advantage_std")  # not of naf
 # What the rule may change, batches of different sizes, with any algorithm.
 VARYING = "improvement(window=1, steps_delta=16, steps_bounds=(16, 64), kl_delta=None)"
 
@@ -44,26 +46,26 @@ class ActingProbe(ProbeEnvironment):
         return state._replace(physics=state.physics._replace(kind=jnp.full(num_envs, BOTH, jnp.int32)))
 
 
+def tiny(algorithm) -> dict:
+    """Settings of short runs of an algorithm."""
+    name = algorithm if isinstance(algorithm, str) else ""
+    critic = {"critic": "none"} if name == "naf" else {}
+    return {**TINY, "algorithm": SMALL.get(name, algorithm), **critic}
+
+
 def train(algorithm, out=None, **settings) -> jaxtrpo.Result:
-    if isinstance(algorithm, str):
-        algorithm = SMALL.get(algorithm, algorithm)
-    return prepare(ActingProbe(), algorithm=algorithm, out=out, **{**TINY, **settings}).run(progress=False)
+    return prepare(ActingProbe(), out=out, **{**tiny(algorithm), **settings}).run(progress=False)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_trains_on_a_real_task_and_is_saved(algorithm, tmp_path):
     threads = threading.active_count()
     result = jaxtrpo.train(
-        "InvertedPendulum-v5",
-        algorithm=SMALL.get(algorithm, algorithm),
-        **TINY,
-        total_steps=96,
-        out=tmp_path / "run",
-        progress=True,
+        "InvertedPendulum-v5", **tiny(algorithm), total_steps=96, out=tmp_path / "run", progress=True
     )
     metrics = result.metrics
     assert len(metrics["update"]) >= 3 and metrics["env_steps"][-1] >= 96
-    assert set(metrics) >= set(COMMON)
+    assert set(metrics) >= {*COMMON, *(() if algorithm == "naf" else OF_A_CRITIC)}
     # Blank where there is nothing to tell: no episode, no step before to judge, no time apart.
     for name in set(metrics) - {"mean_return", "return_100", "signal", "eval_return", "collect_seconds"}:
         assert np.all(np.isfinite(metrics[name])), name
@@ -78,7 +80,7 @@ def test_every_algorithm_trains_on_a_real_task_and_is_saved(algorithm, tmp_path)
 
 @pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
 def test_nothing_is_compiled_after_the_first_update(algorithm):
-    run = prepare(ActingProbe(), algorithm=SMALL.get(algorithm, algorithm), adapt=VARYING, **TINY, total_steps=2500)
+    run = prepare(ActingProbe(), **tiny(algorithm), adapt=VARYING, total_steps=2500)
     updates = run._updates()
     next(updates)
     with counted_compilations() as compiled:

@@ -21,7 +21,6 @@ from gymnasium import spaces
 from support import actors
 
 import jaxtrpo
-from jaxtrpo.cores import available_cores
 from jaxtrpo.envs import base
 from jaxtrpo.envs.base import require_working
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
@@ -29,6 +28,7 @@ from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
 from jaxtrpo.envs.registry import environment_for, make_env
 from jaxtrpo.evaluate import prepare_evaluation
+from jaxtrpo.machine import available_cores
 from jaxtrpo.train import prepare
 
 # Box2D's binding, made by SWIG, crashes where this warning is an error.

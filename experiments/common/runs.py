@@ -31,7 +31,7 @@ from common.tables import write_csv
 from common.words import in_full
 from jaxtrpo.algorithms.algorithm import starting_with
 from jaxtrpo.config import Config, resolve_sizes
-from jaxtrpo.cores import available_cores
+from jaxtrpo.machine import available_cores
 from jaxtrpo.words import parse
 
 STORE = Path(__file__).parent.parent / "results" / "runs"

@@ -10,6 +10,7 @@ from jaxtyping import Array, PRNGKeyArray, PyTree
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.policies.networks import Policy
+from jaxtrpo.replay import Replay
 from jaxtrpo.types import Batch, Hyperparameters
 
 Info = dict[str, Array]  # what one update did: scalars by the names of their columns in metrics.csv
@@ -25,6 +26,7 @@ class Spec(NamedTuple):
     surrogate: Surrogate | None  # what the policy shall maximise, if the user said so
     normalize_observations: bool  # update the observation moments with each batch
     steps_per_update: int  # environment steps of all actors in the first updates
+    segment_steps: int  # environment steps of all actors in a segment
 
 
 class Asynchronous(NamedTuple):
@@ -45,6 +47,7 @@ class Learner(NamedTuple):
     init: Callable[[PRNGKeyArray, PRNGKeyArray], PyTree]  # keys of the policy's and the critic's first parameters
     learn: Callable[[PyTree, Batch, Hyperparameters, PRNGKeyArray], tuple[PyTree, Info]]
     asynchronous: Asynchronous | None = None  # in place of `learn`: actors do not wait for each other
+    replay: Replay | None = None  # the buffer that is a part of its state, if it has one
 
 
 class Algorithm(NamedTuple):

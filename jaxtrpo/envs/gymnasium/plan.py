@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtrpo.cores import available_cores
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.observations import Observations
 from jaxtrpo.envs.gymnasium.rows import RowSizes
 from jaxtrpo.envs.gymnasium.source import Source
 from jaxtrpo.envs.gymnasium.stepper import Task
+from jaxtrpo.machine import available_cores
 
 # How much longer a step takes for each process that an actor waits for, apart from the simulators: the way there and
 # back through a socket. Measured on two cores that were busy with other things: 35 us for one process, 55 us each for

@@ -1,0 +1,187 @@
+"""Normalised advantage functions (Gu et al. 2016): Q-learning for actions that are real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import linen as nn
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from jaxtrpo.actors import num_actors, sum_over_actors
+from jaxtrpo.algorithms.actor_critic import no_observations
+from jaxtrpo.algorithms.advantages import valid_weight
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_surrogate_unset
+from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.replay import Ring, Transitions, make_replay, over_minibatches
+from jaxtrpo.settings import call_in_words, require_positive, require_share, require_sizes, require_whole
+from jaxtrpo.types import Batch, Hyperparameters
+
+NUM_ENVS, STEPS_PER_UPDATE = 16, 256
+REWARDS_IN_A_VALUE = 10.0  # values are in units of this many usual rewards, so that networks learn numbers around 1
+
+
+class NAFState(NamedTuple):
+    """What is learned. Every actor has the same."""
+
+    policy: PyTree  # its mean is the best action
+    critic: PyTree  # value and curvature
+    target: PyTree  # the critic of before: what follows a step is worth as much as this one says
+    optimizer: optax.OptState  # of policy and critic as one vector
+    obs_moments: Moments
+    rewards: Moments
+    replay: Ring
+
+
+class ValueAndCurvature(nn.Module):
+    """V(s), and the lower triangular L(s) of the curvature P = L L^T; positive on its diagonal."""
+
+    hidden: Sequence[int]
+    action_size: int
+
+    @nn.compact
+    def __call__(self, obs: Float[Array, "... obs"]) -> tuple[Float[Array, "..."], Float[Array, "... action action"]]:
+        """Applies the network to the last axis."""
+        x = obs
+        for size in self.hidden:
+            x = nn.relu(nn.LayerNorm()(nn.Dense(size)(x)))
+        n = self.action_size
+        out = nn.Dense(1 + n * n)(x)  # what belongs above the diagonal does not count
+        square = out[..., 1:].reshape(*out.shape[:-1], n, n)
+        diagonal = jnp.exp(jnp.clip(square, -5.0, 5.0)) * jnp.eye(n)
+        return out[..., 0], square * jnp.tri(n, k=-1) + diagonal
+
+
+def quadratic_advantage(
+    lower: Float[Array, "... action action"], mean: Float[Array, "... action"], action: Float[Array, "... action"]
+) -> Float[Array, "..."]:
+    """-1/2 (a - m)^T L L^T (a - m): 0 for the best action, else less (Gu et al. 2016, equation 11)."""
+    return -0.5 * jnp.sum(jnp.einsum("...ij,...i->...j", lower, action - mean) ** 2, axis=-1)
+
+
+def naf(
+    *,
+    learning_rate: float = 1e-3,
+    hidden: Sequence[int] = (128, 128),
+    replay: int = 200_000,
+    replay_ratio: float = 0.5,
+    minibatch_size: int = 128,
+    target_rate: float = 0.005,
+) -> Algorithm:
+    """Normalised advantage functions: Q-learning from replay, for actions that are real numbers.
+
+        Q(s, a) = V(s) - 1/2 (a - m(s))^T P(s) (a - m(s))
+
+    is largest, V(s), at the mean m(s) of the policy, so that what a step is worth is its reward + discount V'(s'), with
+    V' a slow copy of V. The policy's own noise explores, and its standard deviation is not learned:
+    `--policy "mlp(initial_log_std=-1)"`. Actions count as the simulator gets them, cut to its range; means beyond it
+    are pulled back, since nothing tells them apart from its edge.
+
+    Args:
+      learning_rate: of Adam.
+      hidden: sizes of the hidden layers of the network for V and P.
+      replay: environment steps that are kept.
+      replay_ratio: gradient steps for each environment step.
+      minibatch_size: environment steps in one gradient step.
+      target_rate: part of the way that V' goes towards V in a gradient step.
+
+    Raises:
+      ValueError: a setting is out of bounds; one sentence that names it.
+    """
+    words = call_in_words(naf, locals())
+    require_positive(learning_rate=learning_rate, replay_ratio=replay_ratio)
+    require_sizes(hidden=hidden)
+    require_whole(1, replay=replay, minibatch_size=minibatch_size)
+    require_share(target_rate=target_rate)
+    optimizer = optax.scale_by_adam()
+
+    def make(spec: Spec) -> Learner:
+        require_surrogate_unset(spec, "naf")
+        key = jax.random.PRNGKey(0)
+        if jax.tree.leaves(jax.eval_shape(spec.critic.init, key)):
+            raise ValueError("critic: naf has a value function of its own, and goes with the critic none")
+        policy, some_obs = spec.policy, jnp.zeros(spec.observation_size)
+        action = jax.eval_shape(lambda key: policy.apply(policy.init(key), some_obs).mode(), key)
+        if not jnp.issubdtype(action.dtype, jnp.floating):
+            raise ValueError("algorithm: naf needs actions that are real numbers, and these are choices")
+        network = ValueAndCurvature(tuple(hidden), action.shape[-1])
+        apply = cast(Callable[[PyTree, Array], tuple[Array, Array]], network.apply)
+        buffer = make_replay(
+            replay,
+            segment_steps=spec.segment_steps,
+            observation_size=spec.observation_size,
+            action_size=action.shape[-1],
+        )
+
+        def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> NAFState:
+            params, critic = policy.init(for_policy), network.init(for_critic, some_obs)
+            memory = optimizer.init(ravel_pytree((params, critic))[0])
+            return NAFState(params, critic, critic, memory, no_observations(spec), no_moments(()), buffer.empty())
+
+        def loss_of(moments: Moments, scale: Float[Array, ""]) -> Callable[[PyTree, PyTree, Transitions], tuple]:
+            def loss(params: PyTree, target: PyTree, rows: Transitions) -> tuple[Float[Array, ""], Float[Array, ""]]:
+                """Mean squared Bellman error, with what pulls means back; and alone."""
+                of_policy, critic = params
+                obs = normalize(rows.obs, moments)
+                later, _ = apply(target, normalize(rows.final_obs, moments))
+                worth = rows.reward / scale + spec.discount * (1 - rows.terminated) * later
+                value, lower = apply(critic, obs)
+                mean = policy.apply(of_policy, obs).mode()
+                inside = jnp.clip(mean, -1, 1)
+                found = value + quadratic_advantage(lower, inside, jnp.clip(rows.action, -1, 1))
+                count = jnp.maximum(jnp.sum(rows.weight), 1.0)
+                error = jnp.sum(rows.weight * (found - worth) ** 2) / count
+                beyond = jnp.sum(rows.weight * jnp.sum((mean - inside) ** 2, axis=-1)) / count
+                return error + beyond, error
+
+            return jax.value_and_grad(loss, has_aux=True)
+
+        def learn(
+            learner: NAFState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
+        ) -> tuple[NAFState, Info]:
+            weight, moments = valid_weight(batch), learner.obs_moments
+            rewards = merge(learner.rewards, weighted_moments(batch.steps.reward, weight, sum_over_actors))
+            usual = jnp.sqrt(rewards.mean**2 + rewards.variance)
+            scale = REWARDS_IN_A_VALUE * jnp.where(usual > 0, usual, 1.0)
+            if spec.normalize_observations:
+                seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
+                moments = merge(moments, seen)
+            gradient_of, ring = loss_of(moments, scale), buffer.insert(learner.replay, batch)
+            number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
+            # One vector instead of a tree: Adam is then one operation, not one a leaf.
+            first, unravel = ravel_pytree((learner.policy, learner.critic))
+
+            def step(carry, rows: Transitions):
+                params, target, memory, total = carry
+                (_, error), gradient = gradient_of(unravel(params), target, rows)
+                direction, memory = optimizer.update(ravel_pytree(gradient)[0], memory)
+                params = params - hyperparameters["learning_rate"] * jnp.asarray(direction)
+                target = optax.incremental_update(unravel(params)[1], target, target_rate)
+                return params, target, memory, total + error
+
+            # The keys of the next updates lie right behind this one, where those of the draws shall not.
+            key, _ = jax.random.split(key)
+            start = first, learner.target, learner.optimizer, jnp.zeros(())
+            params, target, memory, total = over_minibatches(
+                step, start, buffer, ring, key, number=number.astype(jnp.int32), size=minibatch_size
+            )
+            of_policy, critic = unravel(params)
+            learned = NAFState(of_policy, critic, target, memory, moments, rewards, ring)
+            same = learner._replace(obs_moments=moments, rewards=rewards, replay=ring)
+            learned = optax.tree.where(all_finite((params, target)), learned, same)
+            acts = policy.apply(learned.policy, normalize(batch.steps.obs[0], moments)).summary()
+            return learned, {
+                **jax.tree.map(lambda value: sum_over_actors(value) / num_actors(), acts),
+                "bellman_error": scale * jnp.sqrt(total / number),  # root mean square, in units of reward
+                "gradient_steps": number.astype(jnp.int32),
+            }
+
+        return Learner(init, learn, replay=buffer)
+
+    starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}
+    return Algorithm(words, starts, make, critic="none", num_envs=NUM_ENVS)

@@ -1,0 +1,181 @@
+"""Normalised advantage functions: the loss against NumPy in float64, and what is learned."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from probe import BOTH, DISCOUNT, TRUNCATED, ProbeEnvironment
+from support import actors, deal_batch, first, learner_of, random_batch, spread
+from test_algorithms import ActingProbe, tiny
+
+from jaxtrpo.algorithms.naf import ValueAndCurvature, naf, quadratic_advantage
+from jaxtrpo.critics.none import none
+from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.train import prepare, train
+from jaxtrpo.types import Batch
+
+POLICY, CRITIC = gaussian_policy(3, 2, hidden=(8,)), none().make(3)
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 100), size=st.integers(1, 4))
+def test_advantage_is_the_quadratic_form(seed, size):
+    rng = np.random.default_rng(seed)
+    lower = np.tril(rng.normal(size=(5, size, size)))
+    mean, action = rng.normal(size=(2, 5, size))
+    found = quadratic_advantage(*map(jnp.float32, (lower, mean, action)))
+    for i in range(5):
+        away = action[i] - mean[i]
+        np.testing.assert_allclose(found[i], -0.5 * away @ lower[i] @ lower[i].T @ away, rtol=1e-4, atol=1e-6)
+
+
+def test_curvature_is_lower_triangular_and_positive_definite():
+    network, obs = ValueAndCurvature((8,), 3), jax.random.normal(jax.random.PRNGKey(1), (20, 4))
+    value, lower = network.apply(network.init(jax.random.PRNGKey(0), obs), 5 * obs)
+    assert value.shape == (20,) and np.all(np.triu(lower, 1) == 0) and np.ptp(np.tril(lower, -1)) > 0
+    assert np.all(np.diagonal(lower, axis1=1, axis2=2) > 0)
+    assert np.all(np.linalg.eigvalsh(lower @ np.swapaxes(lower, 1, 2)) > 0)
+
+
+@functools.cache
+def learning(count: int, words_of: tuple = ()):
+    algorithm = naf(hidden=(8,), replay=10_000, minibatch_size=4096, replay_ratio=1e-6, **dict(words_of))
+    learner = learner_of(algorithm, POLICY, CRITIC, segment_steps=12)
+    return learner, actors(count).map(learner.learn)
+
+
+def learned(batches: list[Batch], count: int = 1, **settings):
+    learner, learn = learning(count, tuple(settings.items()))
+    key = jax.random.PRNGKey(1)
+    state = spread(learner.init(key, key), count)
+    before = first(state)
+    for batch in batches:
+        rate = {"learning_rate": np.full(count, 1e-3, np.float32)}
+        state, info = learn(state, deal_batch(batch, count), rate, spread(jax.random.PRNGKey(2), count))
+    for leaf in jax.tree.leaves(state):
+        np.testing.assert_array_equal(leaf[0], leaf[-1])
+    return before, first(state), first(info)
+
+
+def plain_bellman_error(state, batch: Batch) -> float:
+    """Root mean square over all steps, in units of reward, in float64."""
+    steps, double = batch.steps, functools.partial(np.asarray, dtype=np.float64)
+    valid = double(~steps.invalid).ravel()
+    rewards = double(steps.reward).ravel()[valid > 0]
+    scale = 10 * np.sqrt(np.mean(rewards**2))
+    obs = double(steps.obs).reshape(-1, 3)
+    mean, std = obs[valid > 0].mean(axis=0), obs[valid > 0].std(axis=0)
+    network = ValueAndCurvature((8,), 2)
+
+    def apply(raw):
+        return network.apply(state.critic, jnp.clip((raw.reshape(-1, 3) - mean) / std, -10, 10))
+
+    later, _ = apply(double(steps.final_obs))
+    value, lower = apply(obs)
+    best = np.clip(POLICY.apply(state.policy, jnp.clip((obs - mean) / std, -10, 10)).mean, -1, 1)
+    away = np.clip(double(steps.action).reshape(-1, 2), -1, 1) - best
+    advantage = -0.5 * np.sum(np.einsum("rij,ri->rj", double(lower), away) ** 2, axis=-1)
+    worth = double(steps.reward).ravel() / scale + 0.99 * ~steps.terminated.ravel() * double(later)
+    error = double(value) + advantage - worth
+    return scale * np.sqrt(np.sum(valid * error**2) / np.sum(valid))
+
+
+def test_bellman_error_is_that_of_float64():
+    """Fails if a terminated step looks beyond its end, a broken one counts, or the step after a reset stands in."""
+    batch = random_batch(3, end=0.3, broken=0.2)
+    before, _, info = learned([batch])
+    assert info["gradient_steps"] == 1
+    # One minibatch of 4,096 rows out of 48: every row about 85 times.
+    np.testing.assert_allclose(info["bellman_error"], plain_bellman_error(before, batch), rtol=0.05)
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
+def test_target_goes_a_part_of_the_way(rate):
+    before, after, _ = learned([random_batch(0)], target_rate=rate)
+    moved = jax.tree.map(
+        lambda old, new, target: (old + rate * (new - old), target), before.target, after.critic, after.target
+    )
+    for wanted, target in jax.tree.leaves(moved, is_leaf=lambda leaf: isinstance(leaf, tuple)):
+        np.testing.assert_allclose(target, wanted, atol=1e-7)
+    assert any(
+        np.any(old != new)
+        for old, new in zip(jax.tree.leaves(before.critic), jax.tree.leaves(after.critic), strict=True)
+    )
+
+
+def test_what_is_not_finite_is_kept_out_of_the_networks():
+    batch = random_batch(0)
+    batch.steps.reward[0, 0, 0] = np.nan
+    batch.steps.invalid[0, 0, 0] = False
+    before, after, _ = learned([batch])
+    for old, new in zip(jax.tree.leaves(before[:4]), jax.tree.leaves(after[:4]), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_padding_does_not_matter():
+    plain, padded = (learned([random_batch(0, num_segments=2, padding=value)]) for value in (0.0, 9.0))
+    jax.tree.map(np.testing.assert_array_equal, plain[1], padded[1])
+
+
+# ---- what it learns
+
+
+class Probe(ProbeEnvironment):
+    """One of the probes."""
+
+    def __init__(self, kind: int):
+        self.kind = kind
+
+    def reset(self, key, num_envs):
+        state = super().reset(key, num_envs)
+        return state._replace(physics=state.physics._replace(kind=jnp.full(num_envs, self.kind, jnp.int32)))
+
+
+def trained(kind: int, **settings):
+    words = "naf(hidden=(16,), replay_ratio=1.0, replay=4000, minibatch_size=64, learning_rate=0.005)"
+    settings = {"num_envs": 16, "steps_per_update": 64, "discount": DISCOUNT, "total_steps": 6000, **settings}
+    return train(Probe(kind), algorithm=words, progress=False, **settings)
+
+
+def test_the_best_action_is_found_where_it_depends_on_what_is_seen():
+    policy = trained(BOTH).policy
+    np.testing.assert_allclose(policy(np.float32([[1, 0], [-1, 0]]))[:, 0], [0.5, -0.5], atol=0.05)
+
+
+def test_value_beyond_a_time_limit_is_that_of_going_on_for_ever():
+    """The reward is the sign. Fails if what a truncated step led to is taken from after the reset, or forgotten."""
+    result = trained(TRUNCATED)
+    state = first(result.state.learner)
+    network, moments = ValueAndCurvature((16,), 1), state.obs_moments
+    scale = 10 * np.sqrt(state.rewards.mean**2 + state.rewards.variance)
+    for sign in (-1.0, 1.0):
+        obs = (np.float32([sign, 0]) - moments.mean) / np.where(moments.variance > 1e-12, np.sqrt(moments.variance), 1)
+        value, _ = network.apply(state.critic, jnp.asarray(obs))
+        np.testing.assert_allclose(scale * value, sign / (1 - DISCOUNT), atol=0.4)  # else 1, or 0
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"critic": "mlp"}, "critic: naf has a value function of its own, and goes with the critic none"),
+        ({"surrogate": lambda new, samples: new}, "surrogate: naf has no surrogate to replace; "),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_refused_in_one_sentence(settings, said):
+    with pytest.raises(ValueError) as error:
+        prepare(ActingProbe(), **{**tiny("naf"), **settings})
+    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+
+
+def test_choices_are_refused():
+    with pytest.raises(ValueError, match="^algorithm: naf needs actions that are real numbers, and these are choices$"):
+        prepare("CartPole-v1", algorithm="naf")

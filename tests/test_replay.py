@@ -1,0 +1,127 @@
+"""The replay buffer against plain Python lists."""
+
+from __future__ import annotations
+
+import functools
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import actors, deal_batch, first, random_batch, spread
+from test_algorithms import ActingProbe, tiny
+
+from jaxtrpo.replay import Replay, Ring, Transitions, make_replay, over_minibatches
+from jaxtrpo.train import prepare
+
+OBS, ACTION, LENGTH, ENVS = 3, 2, 3, 4
+SEGMENT_STEPS = LENGTH * ENVS
+
+
+def replay(capacity: int) -> Replay:
+    return make_replay(capacity, segment_steps=SEGMENT_STEPS, observation_size=OBS, action_size=ACTION)
+
+
+@functools.cache
+def inserting(capacity: int, count: int):
+    return actors(count).map(replay(capacity).insert)
+
+
+def filled(capacity: int, batches, count: int = 1) -> Ring:
+    """What all actors have after these batches."""
+    ring = spread(replay(capacity).empty(), count)
+    for batch in batches:
+        ring = inserting(capacity, count)(ring, deal_batch(batch, count))
+    for leaf in jax.tree.leaves(ring):
+        np.testing.assert_array_equal(leaf[0], leaf[-1])
+    return first(ring)
+
+
+def plain_rows(batches) -> list[np.ndarray]:
+    """Every step that was taken, oldest first, as a row of numbers."""
+    rows = []
+    for batch in batches:
+        steps = batch.steps
+        for segment in range(int(batch.num_segments)):
+            for time in range(LENGTH):
+                for env in range(ENVS):
+                    here = segment, time, env
+                    numbers = (
+                        steps.obs[here], steps.action[here], steps.reward[here], steps.terminated[here],
+                        steps.final_obs[here], steps.elapsed[here], not steps.invalid[here],
+                    )  # fmt: skip
+                    rows.append(np.concatenate([np.ravel(number).astype(np.float32) for number in numbers]))
+    return rows
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@settings(max_examples=15, deadline=None)
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5))
+def test_it_holds_the_last_steps_as_they_were_taken(count, sizes):
+    """Fails if an observation after a reset stands in place of the one before, or padding is kept."""
+    capacity = 5 * SEGMENT_STEPS
+    batches = [random_batch(seed, num_segments=num, padding=9.0) for seed, num in enumerate(sizes)]
+    ring = filled(capacity, batches, count)
+    slots = min(sum(sizes), 5)
+    assert ring.filled == slots and ring.next_slot == sum(sizes) % 5
+    held = np.roll(ring.segments, -(ring.next_slot if slots == 5 else 0), axis=0)[:slots]
+    np.testing.assert_array_equal(
+        held.reshape(slots * SEGMENT_STEPS, -1), plain_rows(batches)[-slots * SEGMENT_STEPS :]
+    )
+
+
+def test_rows_that_are_drawn_are_whole_and_every_row_is_drawn_as_often():
+    batches = [random_batch(seed, num_segments=2) for seed in range(2)]
+    ring, rows = filled(10 * SEGMENT_STEPS, batches), np.stack(plain_rows(batches))
+    drawn = jax.jit(replay(10 * SEGMENT_STEPS).draw, static_argnums=2)(ring, jax.random.PRNGKey(0), 40_000)
+    flat = np.concatenate([np.reshape(leaf, (40_000, -1)) for leaf in drawn], axis=1)
+    kinds, inverse, often = np.unique(flat, axis=0, return_inverse=True, return_counts=True)
+    np.testing.assert_array_equal(kinds, np.unique(rows, axis=0))
+    expected = 40_000 / len(rows)
+    assert np.all(np.abs(often - expected) < 5 * np.sqrt(expected))
+
+
+def test_minibatches_are_as_many_as_asked_and_each_is_drawn_anew():
+    size, ring = 128, jax.tree.map(jnp.asarray, filled(5 * SEGMENT_STEPS, [random_batch(0)]))
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def rewards(number, key):
+        def step(carry, rows: Transitions):
+            index, seen = carry
+            return index + 1, seen.at[index].set(rows.reward)
+
+        start = jnp.int32(0), jnp.full((20, size), jnp.nan)
+        return over_minibatches(step, start, replay(5 * SEGMENT_STEPS), ring, key, number=number, size=size)
+
+    for number in (1, 3, 8, 13):
+        count, seen = rewards(jnp.int32(number), jax.random.PRNGKey(3))
+        assert count == number and np.all(np.isfinite(seen[:number])) and np.all(np.isnan(seen[number:]))
+        assert len(np.unique(seen[:number], axis=0)) == number
+        _, other = rewards(jnp.int32(number), jax.random.PRNGKey(40))
+        assert len(np.unique(np.concatenate([seen[:number], other[:number]]), axis=0)) == 2 * number
+
+
+def test_capacity_is_rounded_up_to_whole_segments():
+    made = replay(3 * SEGMENT_STEPS + 1)
+    assert made.capacity == 4 * SEGMENT_STEPS
+    assert made.nbytes == made.empty().segments.nbytes
+
+
+def test_a_buffer_beyond_the_memory_of_the_machine_is_refused_before_it_is_made(monkeypatch):
+    needed = 2 * 2 * prepare(ActingProbe(), **tiny("naf"), actors=2).update.learner.replay.nbytes
+    monkeypatch.setattr("jaxtrpo.replay.memory", lambda: float(needed))
+    prepare(ActingProbe(), **tiny("naf"), actors=2)
+    monkeypatch.setattr("jaxtrpo.replay.memory", lambda: float(needed - 1))
+    with pytest.raises(
+        ValueError, match="^replay: 256 steps take 0 MiB, twice for each of 2 actors while it learns, and"
+    ):
+        prepare(ActingProbe(), **tiny("naf"), actors=2)
+
+
+def test_how_large_it_is_is_said_before_the_run_starts(capsys):
+    prepare(ActingProbe(), **tiny("naf"), total_steps=32).run()
+    assert "replay buffer: the last 256 steps, 0 MiB an actor\n" in capsys.readouterr().err
