@@ -48,8 +48,8 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
     """Updates in the order in which they are applied, without end; actors stop when the iterator is closed."""
     alone = [Actors((device,)) for device in actors.devices]
     work, apply, columns = _compile(update, state, alone)
-    parts = tuple(_part(state.actors, number) for number in range(actors.count))
-    shared = _Shared(_part(state._replace(actors=None), 0), parts, 0)
+    parts = tuple(part_of(state.actors, number) for number in range(actors.count))
+    shared = _Shared(part_of(state._replace(actors=None), 0), parts, 0)
     lock, stop = threading.Lock(), threading.Event()
     made: queue.Queue[Moment | BaseException] = queue.Queue(WAITING_UPDATES)
 
@@ -62,27 +62,27 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
         begin = time.perf_counter()
         before = shared
         now = before.state
-        seen = _move((now.learner, now.hyperparameters, _key(now)), actors, number)
+        seen = move((now.learner, now.hyperparameters, key_of(now)), actors, number)
         actor, batch, gradient, info = jax.block_until_ready(work[number](before.actors[number], *seen))
         collected = time.perf_counter()
         with lock:
             # Read again: others have applied theirs since.
             staleness = np.full(1, shared.updates - before.updates, np.int32)
-            found = _move((batch, gradient, {**info, "staleness": staleness}), actors, 0)
+            found = move((batch, gradient, {**info, "staleness": staleness}), actors, 0)
             after, measured = jax.block_until_ready(apply(shared.state, *found))
             reached = (*shared.actors[:number], actor, *shared.actors[number + 1 :])
             shared = _Shared(after, reached, shared.updates + 1)
             reach = functools.partial(whole, shared)
             learned = time.perf_counter() - collected
             # Still alone, so that they are read in the order in which they were applied.
-            _put(made, Moment(reach, columns, first(measured)[None], collected - begin, learned), stop)
+            put(made, Moment(reach, columns, first(measured)[None], collected - begin, learned), stop)
 
     def act(number: int) -> None:
         try:
             while not stop.is_set():
                 one_update(number)
         except BaseException as error:
-            _put(made, error, stop)
+            put(made, error, stop)
 
     threads = [threading.Thread(target=act, args=(number,), daemon=True) for number in range(actors.count)]
     for thread in threads:
@@ -119,10 +119,10 @@ def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[li
         columns[:] = columns_of(measured)
         return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
 
-    shared = _part(state._replace(actors=None), 0)
-    arguments = shared.learner, shared.hyperparameters, _key(shared)
+    shared = part_of(state._replace(actors=None), 0)
+    arguments = shared.learner, shared.hyperparameters, key_of(shared)
     lowered = [
-        one.map(collect_and_differentiate).lower(_part(state.actors, number), *arguments)
+        one.map(collect_and_differentiate).lower(part_of(state.actors, number), *arguments)
         for number, one in enumerate(alone)
     ]
     _, batch, gradient, info = jax.tree.map(
@@ -133,20 +133,22 @@ def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[li
     return [one.compile() for one in lowered], applying, tuple(columns)
 
 
-def _key(state: TrainState) -> Array:
+def key_of(state: TrainState) -> Array:
+    """Of the next update."""
     return jax.vmap(numbered_key)(state.key, state.segments)
 
 
-def _part(tree: PyTree, number: int) -> PyTree:
+def part_of(tree: PyTree, number: int) -> PyTree:
     """One actor's part, on its device, with an axis of one actor."""
     return jax.tree.map(lambda leaf: leaf.addressable_shards[number].data, tree)
 
 
-def _move(tree: PyTree, actors: Actors, number: int) -> PyTree:
+def move(tree: PyTree, actors: Actors, number: int) -> PyTree:
+    """To an actor's device."""
     return jax.device_put(tree, actors.devices[number])
 
 
-def _put(made: queue.Queue, thing: object, stop: threading.Event) -> None:
+def put(made: queue.Queue, thing: object, stop: threading.Event) -> None:
     """Waits for room, but not for ever: nobody reads once it is all over."""
     while not stop.is_set():
         try:

@@ -20,6 +20,7 @@ from jaxtrpo.envs.base import Environment, action_space, require_working
 from jaxtrpo.evaluate import make_evaluator
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.replaying import replaying_updates
 from jaxtrpo.runs.checkpoint import save_checkpoint, save_config
 from jaxtrpo.runs.directory import METRICS_FILE, clear, hold
 from jaxtrpo.runs.metrics import Metrics, Row
@@ -143,6 +144,8 @@ class Run(NamedTuple):
         """Updates without end."""
         if self.update.learner.asynchronous is not None:
             return asynchronous_updates(self.update, self.state, self.actors)
+        if self.update.learner.replaying is not None:
+            return replaying_updates(self.update, self.state, self.actors)
         return self._several() if self.update.at_once > 1 else self._one_by_one()
 
     def _one_by_one(self) -> Generator[Moment]:

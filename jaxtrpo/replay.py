@@ -35,9 +35,9 @@ class Transitions(NamedTuple):
 class Ring(NamedTuple):
     """What a replay buffer holds. Every actor has the same, in the order that one actor would have collected it in."""
 
-    segments: Float[Array, "slot row number"]  # the fields of `Transitions`, side by side in memory
-    next_slot: Int[Array, ""]  # that the next segment goes to
-    filled: Int[Array, ""]  # slots
+    rows: Float[Array, "row number"]  # the fields of `Transitions`, side by side in memory
+    next_row: Int[Array, ""]  # where the next segment begins
+    filled: Int[Array, ""]  # rows
 
 
 class Replay(NamedTuple):
@@ -78,16 +78,16 @@ def make_replay(capacity: int, *, segment_steps: int, observation_size: int, act
 
     Args:
       capacity: environment steps of all actors that are kept at least; whole segments are.
-      segment_steps: environment steps of all actors in a segment.
+      segment_steps: environment steps of all actors in a segment; segments come whole, or one actor's part alone.
       observation_size: numbers in an observation.
       action_size: numbers in an action.
     """
-    slots = -(-capacity // segment_steps)
+    capacity = -(-capacity // segment_steps) * segment_steps
     sizes = (observation_size, action_size, 1, 1, observation_size, 1, 1)  # of the fields
     ends = np.cumsum(sizes)
 
     def empty() -> Ring:
-        return Ring(jnp.zeros((slots, segment_steps, ends[-1])), jnp.int32(0), jnp.int32(0))
+        return Ring(jnp.zeros((capacity, ends[-1])), jnp.int32(0), jnp.int32(0))
 
     def insert(ring: Ring, batch: Batch) -> Ring:
         def one(index: Int[Array, ""], ring: Ring) -> Ring:
@@ -95,23 +95,20 @@ def make_replay(capacity: int, *, segment_steps: int, observation_size: int, act
             found = Transitions(
                 steps.obs, steps.action, steps.reward, steps.terminated, steps.final_obs, steps.elapsed, ~steps.invalid
             )
-            rows = [leaf.reshape(segment_steps, -1).astype(jnp.float32) for leaf in found]
-            segments = jax.lax.dynamic_update_index_in_dim(
-                ring.segments, jnp.concatenate(rows, axis=1), ring.next_slot, 0
-            )
-            return Ring(segments, (ring.next_slot + 1) % slots, jnp.minimum(ring.filled + 1, slots))
+            number = steps.reward.size  # of one actor's steps where actors do not wait for each other
+            rows = [leaf.reshape(number, -1).astype(jnp.float32) for leaf in found]
+            held = jax.lax.dynamic_update_slice_in_dim(ring.rows, jnp.concatenate(rows, axis=1), ring.next_row, 0)
+            return Ring(held, (ring.next_row + number) % capacity, jnp.minimum(ring.filled + number, capacity))
 
         return jax.lax.fori_loop(0, batch.num_segments, one, ring)
 
     def draw(ring: Ring, key: PRNGKeyArray | UInt32[Array, "2"], number: int) -> Transitions:
-        rows = ring.segments.reshape(-1, ends[-1])
-        chosen = jax.random.randint(key, (number,), 0, jnp.maximum(ring.filled, 1) * segment_steps)
+        chosen = jax.random.randint(key, (number,), 0, jnp.maximum(ring.filled, 1))
         # The barrier keeps XLA from fetching every row again where it is used.
-        drawn = jax.lax.optimization_barrier(rows[chosen])
+        drawn = jax.lax.optimization_barrier(ring.rows[chosen])
         obs, action, reward, terminated, final_obs, elapsed, weight = jnp.split(drawn, ends[:-1], axis=1)
         return Transitions(obs, action, reward[:, 0], terminated[:, 0], final_obs, elapsed[:, 0], weight[:, 0])
 
-    capacity = slots * segment_steps
     return Replay(capacity, 4 * capacity * int(ends[-1]), empty, insert, draw)
 
 

@@ -227,7 +227,7 @@ def _go_on(run: Run, saved: Checkpoint) -> Run:
     require_same_run(saved, run.env.name, run.config)
     state = restore(saved.state, run.update.shapes())
     state = state._replace(total_steps=np.float32(run.config.total_steps))
-    if run.update.learner.asynchronous is not None:  # counts the segments of single actors, who may be others now
+    if not run.update.learner.waits:  # counts the segments of single actors, who may be others now
         segment_steps = run.update.sizes.segment_steps // run.actors.count
         state = state._replace(segments=np.int32(saved.metrics["env_steps"][-1] // segment_steps))
     notes = run.notes

@@ -104,7 +104,7 @@ class Trouble:
 @pytest.mark.parametrize("error", [RuntimeError("out of luck"), SystemExit("out of luck")])
 def test_error_in_a_thread_reaches_the_caller_and_what_was_learned_is_saved(error, tmp_path, monkeypatch):
     running = run(tmp_path)
-    monkeypatch.setattr(jaxtrpo.asynchronous, "_move", Trouble(jaxtrpo.asynchronous._move, 9, error))
+    monkeypatch.setattr(jaxtrpo.asynchronous, "move", Trouble(jaxtrpo.asynchronous.move, 9, error))
     with pytest.raises(type(error), match="out of luck"):
         running.run(progress=False)
     monkeypatch.undo()
@@ -127,8 +127,8 @@ def test_interrupt_keeps_what_was_learned(tmp_path, monkeypatch):
 def test_actors_wait_for_who_reads_their_updates(monkeypatch):
     """Otherwise a slow reader would be left ever further behind."""
     calls = []
-    move = jaxtrpo.asynchronous._move
-    monkeypatch.setattr(jaxtrpo.asynchronous, "_move", lambda *arguments: (calls.append(1), move(*arguments))[1])
+    move = jaxtrpo.asynchronous.move
+    monkeypatch.setattr(jaxtrpo.asynchronous, "move", lambda *arguments: (calls.append(1), move(*arguments))[1])
     most = 2 * (1 + jaxtrpo.asynchronous.WAITING_UPDATES + 2)  # read, waiting, and one that each actor has in hand
     with contextlib.closing(run(total_steps=10**9)._updates()) as updates:
         next(updates)

@@ -64,6 +64,7 @@ BAD_OF_PARTS = [
     *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF) for value in (64, None, "64")),
     *((*POLICY, "state_dependent_std", value) for value in (1, None, "no")),
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
+    *((*NAF, "asynchronous", value) for value in (1, None, "no")),
     *(("critic", "linear", "ridge", value) for value in (*NOT_POSITIVE, None)),
 ]  # fmt: skip
 PARTS = [(kind, name) for kind in ("algorithm", "policy", "critic") for name in KINDS[kind]]

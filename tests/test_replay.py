@@ -65,12 +65,10 @@ def test_it_holds_the_last_steps_as_they_were_taken(count, sizes):
     capacity = 5 * SEGMENT_STEPS
     batches = [random_batch(seed, num_segments=num, padding=9.0) for seed, num in enumerate(sizes)]
     ring = filled(capacity, batches, count)
-    slots = min(sum(sizes), 5)
-    assert ring.filled == slots and ring.next_slot == sum(sizes) % 5
-    held = np.roll(ring.segments, -(ring.next_slot if slots == 5 else 0), axis=0)[:slots]
-    np.testing.assert_array_equal(
-        held.reshape(slots * SEGMENT_STEPS, -1), plain_rows(batches)[-slots * SEGMENT_STEPS :]
-    )
+    taken = sum(sizes) * SEGMENT_STEPS
+    assert ring.filled == min(taken, capacity) and ring.next_row == taken % capacity
+    held = np.roll(ring.rows, -(ring.next_row if taken > capacity else 0), axis=0)[: ring.filled]
+    np.testing.assert_array_equal(held, plain_rows(batches)[-ring.filled :])
 
 
 def test_rows_that_are_drawn_are_whole_and_every_row_is_drawn_as_often():
@@ -108,7 +106,7 @@ def test_minibatches_are_as_many_as_asked_and_each_is_drawn_anew():
 def test_capacity_is_rounded_up_to_whole_segments():
     made = replay(3 * SEGMENT_STEPS + 1)
     assert made.capacity == 4 * SEGMENT_STEPS
-    assert made.nbytes == made.empty().segments.nbytes
+    assert made.nbytes == made.empty().rows.nbytes
 
 
 def test_a_buffer_beyond_the_memory_of_the_machine_is_refused_before_it_is_made(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.losses import Surrogate
@@ -37,6 +37,14 @@ class Asynchronous(NamedTuple):
     apply: Callable[[PyTree, PyTree, Hyperparameters], PyTree]  # (newest learner state, gradient, ...) -> learner state
 
 
+class Replaying(NamedTuple):
+    """Learning from a replay buffer, for actors that never wait for it (see `jaxtrpo.replaying`)."""
+
+    insert: Callable[[PyTree, Batch], PyTree]  # (learner state, one actor's batch) -> learner state
+    # (learner state, environment steps that are new since, hyperparameters, key) -> (learner state, what happened)
+    train: Callable[[PyTree, Int[Array, ""], Hyperparameters, PRNGKeyArray], tuple[PyTree, Info]]
+
+
 class Learner(NamedTuple):
     """An algorithm that knows what it learns with: pure functions, run by every actor on its part of a batch.
 
@@ -47,7 +55,13 @@ class Learner(NamedTuple):
     init: Callable[[PRNGKeyArray, PRNGKeyArray], PyTree]  # keys of the policy's and the critic's first parameters
     learn: Callable[[PyTree, Batch, Hyperparameters, PRNGKeyArray], tuple[PyTree, Info]]
     asynchronous: Asynchronous | None = None  # in place of `learn`: actors do not wait for each other
+    replaying: Replaying | None = None  # in place of `learn`: actors do not wait for the learner either
     replay: Replay | None = None  # the buffer that is a part of its state, if it has one
+
+    @property
+    def waits(self) -> bool:
+        """Whether all actors meet in every update; otherwise each makes updates of its own."""
+        return self.asynchronous is None and self.replaying is None
 
 
 class Algorithm(NamedTuple):

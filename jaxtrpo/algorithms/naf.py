@@ -10,16 +10,16 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import num_actors, sum_over_actors
+from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.algorithms.actor_critic import no_observations
 from jaxtrpo.algorithms.advantages import valid_weight
-from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_surrogate_unset
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_surrogate_unset
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.replay import Ring, Transitions, make_replay, over_minibatches
-from jaxtrpo.settings import call_in_words, require_positive, require_share, require_sizes, require_whole
+from jaxtrpo.settings import call_in_words, require_bool, require_positive, require_share, require_sizes, require_whole
 from jaxtrpo.types import Batch, Hyperparameters
 
 NUM_ENVS, STEPS_PER_UPDATE = 16, 256
@@ -72,6 +72,7 @@ def naf(
     replay_ratio: float = 0.5,
     minibatch_size: int = 128,
     target_rate: float = 0.005,
+    asynchronous: bool = False,
 ) -> Algorithm:
     """Normalised advantage functions: Q-learning from replay, for actions that are real numbers.
 
@@ -89,6 +90,8 @@ def naf(
       replay_ratio: gradient steps for each environment step.
       minibatch_size: environment steps in one gradient step.
       target_rate: part of the way that V' goes towards V in a gradient step.
+      asynchronous: actors go on collecting while the network learns, and never wait for it (Gu, Holly et al. 2017);
+        where it is slower than they are it makes fewer gradient steps. No two runs are then alike to the bit.
 
     Raises:
       ValueError: a setting is out of bounds; one sentence that names it.
@@ -98,6 +101,7 @@ def naf(
     require_sizes(hidden=hidden)
     require_whole(1, replay=replay, minibatch_size=minibatch_size)
     require_share(target_rate=target_rate)
+    require_bool(asynchronous=asynchronous)
     optimizer = optax.scale_by_adam()
 
     def make(spec: Spec) -> Learner:
@@ -141,18 +145,21 @@ def naf(
 
             return jax.value_and_grad(loss, has_aux=True)
 
-        def learn(
-            learner: NAFState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
-        ) -> tuple[NAFState, Info]:
+        def insert(learner: NAFState, batch: Batch) -> NAFState:
             weight, moments = valid_weight(batch), learner.obs_moments
             rewards = merge(learner.rewards, weighted_moments(batch.steps.reward, weight, sum_over_actors))
-            usual = jnp.sqrt(rewards.mean**2 + rewards.variance)
-            scale = REWARDS_IN_A_VALUE * jnp.where(usual > 0, usual, 1.0)
             if spec.normalize_observations:
                 seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
                 moments = merge(moments, seen)
-            gradient_of, ring = loss_of(moments, scale), buffer.insert(learner.replay, batch)
-            number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
+            return learner._replace(obs_moments=moments, rewards=rewards, replay=buffer.insert(learner.replay, batch))
+
+        def train(
+            learner: NAFState, new_steps: Int[Array, ""], hyperparameters: Hyperparameters, key: PRNGKeyArray
+        ) -> tuple[NAFState, Info]:
+            rewards, moments, ring = learner.rewards, learner.obs_moments, learner.replay
+            usual = jnp.sqrt(rewards.mean**2 + rewards.variance)
+            scale = REWARDS_IN_A_VALUE * jnp.where(usual > 0, usual, 1.0)
+            gradient_of, number = loss_of(moments, scale), jnp.maximum(jnp.round(replay_ratio * new_steps), 1)
             # One vector instead of a tree: Adam is then one operation, not one a leaf.
             first, unravel = ravel_pytree((learner.policy, learner.critic))
 
@@ -165,23 +172,27 @@ def naf(
                 return params, target, memory, total + error
 
             # The keys of the next updates lie right behind this one, where those of the draws shall not.
-            key, _ = jax.random.split(key)
+            for_draws, for_summary = jax.random.split(key)
             start = first, learner.target, learner.optimizer, jnp.zeros(())
             params, target, memory, total = over_minibatches(
-                step, start, buffer, ring, key, number=number.astype(jnp.int32), size=minibatch_size
+                step, start, buffer, ring, for_draws, number=number.astype(jnp.int32), size=minibatch_size
             )
             of_policy, critic = unravel(params)
-            learned = NAFState(of_policy, critic, target, memory, moments, rewards, ring)
-            same = learner._replace(obs_moments=moments, rewards=rewards, replay=ring)
-            learned = optax.tree.where(all_finite((params, target)), learned, same)
-            acts = policy.apply(learned.policy, normalize(batch.steps.obs[0], moments)).summary()
+            learned = learner._replace(policy=of_policy, critic=critic, target=target, optimizer=memory)
+            learned = optax.tree.where(all_finite((params, target)), learned, learner)
+            some = normalize(buffer.draw(ring, for_summary, minibatch_size).obs, moments)
             return learned, {
-                **jax.tree.map(lambda value: sum_over_actors(value) / num_actors(), acts),
+                **policy.apply(learned.policy, some).summary(),
                 "bellman_error": scale * jnp.sqrt(total / number),  # root mean square, in units of reward
                 "gradient_steps": number.astype(jnp.int32),
             }
 
-        return Learner(init, learn, replay=buffer)
+        def learn(
+            learner: NAFState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
+        ) -> tuple[NAFState, Info]:
+            return train(insert(learner, batch), batch.num_segments * spec.segment_steps, hyperparameters, key)
+
+        return Learner(init, learn, replaying=Replaying(insert, train) if asynchronous else None, replay=buffer)
 
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}
     return Algorithm(words, starts, make, critic="none", num_envs=NUM_ENVS)

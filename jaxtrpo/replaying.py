@@ -1,0 +1,157 @@
+"""Updates from a replay buffer: a thread an actor collects without ever waiting, and the caller's thread learns.
+
+A turn takes all batches that were collected meanwhile into the buffer, and learns for as long as one batch of every
+actor is worth. Each batch makes a row of metrics.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from jaxtrpo.actors import Actors, first, join_envs
+from jaxtrpo.asynchronous import Moment, key_of, move, part_of, put
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.types import ActorState, Batch, TrainState
+from jaxtrpo.update import Column, Update, columns_of, report
+
+
+class _Acting(NamedTuple):
+    """What actors need of the learner, and what follows from it for their batches."""
+
+    policy: PyTree
+    obs_moments: Moments
+
+
+class _Collected(NamedTuple):
+    number: int  # of the actor
+    actor: ActorState  # after it
+    batch: Batch
+
+
+class _Compiled(NamedTuple):
+    collect: list[Any]  # of each actor
+    insert: Any  # (learner state, batch) -> learner state
+    train: Any  # (learner state, new steps, settings, key) -> (learner state, what happened)
+    report: Any  # (state, batch, what happened) -> (state, measured)
+    columns: tuple[Column, ...]
+
+
+def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
+    """Updates in the order in which their batches came, without end; actors stop when the iterator is closed."""
+    compiled = _compile(update, state, actors)
+    reached = [part_of(state.actors, number) for number in range(actors.count)]
+    now = part_of(state._replace(actors=None), 0)
+    batch_steps = _steps_of_a_batch(now, actors)
+    shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters  # what actors see
+    # More would be overwritten before anyone has learned from it: only then an actor waits.
+    assert update.learner.replay is not None
+    made: queue.Queue[_Collected | BaseException] = queue.Queue(max(update.learner.replay.capacity // batch_steps, 1))
+    stop = threading.Event()
+
+    def collect(number: int) -> None:
+        actor = reached[number]
+        try:
+            while not stop.is_set():
+                seen = move(shown, actors, number)
+                actor, batch = jax.block_until_ready(compiled.collect[number](actor, *seen))
+                put(made, _Collected(number, actor, batch), stop)
+        except BaseException as error:
+            put(made, error, stop)
+
+    threads = [threading.Thread(target=collect, args=(number,), daemon=True) for number in range(actors.count)]
+    for thread in threads:
+        thread.start()
+    try:
+        while True:
+            begin = time.perf_counter()
+            batch_steps = _steps_of_a_batch(now, actors)
+            taken = _all_of(made)[: _batches_to_go(update, now, actors, batch_steps)]
+            moved = [move(one.batch, actors, 0) for one in taken]
+            learner = now.learner
+            for batch in moved:
+                learner = compiled.insert(learner, batch)
+            new_steps = np.full(1, batch_steps * min(len(taken), actors.count), np.int32)
+            learner, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))
+            now, measured = now._replace(learner=learner), []
+            for one, batch in zip(taken, moved, strict=True):
+                now, values = compiled.report(now, batch, info)
+                measured.append(first(values))
+                reached[one.number] = one.actor
+            shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
+            whole = functools.partial(_whole, update, now, tuple(reached))
+            seconds = time.perf_counter() - begin
+            yield Moment(whole, compiled.columns, np.stack(measured), float("nan"), seconds)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _steps_of_a_batch(state: TrainState, actors: Actors) -> int:
+    """Environment steps of one actor."""
+    return int(first(state.hyperparameters["steps_per_update"])) // actors.count
+
+
+def _batches_to_go(update: Update, state: TrainState, actors: Actors, batch_steps: int) -> int:
+    """How many end the run; what was collected beyond is not learned from."""
+    done = int(first(state.segments)) * update.sizes.segment_steps // actors.count
+    return max(-(-int(first(state.total_steps) - done) // batch_steps), 1)
+
+
+def _all_of(made: queue.Queue) -> list[_Collected]:
+    """What waits there, at least one; raises what went wrong in a thread."""
+    taken = [made.get()]
+    while not made.empty():
+        taken.append(made.get())
+    for one in taken:
+        if isinstance(one, BaseException):
+            raise one
+    return taken
+
+
+def _whole(update: Update, state: TrainState, reached: tuple[ActorState, ...]) -> TrainState:
+    """The state of the run, as all actors would have it."""
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(join_envs, reached))
+    return update.place(first(state)._replace(actors=joined))
+
+
+def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
+    """What each does, for its device."""
+    learning = update.learner.replaying
+    assert learning is not None
+    alone = [Actors((device,)) for device in actors.devices]
+    sizes = update.sizes._replace(num_envs=update.sizes.num_envs // actors.count)
+    shared = part_of(state._replace(actors=None), 0)
+    acting = _Acting(shared.learner.policy, shared.learner.obs_moments)
+    collect = [
+        one.map(update.collect).lower(part_of(state.actors, number), acting, shared.hyperparameters)
+        for number, one in enumerate(alone)
+    ]
+
+    def shape(lowered: Any) -> PyTree:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered.out_info)
+
+    _, batch = shape(collect[0])
+    insert = alone[0].map(learning.insert).lower(shared.learner, batch)
+    new_steps = jax.ShapeDtypeStruct((1,), np.int32)
+    train = alone[0].map(learning.train).lower(shared.learner, new_steps, shared.hyperparameters, key_of(shared))
+    _, info = shape(train)
+    columns: list[Column] = []  # known when `count` is traced
+
+    def count(state: TrainState, batch: Batch, info: dict[str, Array]) -> tuple[TrainState, Array]:
+        state, measured = report(state, batch, state.learner, info, update.rule, sizes)
+        columns[:] = columns_of(measured)
+        return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
+
+    counting = alone[0].map(count).lower(shared, batch, info).compile()
+    return _Compiled([one.compile() for one in collect], insert.compile(), train.compile(), counting, tuple(columns))

@@ -1,0 +1,87 @@
+"""Actors that never wait for who learns from the replay buffer."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import jax
+import numpy as np
+import pytest
+from test_algorithms import ActingProbe, tiny
+from test_asynchronous import Trouble, no_thread_is_left  # noqa: F401  (a fixture of every test)
+
+import jaxtrpo
+import jaxtrpo.loop
+import jaxtrpo.replaying
+from jaxtrpo.train import prepare
+
+WORDS = "naf(hidden=(8,), replay=512, minibatch_size=16, asynchronous=True, learning_rate=0.005)"
+
+
+def run(out=None, **settings):
+    return prepare(ActingProbe(), out=out, **{**tiny("naf"), "algorithm": WORDS, "total_steps": 608, **settings})
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_every_batch_is_a_row_and_the_run_ends_where_it_shall(actors):
+    running = run(actors=actors)
+    result = running.run(progress=False)
+    metrics, learner = result.metrics, jax.device_get(result.state.learner)
+    np.testing.assert_array_equal(metrics["update"], np.arange(1, len(metrics["update"]) + 1))
+    np.testing.assert_array_equal(metrics["steps_per_update"], 32 // actors)
+    np.testing.assert_array_equal(metrics["env_steps"], np.cumsum(metrics["steps_per_update"]))
+    assert metrics["env_steps"][-1] == 608
+    assert np.all(np.diff(metrics["wall_seconds"]) >= 0) and np.all(np.isfinite(metrics["bellman_error"]))
+    # At most half a gradient step for each step.
+    assert np.all(metrics["gradient_steps"] <= 16) and np.all(metrics["gradient_steps"] >= 8)
+    assert np.all(learner.obs_moments.count == 608) and np.all(learner.replay.filled == 512)
+    before, after = (jax.device_get(state.actors.noise_key) for state in (running.state, result.state))
+    assert before.shape[0] == actors and np.all(np.any(before != after, axis=-1))
+    for leaf in jax.tree.leaves(learner):
+        np.testing.assert_array_equal(leaf[0], leaf[-1])
+
+
+def test_it_learns():
+    result = run(total_steps=20_000, num_envs=16, steps_per_update=64, actors=2).run(progress=False)
+    actions = result.policy(np.float32([[1, 0], [-1, 0]]))[:, 0]
+    np.testing.assert_allclose(actions, [0.5, -0.5], atol=0.1)
+
+
+def test_it_goes_on_from_a_checkpoint_with_another_number_of_actors(tmp_path):
+    first = run(tmp_path).run(progress=False)
+    again = run(tmp_path, total_steps=1216, resume=True, actors=1).run(progress=False)
+    number = len(first.metrics["update"])
+    np.testing.assert_array_equal(again.metrics["bellman_error"][:number], first.metrics["bellman_error"])
+    assert again.metrics["env_steps"][-1] == 1216
+    assert np.all(np.asarray(again.state.learner.obs_moments.count) == 1216)
+
+
+def test_evaluation_sees_the_newest_policy():
+    metrics = run(eval_every=300, eval_episodes=2).run(progress=False).metrics
+    assert np.sum(np.isfinite(metrics["eval_return"])) >= 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of luck"), SystemExit("out of luck")])
+def test_error_in_a_thread_reaches_the_caller_and_what_was_learned_is_saved(error, tmp_path, monkeypatch):
+    running = run(tmp_path)
+    monkeypatch.setattr(jaxtrpo.replaying, "move", Trouble(jaxtrpo.replaying.move, 12, error))
+    with pytest.raises(type(error), match="out of luck"):
+        running.run(progress=False)
+    monkeypatch.undo()
+    if isinstance(error, Exception):
+        assert run(tmp_path, resume=True).run(progress=False).metrics["env_steps"][-1] == 608
+
+
+def test_actors_go_on_while_nobody_learns_until_the_buffer_could_not_hold_it():
+    with contextlib.closing(run(total_steps=10**6)._updates()) as updates:
+        next(updates)
+        time.sleep(2)
+        _, rows = next(updates)
+    # As many batches of 16 steps as the buffer of 512 has room for, and one that each actor has in hand.
+    assert 32 <= len(rows) <= 34
+
+
+def test_rules_change_its_settings():
+    metrics = run(adapt="linear(learning_rate=0)").run(progress=False).metrics
+    assert np.all(np.diff(metrics["learning_rate"]) < 0)
