@@ -71,7 +71,7 @@ def naf(
     replay: int = 200_000,
     replay_ratio: float = 0.5,
     minibatch_size: int = 128,
-    target_rate: float = 0.005,
+    target_rate: float = 0.02,
     asynchronous: bool = False,
 ) -> Algorithm:
     """Normalised advantage functions: Q-learning from replay, for actions that are real numbers.
