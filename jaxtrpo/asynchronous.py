@@ -6,6 +6,7 @@ Only the applying is done by one at a time.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import queue
 import threading
@@ -77,22 +78,39 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
             # Still alone, so that they are read in the order in which they were applied.
             put(made, Moment(reach, columns, first(measured)[None], collected - begin, learned), stop)
 
-    def act(number: int) -> None:
-        try:
-            while not stop.is_set():
-                one_update(number)
-        except BaseException as error:
-            put(made, error, stop)
-
-    threads = [threading.Thread(target=act, args=(number,), daemon=True) for number in range(actors.count)]
-    for thread in threads:
-        thread.start()
-    try:
+    with actor_threads(one_update, actors.count, made, stop):
         while True:
             moment = made.get()
             if isinstance(moment, BaseException):
                 raise moment
             yield moment
+
+
+@contextlib.contextmanager
+def actor_threads(
+    turn: Callable[[int], None], number: int, made: queue.Queue, stop: threading.Event
+) -> Generator[None]:
+    """While it lasts there are so many threads, each of which takes one turn after another.
+
+    Args:
+      turn: of the thread with this number; what it raises is put into `made`, and ends the thread.
+      number: of threads.
+      made: what others read.
+      stop: is set at the end.
+    """
+
+    def act(number: int) -> None:
+        try:
+            while not stop.is_set():
+                turn(number)
+        except BaseException as error:
+            put(made, error, stop)
+
+    threads = [threading.Thread(target=act, args=(which,), daemon=True) for which in range(number)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
     finally:
         stop.set()
         for thread in threads:

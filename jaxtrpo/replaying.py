@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.actors import Actors, first, join_envs
-from jaxtrpo.asynchronous import Moment, key_of, move, part_of, put
+from jaxtrpo.asynchronous import Moment, actor_threads, key_of, move, part_of, put
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.types import ActorState, Batch, TrainState
 from jaxtrpo.update import Column, Update, columns_of, report
@@ -51,31 +51,24 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
     compiled = _compile(update, state, actors)
     reached = [part_of(state.actors, number) for number in range(actors.count)]
     now = part_of(state._replace(actors=None), 0)
-    batch_steps = _steps_of_a_batch(now, actors)
     shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters  # what actors see
-    # More would be overwritten before anyone has learned from it: only then an actor waits.
     assert update.learner.replay is not None
-    made: queue.Queue[_Collected | BaseException] = queue.Queue(max(update.learner.replay.capacity // batch_steps, 1))
+    # More would be overwritten before anyone has learned from it: only then an actor waits.
+    room = max(update.learner.replay.capacity // _steps_of_a_batch(now, actors), 1)
+    made: queue.Queue[_Collected | BaseException] = queue.Queue(room)
     stop = threading.Event()
+    collecting = list(reached)  # where actors are, which is ahead of what was learned from
 
     def collect(number: int) -> None:
-        actor = reached[number]
-        try:
-            while not stop.is_set():
-                seen = move(shown, actors, number)
-                actor, batch = jax.block_until_ready(compiled.collect[number](actor, *seen))
-                put(made, _Collected(number, actor, batch), stop)
-        except BaseException as error:
-            put(made, error, stop)
+        seen = move(shown, actors, number)
+        collecting[number], batch = jax.block_until_ready(compiled.collect[number](collecting[number], *seen))
+        put(made, _Collected(number, collecting[number], batch), stop)
 
-    threads = [threading.Thread(target=collect, args=(number,), daemon=True) for number in range(actors.count)]
-    for thread in threads:
-        thread.start()
-    try:
+    with actor_threads(collect, actors.count, made, stop):
         while True:
-            begin = time.perf_counter()
-            batch_steps = _steps_of_a_batch(now, actors)
-            taken = _all_of(made)[: _batches_to_go(update, now, actors, batch_steps)]
+            taken = _all_of(made)
+            begin, batch_steps = time.perf_counter(), _steps_of_a_batch(now, actors)
+            taken = taken[: _batches_to_go(update, now, actors, batch_steps)]
             moved = [move(one.batch, actors, 0) for one in taken]
             learner = now.learner
             for batch in moved:
@@ -89,12 +82,7 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
                 reached[one.number] = one.actor
             shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
             whole = functools.partial(_whole, update, now, tuple(reached))
-            seconds = time.perf_counter() - begin
-            yield Moment(whole, compiled.columns, np.stack(measured), float("nan"), seconds)
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
+            yield Moment(whole, compiled.columns, np.stack(measured), float("nan"), time.perf_counter() - begin)
 
 
 def _steps_of_a_batch(state: TrainState, actors: Actors) -> int:
