@@ -52,7 +52,7 @@ SYSTEMS: dict[str, dict[str, System]] = {  # by algorithm
         **our_systems(
             OURS,
             "one gradient step of the policy and one of the critic on the whole batch, gae_lambda 1",
-            algorithm="a2c(gae_lambda=1.0)",
+            algorithm="a2c(gae_lambda=1.0, entropy_bonus=0.0)",
             adapt="fixed",
             critic="mlp(epochs=1, minibatch_size=80, learning_rate=7e-4)",
             **_A2C,

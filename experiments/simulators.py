@@ -36,10 +36,13 @@ Curves = Mapping[tuple[str, str], Mapping[str, Sequence[Curve]]]  # by (task, al
 
 def settings(algorithm: str, simulators: int) -> dict[str, Any]:
     """Of one run. Batches of A2C are 16 steps of each simulator, as long as there are at least four."""
-    steps = {} if algorithm == "ppo" else {"steps_per_update": 16 * max(simulators, 4)}
+    if algorithm == "ppo":
+        words, steps = algorithm, {}
+    else:  # smaller batches than usual, and steps as much shorter
+        words, steps = f"{algorithm}(learning_rate=0.002)", {"steps_per_update": 16 * max(simulators, 4)}
     actors = {"actors": min(2, simulators)} if algorithm == "a3c" else {}
     return {
-        "algorithm": algorithm, "num_envs": simulators, "total_steps": 200_000, "critic": CRITIC[algorithm],
+        "algorithm": words, "num_envs": simulators, "total_steps": 200_000, "critic": CRITIC[algorithm],
         **HIDDEN, **steps, **actors,
     }  # fmt: skip
 

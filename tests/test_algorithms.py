@@ -260,7 +260,7 @@ def test_a_value_of_another_kind_is_refused(setting, kind, wrong):
 def test_a_run_ends_with_the_update_that_reaches_its_steps():
     metrics = train("a2c", total_steps=32 * 16 + 33).metrics
     np.testing.assert_array_equal(metrics["env_steps"], 32 * np.arange(1, 19))
-    np.testing.assert_allclose(metrics["learning_rate"][-1], 0.002 * (1 - 17 * 32 / 545), atol=1e-9)
+    np.testing.assert_allclose(metrics["learning_rate"][-1], 0.003 * (1 - 17 * 32 / 545), atol=1e-9)
 
 
 def test_policies_are_evaluated_where_they_are_known():
@@ -272,7 +272,7 @@ def test_many_environments_make_larger_first_updates_where_few_steps_are_asked_f
     def steps(algorithm, **settings):
         return prepare(ActingProbe(), algorithm=algorithm, **settings).config.steps_per_update
 
-    assert (steps("a2c"), steps("a2c", num_envs=8), steps("a2c", num_envs=64)) == (256, 256, 1024)
+    assert (steps("a2c"), steps("a2c", num_envs=8), steps("a2c", num_envs=64)) == (512, 512, 2048)
     assert (steps("a2c", num_envs=64, steps_per_update=64), steps("trpo", num_envs=64)) == (64, 1024)
 
 

@@ -27,8 +27,8 @@ from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.settings import call_in_words, require_not_negative, require_positive, require_share
 from jaxtrpo.types import Batch, Hyperparameters, LearnerState
 
-CRITIC = "mlp(learning_rate=0.002)"
-STEPS_OF_EACH, NUM_ENVS = 16, 16
+CRITIC = "mlp(learning_rate=0.003)"
+STEPS_OF_EACH, NUM_ENVS = 32, 16
 # Steps of a constant length leave a good policy again, on most tasks before the end of a million steps.
 ADAPT = "linear(learning_rate=0)"
 
@@ -43,9 +43,9 @@ class _Gradients(NamedTuple):
 
 def a2c(
     *,
-    learning_rate: float = 2e-3,
+    learning_rate: float = 3e-3,
     gae_lambda: float = 0.95,
-    entropy_bonus: float = 0.0,
+    entropy_bonus: float = 0.01,
     max_gradient_norm: float = 0.5,
 ) -> Algorithm:
     """Advantage actor-critic: after a few steps of every environment one gradient step of policy and critic.

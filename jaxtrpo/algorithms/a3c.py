@@ -9,9 +9,9 @@ from jaxtrpo.settings import call_in_words
 
 def a3c(
     *,
-    learning_rate: float = 2e-3,
+    learning_rate: float = 3e-3,
     gae_lambda: float = 0.95,
-    entropy_bonus: float = 0.0,
+    entropy_bonus: float = 0.01,
     max_gradient_norm: float = 0.5,
 ) -> Algorithm:
     """Asynchronous actor-critic: each actor takes a copy of the parameters, collects with it and adds its gradient.
