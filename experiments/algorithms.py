@@ -145,10 +145,11 @@ def summary(curves: Curves) -> str:
         "# A family of algorithms",
         "",
         f"`python experiments/algorithms.py` on {machine()}. Each run is a process with one actor (a3c: two), as many "
-        "at once as there are cores; seconds are medians over seeds of what collecting and learning took. Returns are "
-        "interquartile means over seeds, with 95 % bootstrap intervals; area is the mean return over the whole run, "
-        "final that of the exploring policy over the last 5 %, best and last evaluation are means of 10 deterministic "
-        f"episodes, best over training. Settings are the defaults, {'; '.join(exceptions())}.",
+        "at once as there are cores; seconds are medians over seeds of what collecting and learning took. The runs are "
+        "of several days, on which the same run took up to twice as long: seconds tell no small differences. Returns "
+        "are interquartile means over seeds, with 95 % bootstrap intervals; area is the mean return over the whole "
+        "run, final that of the exploring policy over the last 5 %, best and last evaluation are means of 10 "
+        f"deterministic episodes, best over training. Settings are the defaults, {'; '.join(exceptions())}.",
         "",
         "![Gymnasium](gymnasium.png)",
         "![MuJoCo](mujoco.png)",

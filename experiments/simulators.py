@@ -58,10 +58,10 @@ def main() -> None:
         for algorithm in ALGORITHMS
         for number in SIMULATORS
     }
-    alone = [case for case in jobs if case[1] != "a3c"]
-    both = [case for case in jobs if case[1] == "a3c"]  # they need all cores
+    one = [case for case, job in jobs.items() if job.settings.get("actors", 1) == 1]
+    two = [case for case, job in jobs.items() if job.settings.get("actors", 1) > 1]  # they need all cores
     found: dict[tuple[str, str, int, int], Curve | None] = {}
-    for cases, workers in ((alone, None), (both, 1)):
+    for cases, workers in ((one, None), (two, 1)):
         made = train_all(
             [jobs[case] for case in cases], store=extent.store, only_known=arguments.summary, workers=workers
         )

@@ -20,7 +20,7 @@ from jaxtrpo.algorithms.algorithm import (
     Spec,
     require_surrogate_unset,
 )
-from jaxtrpo.algorithms.policy_gradient import ascend, policy_gradient
+from jaxtrpo.algorithms.policy_gradient import ADAPT, ascend, policy_gradient
 from jaxtrpo.critics.critic import Gradient
 from jaxtrpo.ops.moments import Moments, merge, weighted_moments
 from jaxtrpo.ops.tree import all_finite
@@ -29,8 +29,6 @@ from jaxtrpo.types import Batch, Hyperparameters, LearnerState
 
 CRITIC = "mlp(learning_rate=0.003)"
 STEPS_OF_EACH, NUM_ENVS = 32, 16
-# Steps of a constant length leave a good policy again, on most tasks before the end of a million steps.
-ADAPT = "linear(learning_rate=0)"
 
 
 class _Gradients(NamedTuple):

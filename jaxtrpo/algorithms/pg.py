@@ -8,18 +8,18 @@ from jax.flatten_util import ravel_pytree
 
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec, require_surrogate_unset
-from jaxtrpo.algorithms.policy_gradient import ascend, gradient_work, policy_gradient
+from jaxtrpo.algorithms.policy_gradient import ADAPT, ascend, gradient_work, policy_gradient
 from jaxtrpo.settings import call_in_words, require_not_negative, require_positive, require_share
 
 
-def pg(*, learning_rate: float = 0.01, gae_lambda: float = 1.0, entropy_bonus: float = 0.0) -> Algorithm:
+def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: float = 0.0) -> Algorithm:
     """Policy gradient (REINFORCE, Williams 1992), parallel in its samples, with Adam.
 
     Advantages are Monte Carlo returns less what the critic predicts, standardised over the batch; `critic="none"` takes
     the returns alone, of which what lies beyond the end of a batch is then missing.
 
     Args:
-      learning_rate: of Adam.
+      learning_rate: of Adam at first; it falls to 0 over the run, unless another rule is chosen.
       gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
       entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
 
@@ -50,4 +50,4 @@ def pg(*, learning_rate: float = 0.01, gae_lambda: float = 1.0, entropy_bonus: f
             gae_lambda=gae_lambda,
         )
 
-    return Algorithm(words, {"learning_rate": learning_rate, "steps_per_update": 1024}, make)
+    return Algorithm(words, {"learning_rate": learning_rate, "steps_per_update": 1024}, make, adapt=ADAPT)
