@@ -229,7 +229,8 @@ def _go_on(run: Run, saved: Checkpoint) -> Run:
     state = state._replace(total_steps=np.float32(run.config.total_steps))
     if not run.update.learner.waits:  # counts the segments of single actors, who may be others now
         segment_steps = run.update.sizes.segment_steps // run.actors.count
-        state = state._replace(segments=np.int32(saved.metrics["env_steps"][-1] // segment_steps))
+        done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # nothing yet if it ended before an update
+        state = state._replace(segments=np.int32(done // segment_steps))
     notes = run.notes
     if not getattr(run.env, "saves_state", True):
         state = run.update.restart(state)

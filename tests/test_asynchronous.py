@@ -114,6 +114,14 @@ def test_error_in_a_thread_reaches_the_caller_and_what_was_learned_is_saved(erro
         assert again.run(progress=False).metrics["env_steps"][-1] == 608
 
 
+def test_a_run_that_failed_before_its_first_update_goes_on_from_its_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(jaxtrpo.asynchronous, "move", Trouble(jaxtrpo.asynchronous.move, 0, RuntimeError("bad luck")))
+    with pytest.raises(RuntimeError, match="bad luck"):
+        run(tmp_path).run(progress=False)
+    monkeypatch.undo()
+    assert run(tmp_path, resume=True).run(progress=False).metrics["env_steps"][-1] == 608
+
+
 def test_interrupt_keeps_what_was_learned(tmp_path, monkeypatch):
     bar = jaxtrpo.loop.Progress
     trouble = Trouble(bar.update, 3, KeyboardInterrupt())

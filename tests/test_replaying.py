@@ -73,6 +73,14 @@ def test_error_in_a_thread_reaches_the_caller_and_what_was_learned_is_saved(erro
         assert run(tmp_path, resume=True).run(progress=False).metrics["env_steps"][-1] == 608
 
 
+def test_a_run_that_failed_before_its_first_update_goes_on_from_its_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(jaxtrpo.replaying, "move", Trouble(jaxtrpo.replaying.move, 0, RuntimeError("out of luck")))
+    with pytest.raises(RuntimeError, match="out of luck"):
+        run(tmp_path).run(progress=False)
+    monkeypatch.undo()
+    assert run(tmp_path, resume=True).run(progress=False).metrics["env_steps"][-1] == 608
+
+
 def test_actors_go_on_while_nobody_learns_until_the_buffer_could_not_hold_it():
     with contextlib.closing(run(total_steps=10**6)._updates()) as updates:
         next(updates)
