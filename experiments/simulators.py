@@ -16,7 +16,7 @@ from common.comparison import extent_of, options_of_runs, require_runs, row_of
 from common.machine import machine
 from common.plots import colors_of, common_legend, draw_curves, panels, save
 from common.runs import Curve, Job, train_all
-from common.statistics import area, final, seconds
+from common.statistics import area, final, moving_mean, seconds
 from common.tables import write_csv
 
 TASKS = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "Reacher-v5", "HalfCheetah-v5")
@@ -90,12 +90,16 @@ def figures(curve: Curve) -> tuple[Any, ...]:
 
 def plot(curves: Curves, axis: str, path) -> None:
     tasks = list(dict.fromkeys(env for env, _ in curves))
-    title = "Interquartile means over five seeds, with 95 % bootstrap intervals shaded; networks of 200-200"
+    title = (
+        "Mean of the last 100 episodes, interquartile means over five seeds, with 95 % bootstrap intervals shaded; "
+        "networks of 200-200"
+    )
     figure, axes = panels(len(ALGORITHMS), len(tasks), title)
     colors = colors_of(map(label, SIMULATORS))
     for (env, algorithm), by_number in curves.items():
         place = axes[ALGORITHMS.index(algorithm), tasks.index(env)]
-        draw_curves(place, by_number, colors, title=f"{env}, {algorithm}", axis=axis)
+        moving = {name: [moving_mean(run) for run in runs] for name, runs in by_number.items()}
+        draw_curves(place, moving, colors, title=f"{env}, {algorithm}", axis=axis)
     common_legend(figure)
     save(figure, path)
 
@@ -106,8 +110,8 @@ def summary(curves: Curves) -> str:
         "",
         f"`python experiments/simulators.py` on {machine()}; 200,000 steps. Returns are those of complete episodes of "
         "the exploring policy, interquartile means over seeds with 95 % bootstrap intervals: area over the whole run, "
-        "final over the last 5 %. Seconds are medians of collecting and learning; runs of one actor are two side by "
-        "side.",
+        "final over the last 5 %; the plots show the mean of the last 100 episodes. Seconds are medians of collecting "
+        "and learning; runs of one actor are two side by side.",
         "",
         "![Against steps](env_steps.png)",
         "![Against seconds](wall_seconds.png)",

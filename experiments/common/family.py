@@ -64,4 +64,4 @@ def seeds_of(env: str, algorithm: str) -> tuple[int, ...]:
         return (0, 1, 2, 3, 4)
     if env in ("CartPole-v1", "Acrobot-v1", "Pendulum-v1") or (algorithm == "a2c" and env in MUJOCO):
         return (0, 1, 2, 3, 4)
-    return (0, 1, 2) if env in OF_ALL or env == "LunarLander-v3" else ()
+    return (0, 1, 2) if env in GYMNASIUM or env in OF_ALL else ()

@@ -97,6 +97,20 @@ def seconds(curve: Curve) -> float:
     return sum(float(np.nansum(curve[name])) for name in ("collect_seconds", "learn_seconds") if name in curve)
 
 
+def moving_mean(curve: Curve, episodes: int = 100) -> Curve:
+    """The curve whose return is everywhere that of the last so many episodes, or of all where there are not as many.
+
+    Episodes that a point of a curve has together count alike.
+    """
+    ended = np.where(np.isnan(curve["mean_return"]), 0, curve["episodes"])
+    number = np.cumsum([0, *ended])
+    returns = np.cumsum([0, *ended * np.nan_to_num(curve["mean_return"])])
+    first = np.maximum(number[1:] - episodes, 0)
+    with np.errstate(invalid="ignore"):  # where none has ended
+        mean = (returns[1:] - np.interp(first, number, returns)) / (number[1:] - first)
+    return {**curve, "mean_return": mean}
+
+
 def _interpolated(curve: Curve, axis: str, grid: np.ndarray) -> np.ndarray:
     known = ~np.isnan(curve["mean_return"])
     return np.interp(grid, curve[axis][known], curve["mean_return"][known])
