@@ -101,7 +101,11 @@ def load(job: Job, store: Path = STORE) -> Curve | None:
         return None
     with path.open() as file:
         rows = list(csv.DictReader(file))
-    return {name: np.array([float(row[name] or "nan") for row in rows]) for name in NAMES if name in rows[0]}
+    curve = {name: np.array([float(row[name] or "nan") for row in rows]) for name in NAMES if name in rows[0]}
+    if "staleness" in curve:  # seconds of actors who do not wait for each other pass at the same time
+        for name in ("collect_seconds", "learn_seconds"):
+            curve[name] /= job.settings.get("actors", 1)
+    return curve
 
 
 def load_all(jobs: Iterable[Job], *, made_by: str) -> list[Curve]:
