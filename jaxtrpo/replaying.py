@@ -97,13 +97,12 @@ def _batches_to_go(update: Update, state: TrainState, actors: Actors, batch_step
 
 
 def _all_of(made: queue.Queue) -> list[_Collected]:
-    """What waits there, at least one; raises what went wrong in a thread."""
+    """What waits there, at least one; raises what went wrong in a thread once nothing lies before it."""
     taken = [made.get()]
-    while not made.empty():
+    if isinstance(taken[0], BaseException):
+        raise taken[0]
+    while not made.empty() and not isinstance(made.queue[0], BaseException):  # nobody else takes anything
         taken.append(made.get())
-    for one in taken:
-        if isinstance(one, BaseException):
-            raise one
     return taken
 
 

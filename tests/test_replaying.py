@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import time
 
 import jax
@@ -71,6 +72,15 @@ def test_error_in_a_thread_reaches_the_caller_and_what_was_learned_is_saved(erro
     monkeypatch.undo()
     if isinstance(error, Exception):
         assert run(tmp_path, resume=True).run(progress=False).metrics["env_steps"][-1] == 608
+
+
+def test_what_was_collected_before_an_error_is_learned_from():
+    made = queue.Queue()
+    for thing in (1, 2, RuntimeError("out of luck"), 3):
+        made.put(thing)
+    assert jaxtrpo.replaying._all_of(made) == [1, 2]
+    with pytest.raises(RuntimeError, match="out of luck"):
+        jaxtrpo.replaying._all_of(made)
 
 
 def test_a_run_that_failed_before_its_first_update_goes_on_from_its_start(tmp_path, monkeypatch):
