@@ -2,8 +2,8 @@
 
     python experiments/algorithms.py [--quick] [--summary] [--tasks NAME ...] [--algorithms NAME ...]
 
-Each run has one actor (a3c two), and as many run side by side as there are cores. The policy is evaluated on 10
-deterministic episodes all along. Runs of TRPO on MuJoCo are those of benchmark_1m.py. Written to
+Each run has one actor, and as many run side by side as there are cores; a3c has two, and runs alone. The policy is
+evaluated on 10 deterministic episodes all along. Runs of TRPO on MuJoCo are those of benchmark_1m.py. Written to
 experiments/results/algorithms/.
 """
 
@@ -144,12 +144,13 @@ def summary(curves: Curves) -> str:
     lines = [
         "# A family of algorithms",
         "",
-        f"`python experiments/algorithms.py` on {machine()}. Each run is a process with one actor (a3c: two), as many "
-        "at once as there are cores; seconds are medians over seeds of what collecting and learning took. The runs are "
-        "of several days, on which the same run took up to twice as long: seconds tell no small differences. Returns "
-        "are interquartile means over seeds, with 95 % bootstrap intervals; area is the mean return over the whole "
-        "run, final that of the exploring policy over the last 5 %, best and last evaluation are means of 10 "
-        f"deterministic episodes, best over training. Settings are the defaults, {'; '.join(exceptions())}.",
+        f"`python experiments/algorithms.py` on {machine()}. Each run is a process with one actor, as many at once as "
+        "there are cores (a3c: two actors, alone); seconds are medians over seeds of what collecting and learning "
+        "took. The runs are of several days, on which the same run took up to twice as long: seconds tell no small "
+        "differences. Returns are interquartile means over seeds (of three seeds: means), with 95 % bootstrap "
+        "intervals; area is the mean return over the whole run, final that of the exploring policy over the last 5 %, "
+        "best and last evaluation are means of 10 deterministic episodes, best over training. Settings are the "
+        f"defaults, {'; '.join(exceptions())}.",
         "",
         "![Gymnasium](gymnasium.png)",
         "![MuJoCo](mujoco.png)",
@@ -162,7 +163,7 @@ def exceptions() -> Iterator[str]:
     """Where settings are not the defaults."""
     for (env, algorithm), settings in TUNED.items():
         words = ", ".join(f"{name}={value}" for name, value in settings.items())
-        yield f"but for {algorithm or 'all'} on {env}: `{words}`"
+        yield f"on {env} {algorithm or 'all'} has `{words}`"
 
 
 def asked(curves: Curves) -> Iterator[str]:

@@ -110,8 +110,10 @@ def summary(curves: Curves) -> str:
         "",
         f"`python experiments/simulators.py` on {machine()}; 200,000 steps. Returns are those of complete episodes of "
         "the exploring policy, interquartile means over seeds with 95 % bootstrap intervals: area over the whole run, "
-        "final over the last 5 %; the plots show the mean of the last 100 episodes. Seconds are medians of collecting "
-        "and learning; runs of one actor are two side by side.",
+        "final over the last 5 %; the plots show the mean of the last 100 episodes. An update of A2C has 16 steps of "
+        "each simulator, at least 64 in all, and one of A3C what falls on one of its actors of that: 64, 32, 32 and 64 "
+        "steps; learning rates are 0.002. Seconds are medians of collecting and learning. Runs of one actor are two "
+        "side by side, one on each core; A3C has both cores from two simulators on.",
         "",
         "![Against steps](env_steps.png)",
         "![Against seconds](wall_seconds.png)",

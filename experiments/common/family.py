@@ -59,7 +59,7 @@ def job(env: str, algorithm: str, seed: int) -> Job:
 
 
 def seeds_of(env: str, algorithm: str) -> tuple[int, ...]:
-    """Five for the best two and on the short tasks, else three; none where a task is not trained with an algorithm."""
+    """Five for the best two, on the short tasks and for A2C on MuJoCo, else three; none where it is not trained."""
     if algorithm in BEST:
         return (0, 1, 2, 3, 4)
     if env in ("CartPole-v1", "Acrobot-v1", "Pendulum-v1") or (algorithm == "a2c" and env in MUJOCO):

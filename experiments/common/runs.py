@@ -95,16 +95,16 @@ def _stay_on(core: int | None) -> None:
 
 
 def load(job: Job, store: Path = STORE) -> Curve | None:
-    """The curve of a finished run, or None."""
+    """The curve of a finished run, or None; seconds of actors who do not wait for each other count once."""
     path = _path(job, store)
     if not path.exists():
         return None
     with path.open() as file:
         rows = list(csv.DictReader(file))
     curve = {name: np.array([float(row[name] or "nan") for row in rows]) for name in NAMES if name in rows[0]}
-    if "staleness" in curve:  # seconds of actors who do not wait for each other pass at the same time
+    if "staleness" in curve:
         for name in ("collect_seconds", "learn_seconds"):
-            curve[name] /= job.settings.get("actors", 1)
+            curve[name] /= job.settings.get("actors", 1) or available_cores()
     return curve
 
 

@@ -17,7 +17,7 @@ from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.policies.distributions import entropy, log_prob
 from jaxtrpo.policies.networks import Policy
 
-# Steps of a constant length leave a good policy again, on most tasks before the end of a million steps.
+# How the settings of pg, a2c and a3c change: steps of a constant length leave a good policy again, on many tasks.
 ADAPT = "linear(learning_rate=0)"
 
 
