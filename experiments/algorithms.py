@@ -150,7 +150,7 @@ def summary(curves: Curves) -> str:
         "differences. Returns are interquartile means over seeds (of three seeds: means), with 95 % bootstrap "
         "intervals; area is the mean return over the whole run, final that of the exploring policy over the last 5 %, "
         "best and last evaluation are means of 10 deterministic episodes, best over training. Settings are the "
-        f"defaults, {'; '.join(exceptions())}.",
+        f"defaults; {'; '.join(exceptions())}.",
         "",
         "![Gymnasium](gymnasium.png)",
         "![MuJoCo](mujoco.png)",
