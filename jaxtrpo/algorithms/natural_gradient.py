@@ -37,6 +37,27 @@ class NaturalGradient(NamedTuple):
     evaluate: Callable[[Float[Array, " parameter"]], Trial]  # surrogate and KL of other parameters
 
 
+class Seen(NamedTuple):
+    """What a batch shows of some surrogates around the policy that collected it. Parameters are one vector."""
+
+    params: Float[Array, " parameter"]  # of the policy that acted
+    objectives: tuple[Float[Array, ""], ...]  # surrogates of the policy that acted
+    gradients: tuple[Float[Array, " parameter"], ...]  # of the surrogates
+    entropy: Float[Array, ""]  # mean over states, nats
+    # Other parameters -> their surrogates, and the KL divergence from the policy that acted.
+    evaluate: Callable[[Float[Array, " parameter"]], tuple[tuple[Float[Array, ""], ...], Float[Array, ""]]]
+    fisher: Callable[[Float[Array, " parameter"]], Float[Array, " parameter"]]  # products with the Fisher matrix
+
+
+class Solution(NamedTuple):
+    """The natural gradient of one surrogate."""
+
+    direction: Float[Array, " parameter"]  # A^-1 gradient
+    curvature: Float[Array, ""]  # direction^T F direction
+    gradient_norm: Float[Array, ""]
+    cg: CGInfo
+
+
 def natural_gradient(
     policy: Policy,
     params: PyTree,
@@ -66,6 +87,37 @@ def natural_gradient(
       cg_iterations: products with the Fisher matrix, at most.
       cg_damping: added to its diagonal, as a part of the curvature along the gradient.
     """
+    seen = look(policy, params, action, found, key, surrogates=(surrogate,), fisher_samples=fisher_samples)
+    solved = solve(seen.fisher, seen.gradients[0], cg_iterations=cg_iterations, cg_damping=cg_damping)
+
+    def evaluate(candidate: Float[Array, " parameter"]) -> Trial:
+        (objective,), kl = seen.evaluate(candidate)
+        return Trial(objective, kl)
+
+    return NaturalGradient(
+        params=seen.params,
+        gradient=seen.gradients[0],
+        gradient_norm=solved.gradient_norm,
+        direction=solved.direction,
+        curvature=solved.curvature,
+        cg=solved.cg,
+        objective=seen.objectives[0],
+        entropy=seen.entropy,
+        evaluate=evaluate,
+    )
+
+
+def look(
+    policy: Policy,
+    params: PyTree,
+    action: Num[Array, "segment time env action"],
+    found: Advantages,
+    key: PRNGKeyArray,
+    *,
+    surrogates: tuple[Surrogate, ...],
+    fisher_samples: int,
+) -> Seen:
+    """Surrogates, their gradients and the Fisher matrix; arguments as in `natural_gradient`."""
     obs, weight, num_segments = found.targets.obs, found.targets.weight, found.targets.num_segments
     # One vector instead of a tree: an operation or a sum over actors is then one, not one a leaf.
     old_params, unravel = ravel_pytree(params)
@@ -84,39 +136,53 @@ def natural_gradient(
         return samples, flat(weight, index)
 
     def start(index: Int[Array, ""] | int) -> tuple[PyTree, Distribution]:
-        """Objective, its gradient and entropy where the search starts, summed; and the distributions there."""
+        """Objectives, their gradients and entropy where the search starts, summed; and the distributions there."""
 
-        def objective(candidate: Array) -> tuple[Array, tuple[Array, Distribution]]:
+        def objective(candidate: Array, surrogate: Surrogate) -> tuple[Array, tuple[Array, Distribution]]:
             # Where the search starts, the new policy is the old one.
             new = apply(candidate, flat(obs, index))
             samples, weight = samples_of(index, jax.lax.stop_gradient(new))
             return jnp.sum(weight * surrogate(new, samples)), (jnp.sum(weight * entropy(new)), new)
 
-        (value, (entropies, old)), gradient = jax.value_and_grad(objective, has_aux=True)(old_params)
-        return (value, gradient, entropies), old
+        at_start = [jax.value_and_grad(objective, has_aux=True)(old_params, surrogate) for surrogate in surrogates]
+        values = tuple(value for (value, _), _ in at_start)
+        gradients = tuple(gradient for _, gradient in at_start)
+        (_, (entropies, old)), _ = at_start[0]
+        return (values, gradients, entropies), old
 
     def mean_over_steps(total: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
 
     # The old distributions are kept: every trial of the line search compares with them.
     total, old = sum_and_map_segments(start, num_segments, weight.shape[0])
-    start_objective, gradient, mean_entropy = mean_over_steps(total)
+    objectives, gradients, mean_entropy = mean_over_steps(total)
 
-    def evaluate(candidate: Array) -> Trial:
-        def both(index: Int[Array, ""] | int) -> Trial:
+    def evaluate(candidate: Array) -> tuple[tuple[Array, ...], Array]:
+        def all_of(index: Int[Array, ""] | int) -> tuple[tuple[Array, ...], Array]:
             samples, weight = samples_of(index, jax.tree.map(lambda leaf: leaf[index], old))
             new = apply(candidate, samples.obs)
-            return Trial(
-                jnp.sum(weight * surrogate(new, samples)),
+            return (
+                tuple(jnp.sum(weight * surrogate(new, samples)) for surrogate in surrogates),
                 jnp.sum(weight * kl_divergence(samples.old, new)),
             )
 
-        return mean_over_steps(sum_over_segments(both, num_segments))
+        return mean_over_steps(sum_over_segments(all_of, num_segments))
 
     def apply_for_products(candidate: Float[Array, " parameter"], obs: Float[Array, "state obs"]) -> Distribution:
         return (policy.apply_for_products or policy.apply)(unravel(candidate), obs)
 
     fisher = _fisher(apply_for_products, old_params, obs, weight, num_segments, key, fisher_samples)
+    return Seen(old_params, objectives, gradients, mean_entropy, evaluate, fisher)
+
+
+def solve(
+    fisher: Callable[[Float[Array, " parameter"]], Float[Array, " parameter"]],
+    gradient: Float[Array, " parameter"],
+    *,
+    cg_iterations: int,
+    cg_damping: float,
+) -> Solution:
+    """The natural gradient of a gradient; arguments as in `natural_gradient`."""
     gradient_norm = jnp.linalg.norm(gradient)
     # The Fisher matrix grows with the inverse square of the policy's std, thousandfold on some tasks. If damping
     # did not grow with it, directions that hold nothing but noise would make up more and more of the step.
@@ -130,18 +196,7 @@ def natural_gradient(
         product_with_b=gradient_norm * product + damping * gradient,
     )
     # By the Fisher matrix alone: damping chooses the direction, the bound is one on the KL.
-    curvature = cg.curvature - damping * direction @ direction
-    return NaturalGradient(
-        params=old_params,
-        gradient=gradient,
-        gradient_norm=gradient_norm,
-        direction=direction,
-        curvature=curvature,
-        cg=cg,
-        objective=start_objective,
-        entropy=mean_entropy,
-        evaluate=evaluate,
-    )
+    return Solution(direction, cg.curvature - damping * direction @ direction, gradient_norm, cg)
 
 
 # (parameters, actions, advantages, key) -> what the batch says

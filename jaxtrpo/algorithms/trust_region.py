@@ -98,27 +98,50 @@ PolicyStep = Callable[
 ]
 
 
-def make_policy_step(direction: Direction, *, line_search_shrink: float, line_search_steps: int) -> PolicyStep:
-    """The natural-gradient step under a KL bound, with backtracking until surrogate and KL agree.
+def take_step(
+    natural: NaturalGradient,
+    params: PyTree,
+    path: Path,
+    max_kl: Float[Array, ""],
+    *,
+    line_search_shrink: float,
+    line_search_steps: int,
+) -> tuple[PyTree, Path, StepInfo]:
+    """The step under a KL bound, with backtracking until surrogate and KL agree.
 
     Args:
-      direction: in which it goes.
+      natural: where to go, by the batch.
+      params: what it was made of, in their own structure.
+      path: of the steps before.
+      max_kl: the bound, nats.
       line_search_shrink: factor between trials.
       line_search_steps: trials before giving up.
     """
+    new_params, search = backtracking_line_search(
+        natural.evaluate,
+        natural.params,
+        step_to_bound(natural, max_kl),
+        max_kl=max_kl,
+        start_objective=natural.objective,
+        shrink=line_search_shrink,
+        max_trials=line_search_steps,
+    )
+    return finish_step(natural, params, path, new_params, search)
+
+
+def make_policy_step(direction: Direction, *, line_search_shrink: float, line_search_steps: int) -> PolicyStep:
+    """`take_step` in the direction that the batch shows, with its settings."""
 
     def policy_step(params, path, action, found, max_kl, key):
         natural = direction(params, action, found, key)
-        new_params, search = backtracking_line_search(
-            natural.evaluate,
-            natural.params,
-            step_to_bound(natural, max_kl),
-            max_kl=max_kl,
-            start_objective=natural.objective,
-            shrink=line_search_shrink,
-            max_trials=line_search_steps,
+        return take_step(
+            natural,
+            params,
+            path,
+            max_kl,
+            line_search_shrink=line_search_shrink,
+            line_search_steps=line_search_steps,
         )
-        return finish_step(natural, params, path, new_params, search)
 
     return policy_step
 
