@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from jaxtrpo.actors import gather_envs
 from jaxtrpo.machine import memory
-from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.types import Batch
-
-Carry = TypeVar("Carry")
-# Rows of several minibatches are fetched at once, which takes half as long as fetching them one after the other.
-ROWS_AT_ONCE = 1_024
 
 
 class Transitions(NamedTuple):
@@ -48,6 +43,8 @@ class Replay(NamedTuple):
     empty: Callable[[], Ring]
     insert: Callable[[Ring, Batch], Ring]
     draw: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]  # so many, with replacement
+    # So many stretches, each the steps of one environment in one segment; axes stretch, time.
+    draw_stretches: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]
 
     def in_words(self) -> str:
         """What a person should know of it."""
@@ -71,7 +68,9 @@ def _in_mib(nbytes: float) -> str:
     return f"{nbytes / 2**20:,.0f} MiB"
 
 
-def make_replay(capacity: int, *, segment_steps: int, observation_size: int, action_size: int) -> Replay:
+def make_replay(
+    capacity: int, *, segment_steps: int, segment_length: int, observation_size: int, action_size: int
+) -> Replay:
     """A ring of the last steps.
 
     A batch takes time in proportion to its steps, a draw in proportion to its rows; neither depends on the capacity.
@@ -79,9 +78,11 @@ def make_replay(capacity: int, *, segment_steps: int, observation_size: int, act
     Args:
       capacity: environment steps of all actors that are kept at least; whole segments are.
       segment_steps: environment steps of all actors in a segment; segments come whole, or one actor's part alone.
+      segment_length: steps of each environment in a segment.
       observation_size: numbers in an observation.
       action_size: numbers in an action.
     """
+    num_envs = segment_steps // segment_length
     capacity = -(-capacity // segment_steps) * segment_steps
     sizes = (observation_size, action_size, 1, 1, observation_size, 1, 1)  # of the fields
     ends = np.cumsum(sizes)
@@ -102,47 +103,19 @@ def make_replay(capacity: int, *, segment_steps: int, observation_size: int, act
 
         return jax.lax.fori_loop(0, batch.num_segments, one, ring)
 
-    def draw(ring: Ring, key: PRNGKeyArray | UInt32[Array, "2"], number: int) -> Transitions:
-        chosen = jax.random.randint(key, (number,), 0, jnp.maximum(ring.filled, 1))
+    def rows_at(ring: Ring, chosen: Int[Array, "*rows"]) -> Transitions:
         # The barrier keeps XLA from fetching every row again where it is used.
         drawn = jax.lax.optimization_barrier(ring.rows[chosen])
-        obs, action, reward, terminated, final_obs, elapsed, weight = jnp.split(drawn, ends[:-1], axis=1)
-        return Transitions(obs, action, reward[:, 0], terminated[:, 0], final_obs, elapsed[:, 0], weight[:, 0])
+        obs, action, reward, terminated, final_obs, elapsed, weight = jnp.split(drawn, ends[:-1], axis=-1)
+        return Transitions(obs, action, reward[..., 0], terminated[..., 0], final_obs, elapsed[..., 0], weight[..., 0])
 
-    return Replay(capacity, 4 * capacity * int(ends[-1]), empty, insert, draw)
+    def draw(ring: Ring, key: PRNGKeyArray | UInt32[Array, "2"], number: int) -> Transitions:
+        return rows_at(ring, jax.random.randint(key, (number,), 0, jnp.maximum(ring.filled, 1)))
 
+    def draw_stretches(ring: Ring, key: PRNGKeyArray | UInt32[Array, "2"], number: int) -> Transitions:
+        filled = jnp.maximum(ring.filled // segment_length, 1)  # stretches
+        segment, env = jnp.divmod(jax.random.randint(key, (number,), 0, filled), num_envs)
+        begin = segment * segment_steps + env
+        return rows_at(ring, begin[:, None] + num_envs * jnp.arange(segment_length))
 
-def over_minibatches(
-    step: Callable[[Carry, Transitions], Carry],
-    carry: Carry,
-    replay: Replay,
-    ring: Ring,
-    key: PRNGKeyArray | UInt32[Array, "2"],
-    *,
-    number: Int[Array, ""],
-    size: int,
-) -> Carry:
-    """carry = step(carry, minibatch) for so many minibatches, each drawn anew.
-
-    Args:
-      step: (carry, rows of one minibatch) -> carry.
-      carry: where it starts.
-      replay: whose rows.
-      ring: what it holds; at least one segment.
-      key: of the draws; the ones that lie behind it are used too (see `numbered_key`).
-      number: minibatches; traced.
-      size: rows of each.
-    """
-    at_once = max(ROWS_AT_ONCE // size, 1)  # minibatches
-
-    def some(index: Int[Array, ""], carry: Carry) -> Carry:
-        drawn = replay.draw(ring, numbered_key(key, index), at_once * size)
-
-        def one(within: Int[Array, ""], carry: Carry) -> Carry:
-            return step(
-                carry, jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, within * size, size), drawn)
-            )
-
-        return jax.lax.fori_loop(0, jnp.minimum(at_once, number - index * at_once), one, carry)
-
-    return jax.lax.fori_loop(0, -(-number // at_once), some, carry)
+    return Replay(capacity, 4 * capacity * int(ends[-1]), empty, insert, draw, draw_stretches)

@@ -93,6 +93,8 @@ def make_update(env: Environment, parts: Parts, sizes: Sizes, actors: Actors, to
         normalize_observations=parts.normalize_observations,
         steps_per_update=int(algorithm.hyperparameters["steps_per_update"]),
         segment_steps=sizes.segment_steps,
+        segment_length=sizes.segment_length,
+        actions=action_space(env),
     )
     learner = algorithm.make(spec)
     if learner.asynchronous is not None and spec.steps_per_update < 2 * actors.count:

@@ -18,7 +18,7 @@ from jaxtrpo.algorithms.algorithm import Learner
 from jaxtrpo.collect import make_collect, start_actors
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
-from jaxtrpo.envs.base import EnvState, Transition, advance, start
+from jaxtrpo.envs.base import ActionSpace, EnvState, Transition, advance, start
 from jaxtrpo.ops.moments import normalize
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.update import first_hyperparameters
@@ -104,7 +104,16 @@ def compiled_collect():
 
 @functools.cache
 def made(algorithm: str, critic: str) -> Learner:
-    return learner_of(parse("algorithm", algorithm), POLICY, CRITICS[critic], observation_size=2, discount=DISCOUNT)
+    return learner_of(
+        parse("algorithm", algorithm),
+        POLICY,
+        CRITICS[critic],
+        observation_size=2,
+        discount=DISCOUNT,
+        segment_steps=ENVS * LENGTH,
+        segment_length=LENGTH,
+        actions=ActionSpace(ProbeEnvironment.action_low, ProbeEnvironment.action_high),
+    )
 
 
 @functools.cache

@@ -13,11 +13,13 @@ from jaxtrpo.actors import Actors
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.linear import linear_critic
+from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.types import Batch, Steps
 from jaxtrpo.words import parse
 
+TWO_NUMBERS = ActionSpace(np.full(2, -1.0), np.full(2, 1.0))
 COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
@@ -51,6 +53,8 @@ def learner_of(
     discount: float = 0.99,
     surrogate: Surrogate | None = None,
     segment_steps: int = 16,
+    segment_length: int = 1,
+    actions: ActionSpace = TWO_NUMBERS,
 ) -> Learner:
     """What a run would make of the algorithm."""
     return algorithm.make(
@@ -63,6 +67,8 @@ def learner_of(
             normalize_observations=True,
             steps_per_update=int(algorithm.hyperparameters["steps_per_update"]),
             segment_steps=segment_steps,
+            segment_length=segment_length,
+            actions=actions,
         )
     )
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from support import actors, deal_batch, first, random_batch, spread
 from test_algorithms import ActingProbe, tiny
 
-from jaxtrpo.replay import Replay, Ring, Transitions, make_replay, over_minibatches
+from jaxtrpo.ops.minibatches import over_drawn_minibatches
+from jaxtrpo.replay import Replay, Ring, Transitions, make_replay
 from jaxtrpo.train import prepare
 
 OBS, ACTION, LENGTH, ENVS = 3, 2, 3, 4
@@ -22,7 +23,9 @@ SEGMENT_STEPS = LENGTH * ENVS
 
 
 def replay(capacity: int) -> Replay:
-    return make_replay(capacity, segment_steps=SEGMENT_STEPS, observation_size=OBS, action_size=ACTION)
+    return make_replay(
+        capacity, segment_steps=SEGMENT_STEPS, segment_length=LENGTH, observation_size=OBS, action_size=ACTION
+    )
 
 
 @functools.cache
@@ -82,6 +85,28 @@ def test_rows_that_are_drawn_are_whole_and_every_row_is_drawn_as_often():
     assert np.all(np.abs(often - expected) < 5 * np.sqrt(expected))
 
 
+def test_stretches_are_consecutive_steps_of_one_environment_and_every_one_is_drawn_as_often():
+    """Fails if steps of two environments, or of two segments, stand in one stretch."""
+    capacity, batches = 4 * SEGMENT_STEPS, [random_batch(seed, num_segments=3) for seed in range(2)]
+    number = 8_000
+    drawn = jax.jit(replay(capacity).draw_stretches, static_argnums=2)(
+        filled(capacity, batches), jax.random.PRNGKey(0), number
+    )
+    segments = [jax.tree.map(lambda leaf, i=i: leaf[i], batch.steps) for batch in batches for i in range(3)]
+    held = {
+        segment.reward[:, env].tobytes(): (segment.obs[:, env], segment.final_obs[:, env], segment.elapsed[:, env])
+        for segment in segments[-4:]
+        for env in range(ENVS)
+    }
+    often = dict.fromkeys(held, 0)
+    for reward, *rest in zip(*map(np.asarray, (drawn.reward, drawn.obs, drawn.final_obs, drawn.elapsed)), strict=True):
+        often[reward.tobytes()] += 1
+        for found, expected in zip(rest, held[reward.tobytes()], strict=True):
+            np.testing.assert_array_equal(found, expected)
+    expected = number / len(held)
+    assert len(held) == 4 * ENVS and all(abs(count - expected) < 5 * np.sqrt(expected) for count in often.values())
+
+
 def test_minibatches_are_as_many_as_asked_and_each_is_drawn_anew():
     size, ring = 128, jax.tree.map(jnp.asarray, filled(5 * SEGMENT_STEPS, [random_batch(0)]))
 
@@ -93,7 +118,8 @@ def test_minibatches_are_as_many_as_asked_and_each_is_drawn_anew():
             return index + 1, seen.at[index].set(rows.reward)
 
         start = jnp.int32(0), jnp.full((20, size), jnp.nan)
-        return over_minibatches(step, start, replay(5 * SEGMENT_STEPS), ring, key, number=number, size=size)
+        draw = functools.partial(replay(5 * SEGMENT_STEPS).draw, ring)
+        return over_drawn_minibatches(step, start, draw, key, number=number, size=size)
 
     for number in (1, 3, 8, 13):
         count, seen = rewards(jnp.int32(number), jax.random.PRNGKey(3))

@@ -49,20 +49,16 @@ def actor_critic(
     ) -> tuple[tuple[PyTree, PyTree, Info], PyTree]:
         """What the policy's step gives, and the fitted critic's state."""
         for_policy, for_critic = jax.random.split(key)
-        targets = found.targets
-        samples = targets.weight.size * num_actors()  # of the largest batch, because the choice is compiled
+        samples = found.targets.weight.size * num_actors()  # of the largest batch, because the choice is compiled
         beside = worth_side_by_side(work(learner.policy, samples), critic.work(learner.critic, samples))
         if beside:
-            dealt = action, found.advantage, targets._replace(num_segments=None)
-            action, advantage, targets = gather_envs(dealt, axis=2)
-            targets = targets._replace(num_segments=found.targets.num_segments)
-            found = found._replace(advantage=advantage, targets=targets)
+            action, found = of_everyone(action, found)
 
         def improve() -> tuple[PyTree, PyTree, Info]:
             return step(learner.policy, learner.memory, action, found, hyperparameters, for_policy)
 
         def fit() -> PyTree:
-            return critic.fit(learner.critic, targets, for_critic)
+            return critic.fit(learner.critic, found.targets, for_critic)
 
         return side_by_side(improve, fit) if beside else (improve(), fit())
 
@@ -80,6 +76,14 @@ def actor_critic(
         return LearnerState(params, fitted, moments, memory), info
 
     return Learner(init, learn)
+
+
+def of_everyone(action: Array, found: Advantages) -> tuple[Array, Advantages]:
+    """Actions and advantages of all actors' environments, which one needs who does a task alone."""
+    targets = found.targets
+    dealt = action, found.advantage, targets._replace(num_segments=None)
+    action, advantage, gathered = gather_envs(dealt, axis=2)
+    return action, found._replace(advantage=advantage, targets=gathered._replace(num_segments=targets.num_segments))
 
 
 def no_observations(spec: Spec) -> Moments:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.critics.critic import Critic
+from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.replay import Replay
@@ -27,6 +28,8 @@ class Spec(NamedTuple):
     normalize_observations: bool  # update the observation moments with each batch
     steps_per_update: int  # environment steps of all actors in the first updates
     segment_steps: int  # environment steps of all actors in a segment
+    segment_length: int  # steps of each environment in a segment
+    actions: ActionSpace  # of the environment
 
 
 class Asynchronous(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
@@ -16,9 +17,10 @@ from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.algorithms.actor_critic import no_observations
 from jaxtrpo.algorithms.advantages import valid_weight
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_surrogate_unset
+from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.replay import Ring, Transitions, make_replay, over_minibatches
+from jaxtrpo.replay import Ring, Transitions, make_replay
 from jaxtrpo.settings import call_in_words, require_bool, require_positive, require_share, require_sizes, require_whole
 from jaxtrpo.types import Batch, Hyperparameters
 
@@ -118,6 +120,7 @@ def naf(
         buffer = make_replay(
             replay,
             segment_steps=spec.segment_steps,
+            segment_length=spec.segment_length,
             observation_size=spec.observation_size,
             action_size=action.shape[-1],
         )
@@ -174,8 +177,13 @@ def naf(
             # The keys of the next updates lie right behind this one, where those of the draws shall not.
             for_draws, for_summary = jax.random.split(key)
             start = first, learner.target, learner.optimizer, jnp.zeros(())
-            params, target, memory, total = over_minibatches(
-                step, start, buffer, ring, for_draws, number=number.astype(jnp.int32), size=minibatch_size
+            params, target, memory, total = over_drawn_minibatches(
+                step,
+                start,
+                functools.partial(buffer.draw, ring),
+                for_draws,
+                number=number.astype(jnp.int32),
+                size=minibatch_size,
             )
             of_policy, critic = unravel(params)
             learned = learner._replace(policy=of_policy, critic=critic, target=target, optimizer=memory)

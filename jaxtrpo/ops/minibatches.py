@@ -1,4 +1,4 @@
-"""Passes over rows of data in random minibatches."""
+"""Random minibatches: passes over rows of data, and draws with replacement."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree, UInt32
 
+from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.permutation import shuffled
 
 Carry = TypeVar("Carry")
@@ -50,11 +51,47 @@ def pass_over_minibatches(
         # The barrier keeps XLA from fetching each minibatch where it is used.
         fetched = jax.lax.optimization_barrier(jax.tree.map(lambda leaf: leaf[chosen], rows))
 
-        def one_step(within: Int[Array, ""], carry: Carry) -> Carry:
-            return step(
-                carry, jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, within * size, size), fetched)
-            )
-
-        return jax.lax.fori_loop(0, jnp.minimum(at_once, num_steps - number * at_once), one_step, carry)
+        return _one_by_one(step, carry, fetched, jnp.minimum(at_once, num_steps - number * at_once), size)
 
     return jax.lax.fori_loop(0, -(-num_steps // at_once), some_steps, carry)
+
+
+def over_drawn_minibatches(
+    step: Callable[[Carry, PyTree], Carry],
+    carry: Carry,
+    draw: Callable[[UInt32[Array, "2"], int], PyTree],
+    key: PRNGKeyArray | UInt32[Array, "2"],
+    *,
+    number: Int[Array, ""],
+    size: int,
+    row_size: int = 1,
+) -> Carry:
+    """carry = step(carry, minibatch) for so many minibatches, each drawn anew.
+
+    Args:
+      step: (carry, rows of one minibatch) -> carry.
+      carry: where it starts.
+      draw: (key, number) -> so many rows, with replacement.
+      key: of the draws; the ones that lie behind it are used too (see `numbered_key`).
+      number: minibatches; traced.
+      size: rows of each.
+      row_size: how many usual rows one of these is like, where they are long.
+    """
+    at_once = max(ROWS_AT_ONCE // (size * row_size), 1)  # minibatches
+
+    def some(index: Int[Array, ""], carry: Carry) -> Carry:
+        drawn = draw(numbered_key(key, index), at_once * size)
+        return _one_by_one(step, carry, drawn, jnp.minimum(at_once, number - index * at_once), size)
+
+    return jax.lax.fori_loop(0, -(-number // at_once), some, carry)
+
+
+def _one_by_one(
+    step: Callable[[Carry, PyTree], Carry], carry: Carry, rows: PyTree, number: Int[Array, ""], size: int
+) -> Carry:
+    """carry = step(carry, minibatch) for the first minibatches of the rows."""
+
+    def one(index: Int[Array, ""], carry: Carry) -> Carry:
+        return step(carry, jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, index * size, size), rows))
+
+    return jax.lax.fori_loop(0, number, one, carry)
