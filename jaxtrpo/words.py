@@ -13,7 +13,7 @@ from jaxtrpo.policies.modules import module_policy
 from jaxtrpo.policies.networks import PolicyMaker
 
 # Where the factory of each name is. Only what is asked for is imported.
-_ALGORITHMS = ("trpo", "npg", "trpo_penalty", "ppo", "pg", "a2c", "a3c", "naf")
+_ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf")
 _RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "chain")
 KINDS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},

@@ -31,8 +31,9 @@ BAD = [
     *((name, None) for name in ("algorithm", "policy")),
 ]
 # Settings that live with what they configure: (kind, name, setting, value).
-TRUST_REGION = [("algorithm", name) for name in ("trpo", "npg", "trpo_penalty")]
-LINE_SEARCH = [("algorithm", name) for name in ("trpo", "trpo_penalty")]
+TRUST_REGION = [("algorithm", name) for name in ("trpo", "npg", "trpo_penalty", "trpo_replay")]
+LINE_SEARCH = [("algorithm", name) for name in ("trpo", "trpo_penalty", "trpo_replay")]
+REPLAY = ("algorithm", "trpo_replay")
 FIRST_ORDER = [("algorithm", name) for name in ("ppo", "pg", "a2c", "a3c")]
 ALGORITHMS = [*TRUST_REGION, *FIRST_ORDER]
 CLIPPED = [("algorithm", name) for name in ("ppo", "a2c", "a3c")]
@@ -40,17 +41,20 @@ PPO, NAF, POLICY, CRITIC = ("algorithm", "ppo"), ("algorithm", "naf"), ("policy"
 NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan, math.inf, "1", True)
 BAD_OF_PARTS = [
     *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
-    *((*NAF, name, value) for name in ("replay", "minibatch_size") for value in NOT_WHOLE),
-    *((*NAF, "replay_ratio", value) for value in (*NOT_POSITIVE, None)),
+    *((*part, name, value) for part in (NAF, REPLAY) for name in ("replay", "minibatch_size") for value in NOT_WHOLE),
+    *((*part, "replay_ratio", value) for part in (NAF, REPLAY) for value in (*NOT_POSITIVE, None)),
     *((*NAF, "target_rate", value) for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*part, name, value) for part in TRUST_REGION for name in ("fisher_samples", "cg_iterations")
       for value in NOT_WHOLE),
     *((*part, "line_search_steps", value) for part in LINE_SEARCH for value in NOT_WHOLE),
-    *(("algorithm", "trpo", "advantage_memory", value) for value in (-1, 0.5, None, True)),
-    *(("algorithm", name, "max_kl", value) for name in ("trpo", "npg") for value in (*NOT_POSITIVE, None)),
+    *((*REPLAY, "critic_lambda", value) for value in (-0.01, 1.01, math.nan, "1", None)),
+    *(("algorithm", name, "advantage_memory", value) for name in ("trpo", "trpo_replay")
+      for value in (-1, 0.5, None, True)),
+    *(("algorithm", name, "max_kl", value) for name in ("trpo", "npg", "trpo_replay")
+      for value in (*NOT_POSITIVE, None)),
     *(("algorithm", "trpo_penalty", "target_kl", value) for value in (*NOT_POSITIVE, None)),
     *(("algorithm", "trpo_penalty", "penalty", value) for value in NOT_POSITIVE),
-    *((*part, "learning_rate", value) for part in (CRITIC, NAF, *FIRST_ORDER)
+    *((*part, "learning_rate", value) for part in (CRITIC, NAF, REPLAY, *FIRST_ORDER)
       for value in (*NOT_POSITIVE, None)),
     *((*part, "max_gradient_norm", value) for part in CLIPPED for value in (*NOT_POSITIVE, None)),
     *((*PPO, "clip", value) for value in (*NOT_POSITIVE, None)),
@@ -60,8 +64,8 @@ BAD_OF_PARTS = [
     *((*part, "line_search_shrink", value) for part in LINE_SEARCH for value in (0, 1, -0.5, 1.5, math.nan)),
     *((*part, "cg_damping", value) for part in TRUST_REGION for value in (-1e-9, math.inf, None, "x")),
     *((*POLICY, "initial_log_std", value) for value in (-11, 6, math.nan, -math.inf)),
-    *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF) for value in ((0,), (64, -1), (1.5,), ("a",))),
-    *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF) for value in (64, None, "64")),
+    *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF, REPLAY) for value in ((0,), (64, -1), (1.5,), ("a",))),
+    *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF, REPLAY) for value in (64, None, "64")),
     *((*POLICY, "state_dependent_std", value) for value in (1, None, "no")),
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
     *((*NAF, "asynchronous", value) for value in (1, None, "no")),

@@ -82,6 +82,7 @@ def test_policy_finds_the_action_that_pays_a_step_later():
 ALGORITHMS = {
     "npg(max_kl=0.05, gae_lambda=0.9, cg_iterations=10)": 40,
     "trpo_penalty(target_kl=0.05, gae_lambda=0.9, cg_iterations=10)": 40,
+    "trpo_replay(max_kl=0.05, gae_lambda=0.9, cg_iterations=10, replay=4096, replay_ratio=0.1)": 40,
     "ppo(epochs=4, learning_rate=0.005, gae_lambda=0.9)": 40,
     "pg(learning_rate=0.02, gae_lambda=0.9)": 120,
     "a2c(learning_rate=0.005, gae_lambda=0.9)": 120,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import jax
@@ -72,6 +72,26 @@ class Distribution(Protocol):
         ...
 
 
+@runtime_checkable
+class Differentiable(Protocol):
+    """A distribution through which the expected value of a function of the action can be differentiated.
+
+    What a critic of actions says then has a gradient in the policy's parameters.
+    """
+
+    def expected_value(
+        self, old: Any, action: Num[Array, "... action"], value: Callable[[Array], Array]
+    ) -> Float[Array, "..."]:
+        """The expected value of `value(action)`, one number a state, from one sample of `old` in each.
+
+        Args:
+          old: of the same class; what the samples were drawn from. Where it equals `self` the estimate is unbiased.
+          action: the samples.
+          value: actions with any further leading axes -> their values.
+        """
+        ...
+
+
 class Gaussian(NamedTuple):
     """Independent normal distributions, one an action coordinate; any leading axes."""
 
@@ -116,6 +136,17 @@ class Gaussian(NamedTuple):
     def fisher_metric(self, tangent: Gaussian) -> Gaussian:
         """The matrix is diagonal: 1 / s^2 for a mean, 2 for a log std."""
         return Gaussian(mean=tangent.mean * jnp.exp(-2 * self.log_std), log_std=2 * tangent.log_std)
+
+    def expected_value(
+        self, old: Gaussian, action: Float[Array, "... action"], value: Callable[[Array], Array]
+    ) -> Float[Array, "..."]:
+        """Mean of the values at mean + std * noise and mean - std * noise, with the noise of the sample.
+
+        The standard deviation gets no gradient: a critic's errors are largest where few actions were, so that it nearly
+        always calls for less exploration than is good.
+        """
+        offset = jax.lax.stop_gradient(jnp.exp(self.log_std)) * (action - old.mean) * jnp.exp(-old.log_std)
+        return 0.5 * (value(self.mean + offset) + value(self.mean - offset))
 
     def summary(self) -> dict[str, Float[Array, ""]]:
         """Mean standard deviation over states and coordinates, in policy units."""
@@ -171,6 +202,18 @@ class Categorical(NamedTuple):
     def fisher_metric(self, tangent: Categorical) -> Categorical:
         """In the logits of a coordinate the matrix is diag(p) - p p^T, so M t = p * t - p (p . t)."""
         return Categorical(tuple(_metric_of_logits(*both) for both in zip(self.logits, tangent.logits, strict=True)))
+
+    def expected_value(
+        self, old: Categorical, action: Int[Array, "... coordinate"], value: Callable[[Array], Array]
+    ) -> Float[Array, "..."]:
+        """Expectation over the choices of one coordinate, the others as they were sampled; mean over coordinates."""
+        del old  # every choice is looked at, whatever the sample was
+        found = []
+        for i, logits in enumerate(self.logits):
+            choices = jnp.arange(logits.shape[-1]).reshape(-1, *(1,) * (action.ndim - 1))
+            tried = jnp.broadcast_to(action, (logits.shape[-1], *action.shape)).at[..., i].set(choices)
+            found.append(jnp.sum(jax.nn.softmax(logits) * jnp.moveaxis(value(tried), 0, -1), axis=-1))
+        return _total(found) / len(found)
 
     def summary(self) -> dict[str, Float[Array, ""]]:
         """Nothing: the entropy says it all."""
@@ -244,6 +287,26 @@ def fisher_metric(distribution: D, tangent: D) -> D:
     return distribution.fisher_metric(tangent)
 
 
+def encoded(action: Num[Array, "... action"], space: ActionSpace) -> Float[Array, "... feature"]:
+    """An action as a network should see it: in policy units and cut as `to_simulator` cuts it; choices as one-hot."""
+    if space.counts:
+        one_hot = [jax.nn.one_hot(action[..., i], count) for i, count in enumerate(space.counts)]
+        return jnp.concatenate(one_hot, axis=-1)
+    bounded = _bounded(space)
+    return jnp.clip(action, np.where(bounded, -1.0, space.low), np.where(bounded, 1.0, space.high))
+
+
+def encoded_size(space: ActionSpace) -> int:
+    """Numbers in an encoded action."""
+    return sum(space.counts) or space.size
+
+
+def _bounded(space: ActionSpace) -> np.ndarray:
+    """Which coordinates have two bounds."""
+    most = np.finfo(np.float32).max  # a bound that is none, as infinity is
+    return (np.abs(space.low) < most) & (np.abs(space.high) < most)
+
+
 def to_simulator(action: Num[Array, "... action"], space: ActionSpace) -> Num[Array, "... action"]:
     """Policy units to simulator units.
 
@@ -253,8 +316,7 @@ def to_simulator(action: Num[Array, "... action"], space: ActionSpace) -> Num[Ar
     """
     if space.counts:
         return action
-    most = np.finfo(np.float32).max  # a bound that is none, as infinity is
-    bounded = (np.abs(space.low) < most) & (np.abs(space.high) < most)
+    bounded = _bounded(space)
     if bounded.all():
         return stretch(action, space.low, space.high)
     stretched = stretch(action, np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0))

@@ -1,0 +1,229 @@
+"""Trust region policy optimisation that learns from more than the last batch: a critic of actions beside the score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, UInt32
+
+from jaxtrpo.actors import Work, num_actors, side_by_side, worth_side_by_side
+from jaxtrpo.algorithms.action_advantages import critic_surrogate, label
+from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations
+from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
+from jaxtrpo.algorithms.judge import Judge, no_judgement
+from jaxtrpo.algorithms.judged_step import judged_direction
+from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
+from jaxtrpo.algorithms.trust_region import Path, no_path, require_line_search, step_work, take_step
+from jaxtrpo.critics.actions import ActionCriticState, Labelled, action_critic
+from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.ops.running_mean import RunningMean, no_mean
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.policies.distributions import Differentiable, encoded_size
+from jaxtrpo.replay import Ring, make_replay
+from jaxtrpo.settings import call_in_words, require_positive, require_share, require_sizes, require_whole
+from jaxtrpo.types import Batch, Hyperparameters
+
+FEWEST_ENVS = 4  # with fewer a batch goes on where the one before ended, and is no independent judge of it
+
+
+class Memory(NamedTuple):
+    """What a step knows of those before."""
+
+    path: Path
+    judge: Judge
+    advantage_variance: RunningMean  # of the last updates, before advantages were standardised
+
+
+class ReplayState(NamedTuple):
+    """What is learned. Every actor has the same."""
+
+    policy: PyTree
+    critic: PyTree
+    actions: ActionCriticState
+    obs_moments: Moments
+    memory: Memory
+    replay: Ring
+
+
+def trpo_replay(
+    *,
+    max_kl: float = 0.01,
+    gae_lambda: float = 0.95,
+    advantage_memory: int = 100,
+    replay: int = 100_000,
+    replay_ratio: float = 0.25,
+    minibatch_size: int = 256,
+    hidden: Sequence[int] = (64, 64),
+    learning_rate: float = 1e-3,
+    critic_lambda: float = 0.0,
+    fisher_samples: int = 512,
+    cg_iterations: int = 15,
+    cg_damping: float = 0.03,
+    line_search_shrink: float = 0.8,
+    line_search_steps: int = 10,
+) -> Algorithm:
+    """TRPO that also follows a critic of actions, which learns from a replay buffer, as far as new batches confirm it.
+
+    The critic D(s, a) is fitted to the advantages of all steps in the buffer, by the present value critic. Its gradient
+    in the action goes through the policy (stochastic value gradients, Heess et al. 2015, with one step). Its natural
+    direction and that of the batch's own score function are added with weights that batches which chose neither give
+    them (see `jaxtrpo.algorithms.judge`), and the step along the sum keeps TRPO's KL bound and line search.
+
+    Args:
+      max_kl: trust region of the first updates: mean KL divergence between the policies before and after one, nats.
+      gae_lambda: bias (0) against variance (1) of the batch's advantages.
+      advantage_memory: as in `trpo`.
+      replay: environment steps that are kept.
+      replay_ratio: gradient steps of the critic of actions for each environment step.
+      minibatch_size: environment steps in one of them; whole segments of single environments are drawn.
+      hidden: sizes of its hidden layers.
+      learning_rate: of Adam.
+      critic_lambda: bias (0) against variance (1) of the advantages that it learns. With 0 its labels are one-step,
+        without noise where the dynamics have none; with more they depend less on the value critic and more on how
+        the policies acted that collected the buffer.
+      fisher_samples: as in `trpo`.
+      cg_iterations: as in `trpo`, for each direction.
+      cg_damping: as in `trpo`.
+      line_search_shrink: as in `trpo`.
+      line_search_steps: as in `trpo`.
+
+    Raises:
+      ValueError: a setting is out of bounds; one sentence that names it.
+    """
+    words = call_in_words(trpo_replay, locals())
+    require_positive(max_kl=max_kl, replay_ratio=replay_ratio, learning_rate=learning_rate)
+    require_share(gae_lambda=gae_lambda, critic_lambda=critic_lambda)
+    require_whole(0, advantage_memory=advantage_memory)
+    require_whole(1, replay=replay, minibatch_size=minibatch_size)
+    require_sizes(hidden=hidden)
+    require_natural_gradient(fisher_samples, cg_iterations, cg_damping)
+    require_line_search(line_search_shrink, line_search_steps)
+
+    def make(spec: Spec) -> Learner:
+        _require_fitting(spec)
+        policy, critic = spec.policy, spec.critic
+        features = encoded_size(spec.actions)
+        stretches = max(minibatch_size // spec.segment_length, 1)
+        actions = action_critic(
+            spec.observation_size,
+            features,
+            hidden=hidden,
+            learning_rate=learning_rate,
+            stretches=stretches,
+            stretch_length=spec.segment_length,
+        )
+        buffer = make_replay(
+            replay,
+            segment_steps=spec.segment_steps,
+            segment_length=spec.segment_length,
+            observation_size=spec.observation_size,
+            action_size=spec.actions.size,
+        )
+
+        def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> ReplayState:
+            for_values, for_actions = jax.random.split(for_critic)
+            params = policy.init(for_policy)
+            return ReplayState(
+                policy=params,
+                critic=critic.init(for_values),
+                actions=actions.init(for_actions),
+                obs_moments=no_observations(spec),
+                memory=Memory(no_path(params), no_judgement(2, optax.tree.size(params)), no_mean()),
+                replay=buffer.empty(),
+            )
+
+        def learn(
+            learner: ReplayState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
+        ) -> tuple[ReplayState, Info]:
+            for_policy, for_critic, for_actions = jax.random.split(key, 3)
+            found = estimate_advantages(
+                critic, learner.critic, learner.obs_moments, batch, discount=spec.discount, gae_lambda=gae_lambda
+            )
+            bound, usual = hyperparameters["max_kl"], learner.memory.advantage_variance
+            if advantage_memory:
+                usual, share = compare_with_usual(usual, found.variance, advantage_memory)
+                bound = share * bound
+            ring = buffer.insert(learner.replay, batch)
+            number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
+            samples = found.targets.weight.size * num_actors()
+            all_steps = replay_ratio * samples
+            fits = _sum(critic.work(learner.critic, samples), actions.work(all_steps))
+            beside = worth_side_by_side(step_work(fisher_samples, 2 * cg_iterations)(learner.policy, samples), fits)
+            action, seen = of_everyone(batch.steps.action, found) if beside else (batch.steps.action, found)
+
+            def improve() -> tuple[PyTree, Path, Judge, Info]:
+                natural, judge, judged = judged_direction(
+                    policy,
+                    learner.policy,
+                    learner.memory.judge,
+                    action,
+                    seen,
+                    for_policy,
+                    surrogates=(
+                        spec.surrogate or importance_weighted_advantage,
+                        critic_surrogate(actions, learner.actions, spec),
+                    ),
+                    fisher_samples=fisher_samples,
+                    cg_iterations=cg_iterations,
+                    cg_damping=cg_damping,
+                )
+                params, path, info = take_step(
+                    natural,
+                    learner.policy,
+                    learner.memory.path,
+                    bound,
+                    line_search_shrink=line_search_shrink,
+                    line_search_steps=line_search_steps,
+                )
+                return params, path, judge, {**info._asdict(), **judged}
+
+            def fit() -> tuple[PyTree, ActionCriticState, Float[Array, ""]]:
+                fitted = critic.fit(learner.critic, seen.targets, for_critic)
+                fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
+                scale = jnp.sqrt(found.variance) + 1e-8  # as the score's advantages are standardised
+
+                def draw(key: UInt32[Array, "2"], stretches: int) -> Labelled:
+                    drawn = buffer.draw_stretches(ring, key, stretches)
+                    return label(drawn, fitted, learner.obs_moments, scale, critic_lambda, spec)
+
+                learned, unexplained = actions.fit(learner.actions, draw, number.astype(jnp.int32), for_actions)
+                return fitted, optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
+
+            tasks = side_by_side(improve, fit) if beside else (improve(), fit())
+            (params, path, judge, info), (fitted, learned, unexplained) = tasks
+            info = {**about(spec, params, found), **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
+            moments = with_observations(spec, learner.obs_moments, batch, found)
+            return ReplayState(params, fitted, learned, moments, Memory(path, judge, usual), ring), info
+
+        return Learner(init, learn, replay=buffer)
+
+    return Algorithm(words, {"max_kl": max_kl, "steps_per_update": 1024}, make, adapt="trust")
+
+
+def _sum(a: Work, b: Work) -> Work:
+    return Work(a.flops + b.flops, a.shared and b.shared)
+
+
+def _require_fitting(spec: Spec) -> None:
+    """Checks that the parts of a run go together; raises ValueError, one sentence."""
+    num_envs = spec.segment_steps // spec.segment_length
+    if num_envs < FEWEST_ENVS:
+        raise ValueError(
+            f"num_envs={num_envs}: trpo_replay needs at least {FEWEST_ENVS} environments, since a batch of fewer is no "
+            "independent judge of the step before it"
+        )
+    made = jax.eval_shape(
+        lambda key: spec.policy.apply(spec.policy.init(key), jnp.zeros((1, spec.observation_size))),
+        jax.random.PRNGKey(0),
+    )
+    if not isinstance(made, Differentiable):
+        raise ValueError(
+            f"policy: trpo_replay needs distributions with expected_value, such as Gaussian and Categorical, and "
+            f"{type(made).__name__} has none"
+        )

@@ -1,0 +1,334 @@
+"""TRPO with a critic of actions: its labels, its gradients, the judge, and what happens if the critic is wrong."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import learner_of, random_batch
+from test_algorithms import ActingProbe, tiny, train
+
+import jaxtrpo
+from jaxtrpo.algorithms import trpo_replay as module
+from jaxtrpo.algorithms.action_advantages import critic_surrogate, label
+from jaxtrpo.algorithms.judge import (
+    BATCHES,
+    DAMPING,
+    STEPS,
+    UNJUDGED,
+    Judge,
+    hear,
+    no_judgement,
+    remember,
+    standard_error,
+    weights,
+)
+from jaxtrpo.algorithms.trpo_replay import trpo_replay
+from jaxtrpo.critics.actions import action_critic
+from jaxtrpo.critics.critic import Critic
+from jaxtrpo.critics.linear import linear_critic
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.losses import Samples
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size
+from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.replay import Transitions
+from jaxtrpo.train import prepare
+
+SPACE = ActionSpace(np.full(2, -1.0), np.full(2, 1.0))
+MOMENTS = Moments(jnp.float32(100), jnp.float32([0.5, 0.0, -0.5]), jnp.float32([4.0, 1.0, 0.25]))
+WEIGHTS = np.float32([0.3, -0.2, 0.5])
+# A value function that also looks at the time.
+VALUES = linear_critic(3)._replace(value=lambda state, obs, elapsed: obs @ state + 0.01 * elapsed)
+
+
+@functools.cache
+def spec_of(critic: Critic = VALUES):
+    found = []
+    learner_of(trpo_replay()._replace(make=found.append), gaussian_policy(3, 2), critic, actions=SPACE)
+    return found[0]
+
+
+def stretches(batch) -> Transitions:
+    """Every segment of every environment, by itself."""
+    steps = batch.steps
+    found = Transitions(
+        steps.obs, steps.action, steps.reward, np.float32(steps.terminated), steps.final_obs,
+        np.float32(steps.elapsed), np.float32(~steps.invalid),
+    )  # fmt: skip
+    return jax.tree.map(lambda leaf: np.moveaxis(leaf, 2, 1).reshape(-1, leaf.shape[1], *leaf.shape[3:]), found)
+
+
+def plain_labels(batch, gae_lambda: float, scale: float) -> np.ndarray:
+    """By a loop backwards over every segment, in float64."""
+    steps, labels = batch.steps, []
+
+    def value(obs, elapsed):
+        seen = np.clip((np.float64(obs) - np.asarray(MOMENTS.mean)) / np.sqrt(MOMENTS.variance), -10, 10)
+        return seen @ np.float64(WEIGHTS) + 0.01 * elapsed
+
+    for segment in range(steps.reward.shape[0]):
+        for env in range(steps.reward.shape[2]):
+            later, row = 0.0, []
+            for t in reversed(range(steps.reward.shape[1])):
+                here = segment, t, env
+                over = steps.terminated[here] or steps.truncated[here]
+                last = t == steps.reward.shape[1] - 1
+                if steps.invalid[here]:
+                    row.append(0.0)
+                    later = 0.0
+                    continue
+                now = value(steps.obs[here], steps.elapsed[here])
+                # What it led to, not what stands in the next row: that may be after a reset.
+                beyond = 0.0 if steps.terminated[here] else value(steps.final_obs[here], steps.elapsed[here] + 1)
+                delta = steps.reward[here] + 0.99 * beyond - now
+                later = delta + (0.0 if over or last else 0.99 * gae_lambda * later)
+                row.append(later)
+            labels.append(row[::-1])
+    return np.array(labels) / scale
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.5, 1.0])
+def test_labels_are_those_of_a_loop_in_float64(gae_lambda):
+    """Fails if a terminated step looks beyond its end, a truncated one into the next episode, or a reset is passed."""
+    batch = random_batch(4, segments=6, length=5, envs=3, end=0.2, broken=0.1)
+    drawn = jax.tree.map(jnp.asarray, stretches(batch))
+    found = label(drawn, jnp.asarray(WEIGHTS), MOMENTS, jnp.float32(2.0), gae_lambda, spec_of())
+    np.testing.assert_allclose(found.advantage, plain_labels(batch, gae_lambda, 2.0), rtol=1e-4, atol=1e-5)
+    broken = np.moveaxis(batch.steps.invalid, 2, 1).reshape(-1, 5)
+    np.testing.assert_array_equal(found.weight == 0, broken)
+    assert np.all(np.abs(found.action) <= 1) and np.any(np.abs(batch.steps.action) > 1)
+
+
+def test_actions_are_seen_as_the_simulator_takes_them():
+    half = ActionSpace(np.float32([-1, 0, -np.inf]), np.float32([3, np.inf, np.inf]))
+    np.testing.assert_array_equal(encoded(jnp.float32([-2, -2, -2]), half), [-1, 0, -2])
+    np.testing.assert_array_equal(encoded(jnp.float32([5, 5, 5]), half), [1, 5, 5])
+    choices = ActionSpace(np.zeros(2), np.float32([1, 2]), counts=(2, 3))
+    np.testing.assert_array_equal(encoded(jnp.int32([1, 0]), choices), [0, 1, 1, 0, 0])
+    assert encoded_size(choices) == 5 and encoded_size(half) == 3
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 1000))
+def test_gradient_of_what_a_critic_expects_is_the_critic_s_own(seed):
+    """For a quadratic value the mean over many samples is known, and so is its derivative in the policy's mean."""
+    rng = np.random.default_rng(seed)
+    mean, log_std = (jnp.float32(rng.normal(size=2)) for _ in range(2))
+    slope, matrix = rng.normal(size=2), np.diag(rng.normal(size=2))
+    noise = rng.normal(size=(50, 2))
+    action = jnp.float32(mean + np.exp(log_std) * noise)
+    old = Gaussian(jnp.broadcast_to(mean, (50, 2)), jnp.broadcast_to(log_std, (50, 2)))
+
+    def expected(mean, log_std):
+        new = Gaussian(jnp.broadcast_to(mean, (50, 2)), jnp.broadcast_to(log_std, (50, 2)))
+        value = new.expected_value(old, action, lambda a: a @ slope + jnp.einsum("...i,ij,...j->...", a, matrix, a))
+        return jnp.mean(value)
+
+    found, (of_mean, of_std) = jax.value_and_grad(expected, argnums=(0, 1))(mean, log_std)
+    spread = np.mean(np.exp(2 * np.asarray(log_std)) * noise**2, axis=0)  # mean and its opposite: odd terms are gone
+    np.testing.assert_allclose(
+        found, mean @ slope + mean @ matrix @ mean + spread @ np.diag(matrix), rtol=1e-3, atol=1e-3
+    )
+    np.testing.assert_allclose(of_mean, slope + 2 * matrix @ mean, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(of_std, 0.0)  # exploration is not the critic's to take away
+
+
+def test_choices_are_all_looked_at():
+    """For one coordinate it is the sum over choices; for several, where values add up, the mean of what each adds."""
+    one = Categorical((jnp.float32([[0.1, 0.7, -0.3]]),))
+    table = jnp.float32([1.0, 5.0, -2.0])
+    found = one.expected_value(one, jnp.int32([[0]]), lambda action: table[action[..., 0]])
+    np.testing.assert_allclose(found, jax.nn.softmax(one.logits[0]) @ table, rtol=1e-6)
+    two = Categorical((jnp.float32([[0.1, 0.7, -0.3]]), jnp.float32([[1.0, -1.0]])))
+
+    def gradient(logits, other):
+        value = lambda action: table[action[..., 0]] + 3.0 * action[..., 1]  # noqa: E731
+        return jax.grad(lambda x: Categorical((x, other)).expected_value(two, jnp.int32([[2, 1]]), value).sum())(logits)
+
+    alone = jax.grad(lambda x: (jax.nn.softmax(x) @ table).sum())(two.logits[0])
+    np.testing.assert_allclose(gradient(*two.logits), alone / 2, rtol=1e-5, atol=1e-6)
+
+
+def test_critic_surrogate_is_what_the_critic_says_of_each_step():
+    spec, rng = spec_of(), np.random.default_rng(0)
+    actions = action_critic(3, 2, hidden=(4,), learning_rate=1e-3, stretches=1, stretch_length=4)
+    state = actions.init(jax.random.PRNGKey(0))
+    obs, mean = jnp.float32(rng.normal(size=(6, 3))), jnp.float32(rng.normal(size=(6, 2)))
+    old = Gaussian(mean, jnp.zeros((6, 2)))
+    action = old.sample(jnp.float32(rng.normal(size=(6, 2))))
+    found = critic_surrogate(actions, state, spec)(old, Samples(obs, action, jnp.zeros(6), old))
+    here = actions.advantage(state, obs, jnp.clip(action, -1, 1))
+    opposite = actions.advantage(state, obs, jnp.clip(2 * mean - action, -1, 1))
+    np.testing.assert_allclose(found, 0.5 * (here + opposite), rtol=1e-5, atol=1e-6)
+
+
+def judged(slopes: np.ndarray, directions: int = 2) -> Judge:
+    """After batches that saw these slopes along the unit vectors."""
+    judge = remember(no_judgement(directions, directions), jnp.eye(directions))
+    judge = judge._replace(directions=jnp.eye(directions), batches=jnp.int32(1))
+    for found in slopes:
+        judge = hear(judge, jnp.float32(found))
+    return judge
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 1000), number=st.integers(1, 60))
+def test_judge_knows_the_mean_and_its_error(seed, number):
+    slopes = np.random.default_rng(seed).normal(size=(number, 2))
+    judge, share = judged(slopes), np.zeros(0)
+    for batch in range(1, number + 1):
+        rate = 1 / min(batch, BATCHES)
+        share = np.append((1 - rate) * share, rate)
+    np.testing.assert_allclose(judge.slope, share @ slopes, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(judge.square, share @ slopes**2, rtol=1e-4, atol=1e-5)
+    variance = np.maximum(share @ slopes**2 - (share @ slopes) ** 2, 0)
+    count = 1 / np.sum(share**2)
+    np.testing.assert_allclose(standard_error(judge), np.sqrt(variance / max(count - 1, 1)), rtol=1e-2, atol=1e-3)
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 1000), number=st.integers(1, 60))
+def test_shares_are_none_below_zero_and_sum_to_one(seed, number):
+    rng = np.random.default_rng(seed)
+    inner = rng.uniform(-0.9, 0.9)
+    found = weights(judged(rng.normal(size=(number, 2))), jnp.float32([[1, inner], [inner, 1]]))
+    assert np.all(found >= 0)
+    np.testing.assert_allclose(np.sum(found), 1, rtol=1e-5)
+
+
+def test_what_is_seen_clearly_is_followed_in_proportion_and_what_is_not_seen_is_left():
+    noise = 1e-3 * np.random.default_rng(0).normal(size=(40, 2))
+    both = weights(judged(noise + [0.01, 0.03]), jnp.eye(2))
+    np.testing.assert_allclose(both, [0.25, 0.75], atol=0.02)
+    against = weights(judged(noise + [0.01, -0.03]), jnp.eye(2))
+    np.testing.assert_allclose(against, [1, 0], atol=1e-6)
+    lost_in_noise = weights(judged(100 * noise * [1e-2, 1] + [0.01, 0.001]), jnp.eye(2))
+    np.testing.assert_allclose(lost_in_noise, [1, 0], atol=0.02)
+    # One that shows nothing and points the other way is not followed to undo the first.
+    opposite = weights(judged(noise + [0.01, -0.01]), jnp.float32([[1, -0.99], [-0.99, 1]]))
+    np.testing.assert_allclose(opposite, [1, 0], atol=1e-6)
+    # Nothing to be seen anywhere: what is left is the batch's own direction.
+    nothing = weights(judged(noise - [0.02, 0.02]), jnp.eye(2))
+    np.testing.assert_allclose(nothing, [1, 0], atol=1e-6)
+
+
+def test_directions_that_say_the_same_share_it():
+    gram = jnp.float32([[1, 0.5], [0.5, 1]])
+    noise = 1e-4 * np.random.default_rng(0).normal(size=(40, 2))
+    found = weights(judged(noise + [0.01, 0.02]), gram)
+    wanted = np.linalg.solve(np.asarray(gram) + DAMPING * np.eye(2), [0.01, 0.02])
+    np.testing.assert_allclose(found, np.maximum(wanted, 0) / np.maximum(wanted, 0).sum(), atol=0.01)
+
+
+def test_at_first_all_count_alike():
+    np.testing.assert_array_equal(weights(judged(np.ones((UNJUDGED - 1, 2))), jnp.eye(2)), [0.5, 0.5])
+
+
+def test_directions_are_remembered_for_some_steps():
+    judge = no_judgement(1, 2)
+    for _ in range(60):
+        judge = remember(judge, jnp.float32([[1.0, 0.0]]))
+    np.testing.assert_allclose(judge.directions, [[1.0, 0.0]], rtol=1e-4)
+    np.testing.assert_allclose(
+        remember(judge, jnp.float32([[0.0, 1.0]])).directions, [[1 - 1 / STEPS, 1 / STEPS]], rtol=1e-4
+    )
+
+
+def wrong(actions, state, spec):
+    """A critic that is certain that the best is to go as far away from every good action as possible."""
+    return lambda new, samples: -jnp.sum((-new.mean - 0.5 * samples.obs[:, :1]) ** 2, axis=-1)
+
+
+WORDS = "trpo_replay(max_kl=0.02, replay=1000, minibatch_size=32, hidden=(8,))"
+SETTINGS = {
+    "num_envs": 16,
+    "steps_per_update": 128, "total_steps": 20_000, "adapt": "fixed", "critic": "mlp(hidden=(8,), epochs=2)",
+}  # fmt: skip
+
+
+def test_a_critic_that_is_wrong_loses_its_weight_and_what_remains_learns(monkeypatch):
+    monkeypatch.setattr(module, "critic_surrogate", wrong)
+    misled = train(WORDS, **SETTINGS)
+    plain = train("trpo(max_kl=0.02)", **SETTINGS)
+    share = misled.metrics["critic_share"]
+    np.testing.assert_allclose(share[: UNJUDGED - 1], 0.5)
+    assert np.mean(share[40:]) < 0.05, share
+    # One step an episode; 0 is the best return without noise, and the untrained policy has about -0.6.
+    ends = [np.nanmean(run.metrics["mean_return"][-20:]) for run in (misled, plain)]
+    assert ends[0] > ends[1] - 0.05 and ends[1] > -0.3, ends
+
+
+def right(actions, state, spec):
+    """The reward itself, expected over the policy's noise; normalised observations have the sign of the raw ones."""
+    return lambda new, samples: -jnp.sum((new.mean - 0.5 * jnp.sign(samples.obs[:, :1])) ** 2, axis=-1)
+
+
+def test_a_critic_that_is_right_is_confirmed_and_keeps_a_share(monkeypatch):
+    """The batches' own direction is as good here, so that both share what they have in common."""
+    monkeypatch.setattr(module, "critic_surrogate", right)
+    metrics = train(WORDS.replace("0.02", "0.0005"), **{**SETTINGS, "total_steps": 8_000}).metrics
+    assert np.all(metrics["critic_slope"][20:] > 3 * metrics["critic_slope_error"][20:])
+    assert np.mean(metrics["critic_share"][20:]) > 0.1
+
+
+def test_the_critic_of_a_run_explains_what_actions_are_worth():
+    result = train(WORDS, **{**SETTINGS, "total_steps": 8_000})
+    assert np.mean(result.metrics["critic_unexplained"][-10:]) < 0.5, result.metrics["critic_unexplained"]
+    assert np.nanmean(result.metrics["mean_return"][-10:]) > -0.4
+
+
+def test_replay_with_choices_trains():
+    result = train_cartpole(total_steps=6_000)
+    assert np.all(np.isfinite(result.metrics["critic_slope"])) and np.all(
+        result.metrics["kl"] <= result.metrics["max_kl"]
+    )
+
+
+def train_cartpole(**changed):
+    return jaxtrpo.train(
+        "CartPole-v1", algorithm="trpo_replay(hidden=(8,))", policy="mlp(hidden=(8,))", progress=False, **changed
+    )
+
+
+def test_too_few_environments_are_no_judge():
+    with pytest.raises(ValueError, match="^num_envs=2: trpo_replay needs at least 4 environments, since"):
+        prepare(ActingProbe(), **{**tiny("trpo_replay"), "num_envs": 2})
+
+
+class Plain(NamedTuple):
+    """Normal distributions of the user's own, through which nothing can be differentiated."""
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    noise_size = Gaussian.noise_size
+    draw_noise = staticmethod(Gaussian.draw_noise)
+    sample, mode, log_prob, entropy = Gaussian.sample, Gaussian.mode, Gaussian.log_prob, Gaussian.entropy
+    kl_divergence, fisher_metric, summary = Gaussian.kl_divergence, Gaussian.fisher_metric, Gaussian.summary
+
+
+class PlainPolicy(nn.Module):
+    @nn.compact
+    def __call__(self, obs):
+        mean = nn.Dense(1)(obs)
+        return Plain(mean, jnp.zeros_like(mean))
+
+
+def test_a_policy_without_an_expected_value_is_refused():
+    with pytest.raises(ValueError, match="^policy: trpo_replay needs distributions with expected_value, .* Plain has"):
+        prepare(ActingProbe(), **{**tiny("trpo_replay"), "policy": PlainPolicy()})
+    prepare(ActingProbe(), **{**tiny("trpo"), "policy": PlainPolicy()})
+
+
+def test_a_replay_beyond_the_memory_is_refused(monkeypatch):
+    monkeypatch.setattr("jaxtrpo.replay.memory", lambda: 1e3)
+    with pytest.raises(ValueError, match="^replay: 256 steps take 0 MiB, twice for each of"):
+        prepare(ActingProbe(), **tiny("trpo_replay"))
