@@ -86,7 +86,9 @@ class Algorithm(NamedTuple):
 def require_surrogate_unset(spec: Spec, name: str) -> None:
     """Refuses a surrogate of the user's own where an algorithm has no place for it."""
     if spec.surrogate is not None:
-        raise ValueError(f"surrogate: {name} has no surrogate to replace; trpo, npg, trpo_penalty and ppo have")
+        raise ValueError(
+            f"surrogate: {name} has no surrogate to replace; trpo, npg, trpo_penalty, trpo_replay and ppo have"
+        )
 
 
 def starting_with(algorithm: Algorithm, **values: Any) -> Algorithm:

@@ -1,0 +1,172 @@
+"""How much of the true gradient do directions hold that could be followed?
+
+    python experiments/critic_quality.py HalfCheetah-v5 [--steps 300000] [--seed 100] [--fresh 200000]
+
+TRPO is trained for so many steps and stopped. New steps of its policy say how steep the objective really is along a
+direction of length one in the Fisher norm: along the natural gradient of the last batch, and along that of critics of
+actions fitted to the last 100,000 steps, by the run's value function and by one that goes on with `--fresh` new steps.
+Other new steps, as many, judge. One actor; prints a table.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from common.words import defaults_of
+from jaxtrpo.actors import first
+from jaxtrpo.algorithms.action_advantages import critic_surrogate, label
+from jaxtrpo.algorithms.advantages import estimate_advantages
+from jaxtrpo.algorithms.algorithm import Spec
+from jaxtrpo.algorithms.natural_gradient import look, solve
+from jaxtrpo.algorithms.trpo import trpo
+from jaxtrpo.critics.actions import action_critic
+from jaxtrpo.critics.critic import Critic
+from jaxtrpo.envs.base import action_space
+from jaxtrpo.loop import Run
+from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.replay import make_replay
+from jaxtrpo.train import prepare
+from jaxtrpo.types import Batch
+from jaxtrpo.words import parse
+
+SETTINGS = defaults_of(trpo)
+HELD, FIT_STEPS, STRETCHES = 100_000, 4_000, 16  # steps in the buffer; gradient steps of a critic of actions, and sizes
+LAMBDAS = (0.0, 0.5, 0.95)
+PASSES = 20  # of the value function over the first half of the new steps
+
+
+def trained(name: str, steps: int, seed: int, fresh: int) -> tuple[Run, PyTree, list[Batch], list[Batch]]:
+    """The run; its learner when it was stopped; the last batches before, and the new ones."""
+    run = prepare(name, actors=1, seed=seed, total_steps=steps, max_steps_per_update=1024)
+    state, lowered = run.state, run.update.lower(run.state)
+    collect, (learn, _) = lowered.compile_collect(), lowered.compile_learn()
+    size = run.update.sizes.segment_steps
+    held: list[Batch] = []
+    while True:
+        acting = state
+        state, batch = collect(acting)
+        held = [*held, batch][-HELD // 1024 :]
+        if int(first(state.segments)) * size >= steps:
+            break
+        state, _ = learn(state, batch)
+    new = []
+    while len(new) * 1024 < 2 * fresh:
+        state, batch = collect(state)
+        new.append(batch)
+    return run, acting.learner, held, new
+
+
+class Judging:
+    """Gradients of one stopped learner."""
+
+    def __init__(self, run: Run, learner: PyTree):
+        """Compiles what every direction needs."""
+        sizes, self.learner = run.update.sizes, learner
+        critic: Critic = parse("critic", run.config.critic or "mlp").make(run.env.observation_size)
+        self.spec = Spec(
+            run.env.observation_size, run.update.policy, critic, run.config.discount, None, True, 1024,
+            sizes.segment_steps, sizes.segment_length, action_space(run.env),
+        )  # fmt: skip
+        self.map, self.key = run.actors.map, run.actors.replicate(jax.random.PRNGKey(0))
+        self.replay = make_replay(
+            HELD,
+            segment_steps=sizes.segment_steps,
+            segment_length=sizes.segment_length,
+            observation_size=run.env.observation_size,
+            action_size=run.env.action_size,
+        )
+        self.gradient = self.map(self._gradient)
+        self.direction = self.map(self._direction)
+
+    def _found(self, learner: PyTree, batch: Batch, value: PyTree):
+        return estimate_advantages(
+            self.spec.critic, value, learner.obs_moments, batch, discount=self.spec.discount, gae_lambda=0.95
+        )
+
+    def _look(self, learner: PyTree, batch: Batch, key: Array, surrogates: tuple):
+        found = self._found(learner, batch, learner.critic)
+        return look(
+            self.spec.policy, learner.policy, batch.steps.action, found, key, surrogates=surrogates, fisher_samples=1024
+        )
+
+    def _gradient(self, learner: PyTree, batch: Batch, key: Array) -> Array:
+        return self._look(learner, batch, key, (importance_weighted_advantage,)).gradients[0]
+
+    def _direction(self, learner: PyTree, batch: Batch, gradient: Array, key: Array) -> Array:
+        fisher = self._look(learner, batch, key, (importance_weighted_advantage,)).fisher
+        found = solve(fisher, gradient, cg_iterations=SETTINGS["cg_iterations"], cg_damping=SETTINGS["cg_damping"])
+        return found.direction / jnp.sqrt(found.curvature)
+
+    def fitted_value(self, batches: Sequence[Batch]) -> PyTree:
+        """The run's value function after passes over these batches, whose targets follow it."""
+
+        def fit(learner: PyTree, batch: Batch, value: PyTree, key: Array) -> PyTree:
+            return self.spec.critic.fit(value, self._found(learner, batch, value).targets, key)
+
+        compiled, value = self.map(fit), self.learner.critic
+        for number in range(PASSES):
+            for batch in np.random.default_rng(number).permutation(len(batches)):
+                value = compiled(self.learner, batches[batch], value, self.key)
+        return value
+
+    def of_critic(self, held: Sequence[Batch], value: PyTree, gae_lambda: float) -> Array:
+        """The gradient of a critic of actions on the last batch."""
+        spec = self.spec
+        actions = action_critic(
+            spec.observation_size, spec.actions.size, hidden=(128, 128), learning_rate=1e-3, stretches=STRETCHES,
+            stretch_length=spec.segment_length,
+        )  # fmt: skip
+
+        def fit(learner: PyTree, value: PyTree, ring: PyTree, batch: Batch, key: Array) -> Array:
+            scale = jnp.sqrt(self._found(learner, batch, value).variance)
+
+            def draw(key: Any, number: int):
+                drawn = self.replay.draw_stretches(ring, key, number)
+                return label(drawn, value, learner.obs_moments, scale, gae_lambda, spec)
+
+            state, _ = actions.fit(actions.init(key), draw, jnp.int32(FIT_STEPS), key)
+            return self._look(learner, batch, key, (critic_surrogate(actions, state, spec),)).gradients[0]
+
+        insert, ring = self.map(self.replay.insert), jax.tree.map(lambda leaf: leaf[None], self.replay.empty())
+        for batch in held:
+            ring = insert(ring, batch)
+        return self.map(fit)(self.learner, value, ring, held[-1], self.key)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("env")
+    parser.add_argument("--steps", type=int, default=300_000)
+    parser.add_argument("--seed", type=int, default=100)
+    parser.add_argument("--fresh", type=int, default=200_000)
+    arguments = parser.parse_args()
+    run, learner, held, new = trained(arguments.env, arguments.steps, arguments.seed, arguments.fresh)
+    judging, half = Judging(run, learner), len(new) // 2
+    gradients = [np.asarray(first(judging.gradient(learner, batch, judging.key))) for batch in new]
+    judges = np.array(gradients[half:])
+
+    def line(what: str, gradient: Array | np.ndarray) -> None:
+        placed = run.actors.replicate(np.asarray(gradient))
+        unit = np.asarray(first(judging.direction(learner, held[-1], placed, judging.key)))
+        slopes = judges @ unit
+        print(f"| {what} | {slopes.mean():.4f} | {slopes.std() / len(slopes) ** 0.5:.4f} |", flush=True)
+
+    print(f"{arguments.env}, seed {arguments.seed}, {arguments.steps:,} steps\n")
+    print("| direction | slope | standard error |\n| --- | --- | --- |")
+    line("gradient of the first half of the new steps", np.mean(gradients[:half], axis=0))
+    line("score of the last batch", first(judging.gradient(learner, held[-1], judging.key)))
+    best = judging.fitted_value(new[:half])
+    for value, whose in ((learner.critic, "the run's value function"), (best, "one of the new steps")):
+        for gae_lambda in LAMBDAS:
+            line(f"critic, lambda {gae_lambda}, {whose}", first(judging.of_critic(held, value, gae_lambda)))
+
+
+if __name__ == "__main__":
+    main()
