@@ -29,6 +29,8 @@ from jaxtrpo.replay import Ring, make_replay
 from jaxtrpo.settings import call_in_words, require_positive, require_share, require_sizes, require_whole
 from jaxtrpo.types import Batch, Hyperparameters
 
+# The critic of actions is as good as the value function that its labels come from.
+VALUE_CRITIC = "mlp(hidden=(128, 128))"
 FEWEST_ENVS = 4  # with fewer a batch goes on where the one before ended, and is no independent judge of it
 
 
@@ -203,7 +205,8 @@ def trpo_replay(
 
         return Learner(init, learn, replay=buffer)
 
-    return Algorithm(words, {"max_kl": max_kl, "steps_per_update": 1024}, make, adapt="trust")
+    starts = {"max_kl": max_kl, "steps_per_update": 1024}
+    return Algorithm(words, starts, make, adapt="trust", critic=VALUE_CRITIC)
 
 
 def _sum(a: Work, b: Work) -> Work:
