@@ -232,6 +232,15 @@ def test_at_first_all_count_alike():
     np.testing.assert_array_equal(weights(judged(np.ones((UNJUDGED - 1, 2))), jnp.eye(2)), [0.5, 0.5])
 
 
+def test_a_batch_that_is_not_finite_is_not_heard():
+    judge = judged(np.ones((5, 2)))
+    broken = remember(hear(judge, jnp.float32([jnp.nan, 1.0])), jnp.float32([[jnp.inf, 0.0], [0.0, 1.0]]))
+    for name in ("slope", "square", "weight_square"):
+        np.testing.assert_array_equal(getattr(broken, name), getattr(judge, name))
+    np.testing.assert_array_equal(broken.directions, judge.directions)
+    assert np.all(np.isfinite(weights(broken, jnp.eye(2))))
+
+
 def test_directions_are_remembered_for_some_steps():
     judge = no_judgement(1, 2)
     for _ in range(60):

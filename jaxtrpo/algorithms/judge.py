@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxtrpo.ops.cg import conjugate_gradient
+from jaxtrpo.ops.tree import all_finite
 
 BATCHES = 20  # that a judgement is a mean of; older ones fade
 STEPS = 5  # whose directions are judged together: what a single one shows is mostly noise
@@ -37,9 +38,9 @@ def hear(judge: Judge, gradient: Float[Array, " parameter"]) -> Judge:
     Its gradient is an unbiased estimate, and so is its slope along any direction that does not depend on it; along
     directions that it chose itself the slope is that of its noise.
     """
-    heard = judge.batches > 0  # there was a step before
     rate = 1 / jnp.clip(judge.batches, 1, BATCHES)
     found = judge.directions @ gradient
+    heard = (judge.batches > 0) & all_finite(found)  # there was a step before, and this batch can be used
     return judge._replace(
         slope=jnp.where(heard, (1 - rate) * judge.slope + rate * found, judge.slope),
         square=jnp.where(heard, (1 - rate) * judge.square + rate * found**2, judge.square),
@@ -49,9 +50,12 @@ def hear(judge: Judge, gradient: Float[Array, " parameter"]) -> Judge:
 
 
 def remember(judge: Judge, directions: Float[Array, "direction parameter"]) -> Judge:
-    """Takes in the directions of one more batch, each of length one in the Fisher norm."""
+    """Takes in the directions of one more batch, each of length one in the Fisher norm; not any that is not finite."""
     rate = 1 / STEPS
-    return judge._replace(directions=(1 - rate) * judge.directions + rate * directions)
+    usable = jnp.isfinite(directions).all(axis=1, keepdims=True)
+    return judge._replace(
+        directions=jnp.where(usable, (1 - rate) * judge.directions + rate * directions, judge.directions)
+    )
 
 
 def standard_error(judge: Judge) -> Float[Array, " direction"]:
