@@ -16,7 +16,7 @@ from jaxtrpo.ops.line_search import Trial
 from jaxtrpo.policies.networks import Policy
 
 
-class Direction(NamedTuple):
+class UnitDirection(NamedTuple):
     """The natural direction of one surrogate, of length one in the Fisher norm."""
 
     unit: Float[Array, " parameter"]
@@ -59,12 +59,12 @@ def judged_direction(
     seen = look(policy, params, action, found, key, surrogates=surrogates, fisher_samples=fisher_samples)
     judge = hear(judge, seen.gradients[0])
 
-    def direction(gradient: Float[Array, " parameter"]) -> Direction:
+    def direction(gradient: Float[Array, " parameter"]) -> UnitDirection:
         solved = solve(seen.fisher, gradient, cg_iterations=cg_iterations, cg_damping=cg_damping)
         length = jnp.sqrt(jnp.maximum(solved.curvature, 0.0))
         safe = jnp.where(length > 0, length, 1.0)  # a gradient of zero has no direction; it stays zero
         unit = solved.direction / safe
-        return Direction(unit, seen.fisher(unit), safe, solved)
+        return UnitDirection(unit, seen.fisher(unit), safe, solved)
 
     directions = [direction(gradient) for gradient in seen.gradients]
     units = jnp.stack([each.unit for each in directions])
