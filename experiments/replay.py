@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from common.comparison import Comparison, Curves, Settings, compare, options_of_runs
-from common.family import MILLION, job
+from common.family import MILLION, MUJOCO, job
 from common.runs import Curve
 
-ENVS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Reacher-v5", "InvertedPendulum-v5")
 SEEDS = (0, 1, 2, 3, 4)
 TRPO, REPLAY = "trpo", "trpo_replay"
 MARKS = (100_000, 300_000, MILLION)  # environment steps
@@ -65,7 +64,7 @@ def main() -> None:
         Comparison(
             name="replay",
             question="TRPO, and TRPO with a critic of actions beside the score",
-            envs=ENVS,
+            envs=MUJOCO,
             variants=variants,
             seeds=SEEDS,
             axes=("env_steps", "wall_seconds"),

@@ -38,10 +38,23 @@ KNOWN_CRITIC = Critic(
 )
 
 
+def known_of_actions(obs, action):
+    """What is said to be known of actions, of normalised observations."""
+    return action[..., 0] * (1.0 + obs[..., 1])
+
+
 @functools.cache
-def mapped(count=1, discount=DISCOUNT, gae_lambda=LAMBDA):
+def mapped(count=1, discount=DISCOUNT, gae_lambda=LAMBDA, known=None):
     def estimate(state, moments, batch):
-        return estimate_advantages(KNOWN_CRITIC, state, moments, batch, discount=discount, gae_lambda=gae_lambda)
+        return estimate_advantages(
+            KNOWN_CRITIC,
+            state,
+            moments,
+            batch,
+            discount=discount,
+            gae_lambda=gae_lambda,
+            action_advantage=known,
+        )
 
     return actors(count).map(estimate)
 
@@ -57,13 +70,17 @@ def estimate(batch: Batch, count: int = 1, **options):
     )
 
 
-def plain(batch: Batch, discount=DISCOUNT, gae_lambda=LAMBDA):
-    """Raw advantages, values and weights by loops over the future; zero where there is no data."""
+def plain(batch: Batch, discount=DISCOUNT, gae_lambda=LAMBDA, known=None):
+    """Raw advantages, values less what is known of actions, and weights by loops over the future; zero where there is
+    no data.
+    """
     steps, num = batch.steps, int(batch.num_segments)
     shape = steps.reward.shape
     time = num * shape[1]
     flat = jax.tree.map(lambda leaf: leaf[:num].reshape(time, *leaf.shape[2:]), steps)
     value = known_value(flat.obs, flat.elapsed)
+    normalised = np.clip((flat.obs.astype(np.float64) - MOMENTS.mean) / np.sqrt(MOMENTS.variance), -10, 10)
+    explained = np.zeros_like(value) if known is None else known(normalised, flat.action)
     advantage = np.zeros((shape[0] * shape[1], shape[2]))
     for env in range(shape[2]):
         for start in range(time):
@@ -77,17 +94,19 @@ def plain(batch: Batch, discount=DISCOUNT, gae_lambda=LAMBDA):
                     following = known_value(flat.final_obs[t, env], flat.elapsed[t, env] + 1)
                 else:
                     following = value[t + 1, env]
-                advantage[start, env] += factor * (flat.reward[t, env] + discount * following - value[t, env])
+                error = flat.reward[t, env] + discount * following - value[t, env]
+                advantage[start, env] += factor * (error - (explained[t, env] if t > start else 0.0))
                 if flat.terminated[t, env] or flat.truncated[t, env]:
                     break
                 factor *= discount * gae_lambda
     weight = np.zeros(shape)
     weight[:num] = ~steps.invalid[:num]
     padded = np.zeros(shape)
-    padded[:num] = value.reshape(num, *shape[1:])
+    padded[:num] = (value - explained).reshape(num, *shape[1:])
     return advantage.reshape(shape), padded, weight
 
 
+@pytest.mark.parametrize("known", [None, known_of_actions])
 @pytest.mark.parametrize("count", [1, 2])
 @settings(deadline=None, max_examples=25)
 @given(
@@ -96,10 +115,10 @@ def plain(batch: Batch, discount=DISCOUNT, gae_lambda=LAMBDA):
     broken=st.sampled_from([0.0, 0.1]),
     num_segments=st.integers(1, 4),
 )
-def test_advantages_targets_and_weights_are_those_of_a_plain_loop(count, seed, end, broken, num_segments):
+def test_advantages_targets_and_weights_are_those_of_a_plain_loop(count, known, seed, end, broken, num_segments):
     batch = random_batch(seed, end=end, broken=broken, num_segments=num_segments, padding=np.nan)
-    found = estimate(batch, count)
-    advantage, value, weight = plain(batch)
+    found = estimate(batch, count, known=known)
+    advantage, value, weight = plain(batch, known=known)
     counts = weight > 0
     np.testing.assert_array_equal(found.targets.weight, weight)
     np.testing.assert_allclose(found.targets.value[counts], (advantage + value)[counts], rtol=1e-4, atol=1e-4)

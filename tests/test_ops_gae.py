@@ -23,8 +23,8 @@ def float64():
 
 
 @functools.partial(jax.jit, static_argnames=("discount", "gae_lambda"))
-def compiled(data, tail, discount, gae_lambda):
-    return generalized_advantages(*data, tail, discount=discount, gae_lambda=gae_lambda)
+def compiled(data, tail, discount, gae_lambda, known=None):
+    return generalized_advantages(*data, tail, discount=discount, gae_lambda=gae_lambda, action_advantage=known)
 
 
 def make_data(seed: int, frequency: float, some_invalid: bool = True) -> tuple[np.ndarray, ...]:
@@ -38,8 +38,8 @@ def make_data(seed: int, frequency: float, some_invalid: bool = True) -> tuple[n
     return reward, value, final_value, terminated, cut, ~(invalid & some_invalid)
 
 
-def plain_advantages(data, discount, gae_lambda) -> np.ndarray:
-    """A_t = sum_l (discount gae_lambda)^l delta_{t+l}, from the definition, without recursion."""
+def plain_advantages(data, discount, gae_lambda, known=None) -> np.ndarray:
+    """A_t = sum_l (discount gae_lambda)^l (delta_{t+l} - C_{t+l}) + C_t, from the definition, without recursion."""
     reward, value, final_value, terminated, cut, valid = data
     advantage = np.zeros((TIME, ENVS))
     for env in range(ENVS):
@@ -54,7 +54,8 @@ def plain_advantages(data, discount, gae_lambda) -> np.ndarray:
                     following = final_value[t, env]
                 else:
                     following = value[t + 1, env]
-                advantage[start, env] += factor * (reward[t, env] + discount * following - value[t, env])
+                explained = 0.0 if known is None or t == start else known[t, env]
+                advantage[start, env] += factor * (reward[t, env] + discount * following - value[t, env] - explained)
                 if terminated[t, env] or cut[t, env]:
                     break
                 factor *= discount * gae_lambda
@@ -70,6 +71,44 @@ settings_of_gae = st.sampled_from([(0.99, 0.95), (0.9, 0.0), (0.8, 1.0), (1.0, 1
 def test_advantage_is_the_discounted_sum_of_errors_up_to_the_end(data, discount_and_lambda):
     advantage, _ = compiled(data, empty_tail(ENVS), *discount_and_lambda)
     np.testing.assert_allclose(advantage, plain_advantages(data, *discount_and_lambda), rtol=1e-10, atol=1e-10)
+
+
+@settings(deadline=None, max_examples=50)
+@given(datasets, settings_of_gae, st.integers(0, 2**31))
+def test_what_later_actions_are_known_to_be_worth_is_taken_out(data, discount_and_lambda, seed):
+    known = np.random.default_rng(seed).normal(size=(TIME, ENVS))
+    advantage, _ = compiled(data, empty_tail(ENVS), *discount_and_lambda, known)
+    np.testing.assert_allclose(advantage, plain_advantages(data, *discount_and_lambda, known), rtol=1e-10, atol=1e-10)
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(0, 2**31), st.sampled_from([0.9, 1.0]))
+def test_actions_of_anyone_tell_what_a_policy_s_actions_are_worth(seed, discount):
+    """Where what follows is certain and C is the policy's true advantage, A_t + V(s_t) is its Q(s_t, a_t), whoever
+    acted and whatever the value function says.
+    """
+    rng = np.random.default_rng(seed)
+    states, choices = 5, 3
+    following = rng.integers(0, states, (TIME, states, choices))
+    rewards = rng.normal(size=(TIME, states, choices))
+    policy = rng.dirichlet(np.ones(choices), (TIME, states))
+    worth = np.zeros((TIME + 1, states))  # of the policy, from the end backwards
+    q = np.zeros((TIME, states, choices))
+    for t in reversed(range(TIME)):
+        q[t] = rewards[t] + discount * worth[t + 1][following[t]]
+        worth[t] = np.sum(policy[t] * q[t], axis=-1)
+
+    time, state = np.arange(TIME)[:, None], np.zeros((TIME, ENVS), int)
+    action = rng.integers(0, choices, (TIME, ENVS))  # of anyone
+    for t in range(TIME - 1):
+        state[t + 1] = following[t, state[t], action[t]]
+    value = rng.normal(size=(TIME, ENVS))
+    terminated = np.broadcast_to(time == TIME - 1, (TIME, ENVS))
+    never, always = np.zeros((TIME, ENVS), bool), np.ones((TIME, ENVS), bool)
+    data = rewards[time, state, action], value, value, terminated, never, always
+    known = (q - worth[:TIME, :, None])[time, state, action]
+    advantage, _ = compiled(data, empty_tail(ENVS), discount, 1.0, known)
+    np.testing.assert_allclose(advantage + value, q[time, state, action], rtol=1e-9, atol=1e-9)
 
 
 @settings(deadline=None, max_examples=50)

@@ -17,19 +17,8 @@ from test_algorithms import ActingProbe, tiny, train
 
 import jaxtrpo
 from jaxtrpo.algorithms import trpo_replay as module
-from jaxtrpo.algorithms.action_advantages import critic_surrogate, label
-from jaxtrpo.algorithms.judge import (
-    BATCHES,
-    DAMPING,
-    STEPS,
-    UNJUDGED,
-    Judge,
-    hear,
-    no_judgement,
-    remember,
-    standard_error,
-    weights,
-)
+from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, label
+from jaxtrpo.algorithms.judge import UNJUDGED
 from jaxtrpo.algorithms.trpo_replay import trpo_replay
 from jaxtrpo.critics.actions import action_critic
 from jaxtrpo.critics.critic import Critic
@@ -66,13 +55,19 @@ def stretches(batch) -> Transitions:
     return jax.tree.map(lambda leaf: np.moveaxis(leaf, 2, 1).reshape(-1, leaf.shape[1], *leaf.shape[3:]), found)
 
 
-def plain_labels(batch, gae_lambda: float, scale: float) -> np.ndarray:
+def known_of_actions(obs, action):
+    return action[..., 0] * obs[..., 1]
+
+
+def plain_labels(batch, gae_lambda: float, scale: float, known=lambda obs, action: 0.0) -> np.ndarray:
     """By a loop backwards over every segment, in float64."""
     steps, labels = batch.steps, []
 
+    def normalised(obs):
+        return np.clip((np.float64(obs) - np.asarray(MOMENTS.mean)) / np.sqrt(MOMENTS.variance), -10, 10)
+
     def value(obs, elapsed):
-        seen = np.clip((np.float64(obs) - np.asarray(MOMENTS.mean)) / np.sqrt(MOMENTS.variance), -10, 10)
-        return seen @ np.float64(WEIGHTS) + 0.01 * elapsed
+        return normalised(obs) @ np.float64(WEIGHTS) + 0.01 * elapsed
 
     for segment in range(steps.reward.shape[0]):
         for env in range(steps.reward.shape[2]):
@@ -91,17 +86,19 @@ def plain_labels(batch, gae_lambda: float, scale: float) -> np.ndarray:
                 delta = steps.reward[here] + 0.99 * beyond - now
                 later = delta + (0.0 if over or last else 0.99 * gae_lambda * later)
                 row.append(later)
+                later -= known(normalised(steps.obs[here]), np.float64(steps.action[here]))
             labels.append(row[::-1])
     return np.array(labels) / scale
 
 
-@pytest.mark.parametrize("gae_lambda", [0.0, 0.5, 1.0])
-def test_labels_are_those_of_a_loop_in_float64(gae_lambda):
+@pytest.mark.parametrize(("gae_lambda", "known"), [(0.0, None), (0.5, None), (1.0, None), (0.5, known_of_actions)])
+def test_labels_are_those_of_a_loop_in_float64(gae_lambda, known):
     """Fails if a terminated step looks beyond its end, a truncated one into the next episode, or a reset is passed."""
     batch = random_batch(4, segments=6, length=5, envs=3, end=0.2, broken=0.1)
     drawn = jax.tree.map(jnp.asarray, stretches(batch))
-    found = label(drawn, jnp.asarray(WEIGHTS), MOMENTS, jnp.float32(2.0), gae_lambda, spec_of())
-    np.testing.assert_allclose(found.advantage, plain_labels(batch, gae_lambda, 2.0), rtol=1e-4, atol=1e-5)
+    found = label(drawn, jnp.asarray(WEIGHTS), MOMENTS, jnp.float32(2.0), gae_lambda, spec_of(), known)
+    wanted = plain_labels(batch, gae_lambda, 2.0, **({"known": known} if known else {}))
+    np.testing.assert_allclose(found.advantage, wanted, rtol=1e-4, atol=1e-5)
     broken = np.moveaxis(batch.steps.invalid, 2, 1).reshape(-1, 5)
     np.testing.assert_array_equal(found.weight == 0, broken)
     assert np.all(np.abs(found.action) <= 1) and np.any(np.abs(batch.steps.action) > 1)
@@ -170,85 +167,30 @@ def test_critic_surrogate_is_what_the_critic_says_of_each_step():
     np.testing.assert_allclose(found, 0.5 * (here + opposite), rtol=1e-5, atol=1e-6)
 
 
-def judged(slopes: np.ndarray, directions: int = 2) -> Judge:
-    """After batches that saw these slopes along the unit vectors."""
-    judge = remember(no_judgement(directions, directions), jnp.eye(directions))
-    judge = judge._replace(directions=jnp.eye(directions), batches=jnp.int32(1))
-    for found in slopes:
-        judge = hear(judge, jnp.float32(found))
-    return judge
-
-
-@settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 1000), number=st.integers(1, 60))
-def test_judge_knows_the_mean_and_its_error(seed, number):
-    slopes = np.random.default_rng(seed).normal(size=(number, 2))
-    judge, share = judged(slopes), np.zeros(0)
-    for batch in range(1, number + 1):
-        rate = 1 / min(batch, BATCHES)
-        share = np.append((1 - rate) * share, rate)
-    np.testing.assert_allclose(judge.slope, share @ slopes, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(judge.square, share @ slopes**2, rtol=1e-4, atol=1e-5)
-    variance = np.maximum(share @ slopes**2 - (share @ slopes) ** 2, 0)
-    count = 1 / np.sum(share**2)
-    np.testing.assert_allclose(standard_error(judge), np.sqrt(variance / max(count - 1, 1)), rtol=1e-2, atol=1e-3)
-
-
-@settings(deadline=None, max_examples=30)
-@given(seed=st.integers(0, 1000), number=st.integers(1, 60))
-def test_shares_are_none_below_zero_and_sum_to_one(seed, number):
-    rng = np.random.default_rng(seed)
-    inner = rng.uniform(-0.9, 0.9)
-    found = weights(judged(rng.normal(size=(number, 2))), jnp.float32([[1, inner], [inner, 1]]))
-    assert np.all(found >= 0)
-    np.testing.assert_allclose(np.sum(found), 1, rtol=1e-5)
-
-
-def test_what_is_seen_clearly_is_followed_in_proportion_and_what_is_not_seen_is_left():
-    noise = 1e-3 * np.random.default_rng(0).normal(size=(40, 2))
-    both = weights(judged(noise + [0.01, 0.03]), jnp.eye(2))
-    np.testing.assert_allclose(both, [0.25, 0.75], atol=0.02)
-    against = weights(judged(noise + [0.01, -0.03]), jnp.eye(2))
-    np.testing.assert_allclose(against, [1, 0], atol=1e-6)
-    lost_in_noise = weights(judged(100 * noise * [1e-2, 1] + [0.01, 0.001]), jnp.eye(2))
-    np.testing.assert_allclose(lost_in_noise, [1, 0], atol=0.02)
-    # One that shows nothing and points the other way is not followed to undo the first.
-    opposite = weights(judged(noise + [0.01, -0.01]), jnp.float32([[1, -0.99], [-0.99, 1]]))
-    np.testing.assert_allclose(opposite, [1, 0], atol=1e-6)
-    # Nothing to be seen anywhere: what is left is the batch's own direction.
-    nothing = weights(judged(noise - [0.02, 0.02]), jnp.eye(2))
-    np.testing.assert_allclose(nothing, [1, 0], atol=1e-6)
-
-
-def test_directions_that_say_the_same_share_it():
-    gram = jnp.float32([[1, 0.5], [0.5, 1]])
-    noise = 1e-4 * np.random.default_rng(0).normal(size=(40, 2))
-    found = weights(judged(noise + [0.01, 0.02]), gram)
-    wanted = np.linalg.solve(np.asarray(gram) + DAMPING * np.eye(2), [0.01, 0.02])
-    np.testing.assert_allclose(found, np.maximum(wanted, 0) / np.maximum(wanted, 0).sum(), atol=0.01)
-
-
-def test_at_first_all_count_alike():
-    np.testing.assert_array_equal(weights(judged(np.ones((UNJUDGED - 1, 2))), jnp.eye(2)), [0.5, 0.5])
-
-
-def test_a_batch_that_is_not_finite_is_not_heard():
-    judge = judged(np.ones((5, 2)))
-    broken = remember(hear(judge, jnp.float32([jnp.nan, 1.0])), jnp.float32([[jnp.inf, 0.0], [0.0, 1.0]]))
-    for name in ("slope", "square", "weight_square"):
-        np.testing.assert_array_equal(getattr(broken, name), getattr(judge, name))
-    np.testing.assert_array_equal(broken.directions, judge.directions)
-    assert np.all(np.isfinite(weights(broken, jnp.eye(2))))
-
-
-def test_directions_are_remembered_for_some_steps():
-    judge = no_judgement(1, 2)
-    for _ in range(60):
-        judge = remember(judge, jnp.float32([[1.0, 0.0]]))
-    np.testing.assert_allclose(judge.directions, [[1.0, 0.0]], rtol=1e-4)
-    np.testing.assert_allclose(
-        remember(judge, jnp.float32([[0.0, 1.0]])).directions, [[1 - 1 / STEPS, 1 / STEPS]], rtol=1e-4
+@pytest.mark.parametrize("of_others", [False, True])
+def test_advantage_over_a_policy_is_the_critic_s_less_its_mean(of_others):
+    """Over many of the policy's own actions the mean is 0; compared with others, actions of anyone have their worth."""
+    spec, rng = spec_of(), np.random.default_rng(0)
+    actions = action_critic(3, 2, hidden=(4,), learning_rate=1e-3, stretches=1, stretch_length=4)
+    slope, state, scale, number = (
+        jnp.float32([0.3, -0.2]),
+        actions.init(jax.random.PRNGKey(0)),
+        jnp.float32(3.0),
+        20_000,
     )
+    actions = actions._replace(advantage=lambda state, obs, action: action @ slope + jnp.sum(action**2, axis=-1))
+    params = spec.policy.init(jax.random.PRNGKey(0))
+    obs = jnp.broadcast_to(jnp.float32([0.5, -1.0, 2.0]), (number, 3))
+    usual = spec.policy.apply(params, obs)
+    own = usual.sample(jnp.float32(rng.normal(size=(number, 2))))
+    key = jax.random.PRNGKey(1) if of_others else None
+    found = advantage_over(actions, state, spec, params, scale, key)
+    value = lambda action: jnp.clip(action, -1, 1) @ slope + jnp.sum(jnp.clip(action, -1, 1) ** 2, axis=-1)  # noqa: E731
+    mean = jnp.mean(value(own))
+    np.testing.assert_allclose(jnp.mean(found(obs, own)), 0, atol=0.05)
+    if of_others:
+        shifted = own + 0.5
+        np.testing.assert_allclose(jnp.mean(found(obs, shifted)), scale * jnp.mean(value(shifted) - mean), atol=0.05)
 
 
 def wrong(actions, state, spec):

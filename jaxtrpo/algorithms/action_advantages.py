@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from collections.abc import Callable
 
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree, UInt32
+
+from jaxtrpo.algorithms.advantages import ActionAdvantage
 from jaxtrpo.algorithms.algorithm import Spec
 from jaxtrpo.critics.actions import ActionCritic, ActionCriticState, Labelled
 from jaxtrpo.losses import Samples, Surrogate
@@ -18,15 +21,54 @@ def critic_surrogate(actions: ActionCritic, state: ActionCriticState, spec: Spec
     """What the critic of actions expects of a policy, as an objective per step; differentiable in the policy."""
 
     def surrogate(new: Distribution, samples: Samples) -> Float[Array, " step"]:
-        def value(action: Array) -> Array:
-            features = encoded(action, spec.actions)
-            obs = jnp.broadcast_to(samples.obs, (*features.shape[:-1], samples.obs.shape[-1]))
-            return actions.advantage(state, obs, features)
-
         assert isinstance(new, Differentiable)
-        return new.expected_value(samples.old, samples.action, value)
+        return new.expected_value(samples.old, samples.action, _worth(actions, state, spec, samples.obs))
 
     return surrogate
+
+
+def advantage_over(
+    actions: ActionCritic,
+    state: ActionCriticState,
+    spec: Spec,
+    params: PyTree,
+    scale: Float[Array, ""],
+    key: PRNGKeyArray | UInt32[Array, "2"] | None = None,
+) -> ActionAdvantage:
+    """How much better actions are than what a policy would do, by the critic of actions.
+
+    Args:
+      actions: the critic.
+      state: what it has learned.
+      spec: policy and actions.
+      params: of the policy.
+      scale: that the advantages which it was fitted to were divided by.
+      key: of the actions to compare with. Without it they are made of those that are judged, which then must be the
+        policy's own.
+    """
+
+    def found(obs: Float[Array, "... obs"], action: Num[Array, "... action"]) -> Float[Array, "..."]:
+        usual = spec.policy.apply(params, obs)
+        assert isinstance(usual, Differentiable)
+        value = _worth(actions, state, spec, obs)
+        other = action
+        if key is not None:
+            other = usual.sample(spec.policy.draw_noise(key, (*obs.shape[:-1], spec.policy.noise_size)))
+        return scale * (value(action) - usual.expected_value(usual, other, value))
+
+    return found
+
+
+def _worth(
+    actions: ActionCritic, state: ActionCriticState, spec: Spec, obs: Float[Array, "... obs"]
+) -> Callable[[Num[Array, "... action"]], Float[Array, "..."]]:
+    """(actions, with any further leading axes) -> what the critic of actions says of them in these states."""
+
+    def value(action: Num[Array, "... action"]) -> Float[Array, "..."]:
+        features = encoded(action, spec.actions)
+        return actions.advantage(state, jnp.broadcast_to(obs, (*features.shape[:-1], obs.shape[-1])), features)
+
+    return value
 
 
 def label(
@@ -36,6 +78,7 @@ def label(
     scale: Float[Array, ""],
     critic_lambda: float,
     spec: Spec,
+    action_advantage: ActionAdvantage | None = None,
 ) -> Labelled:
     """What stretches of steps were worth, over `scale`.
 
@@ -46,6 +89,7 @@ def label(
       scale: that advantages are divided by.
       critic_lambda: see `ops.gae`. Nothing is known of what follows a stretch but its value.
       spec: value critic, discount and actions.
+      action_advantage: takes what the later actions of a stretch happened to be out of its labels (see `ops.gae`).
     """
     obs = normalize(drawn.obs, moments)
     value = spec.critic.value(state, obs, drawn.elapsed.astype(jnp.int32))
@@ -54,6 +98,7 @@ def label(
     # The next row is the next step of the episode if it is one step further into it.
     goes_on = drawn.elapsed[:, 1:] == drawn.elapsed[:, :-1] + 1
     cut = ~terminated & jnp.concatenate([~goes_on, jnp.ones_like(goes_on[:, :1])], axis=1)
+    action = _as_taken(drawn.action, spec)
     advantage, _ = generalized_advantages(
         drawn.reward.T,
         value.T,
@@ -64,8 +109,9 @@ def label(
         empty_tail(len(obs)),
         discount=spec.discount,
         gae_lambda=critic_lambda,
+        action_advantage=None if action_advantage is None else action_advantage(obs, action).T,
     )
-    return Labelled(obs, encoded(_as_taken(drawn.action, spec), spec.actions), advantage.T / scale, drawn.weight)
+    return Labelled(obs, encoded(action, spec.actions), advantage.T / scale, drawn.weight)
 
 
 def _as_taken(action: Float[Array, "... action"], spec: Spec) -> Array:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Num, PyTree
 
 from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.critics.critic import Critic, Targets
@@ -56,8 +57,20 @@ def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:
     return (filled[:, None, None] & ~batch.steps.invalid).astype(jnp.float32)
 
 
+# (normalised observations, actions in policy units) -> how much better than usual the actions are, units of reward;
+# means over the policy's actions are 0
+ActionAdvantage = Callable[[Float[Array, "... obs"], Num[Array, "... action"]], Float[Array, "..."]]
+
+
 def estimate_advantages(
-    critic: Critic, state: PyTree, moments: Moments, batch: Batch, *, discount: float, gae_lambda: float
+    critic: Critic,
+    state: PyTree,
+    moments: Moments,
+    batch: Batch,
+    *,
+    discount: float,
+    gae_lambda: float,
+    action_advantage: ActionAdvantage | None = None,
 ) -> Advantages:
     """Generalised advantages of one actor's batch, standardised over all actors.
 
@@ -68,6 +81,7 @@ def estimate_advantages(
       batch: one actor's part.
       discount: per environment step.
       gae_lambda: see `ops.gae`; 1 gives plain Monte Carlo returns as targets.
+      action_advantage: takes the noise of actions out of what follows a step, and out of the targets (see `ops.gae`).
 
     Returns:
       Advantages, and lambda-returns as targets. Steps that do not count have advantage 0 and weight 0.
@@ -76,7 +90,7 @@ def estimate_advantages(
     obs = map_segments(lambda i: normalize(batch.steps.obs[i], moments), batch.num_segments, batch.steps.obs.shape[0])
 
     def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array]) -> tuple[Tail, Array, Array]:
-        tail, advantage, value = carry
+        tail, advantage, value = carry  # value: less what is known of the action
         index = last - i
         steps: Steps = jax.tree.map(lambda leaf: leaf[index], batch.steps)
         at_end = jnp.zeros_like(steps.truncated).at[-1].set(index == last) & ~steps.terminated
@@ -88,6 +102,7 @@ def estimate_advantages(
             lambda: jnp.zeros_like(steps.reward),
         )
         now = critic.value(state, obs[index], steps.elapsed)
+        known = None if action_advantage is None else action_advantage(obs[index], steps.action)
         found, tail = generalized_advantages(
             steps.reward,
             now,
@@ -98,8 +113,10 @@ def estimate_advantages(
             tail,
             discount=discount,
             gae_lambda=gae_lambda,
+            action_advantage=known,
         )
-        return tail, advantage.at[index].set(found), value.at[index].set(now)
+        usual = now if known is None else now - known
+        return tail, advantage.at[index].set(found), value.at[index].set(usual)
 
     nothing = jnp.zeros_like(batch.steps.reward)
     start = (empty_tail(nothing.shape[-1]), nothing, nothing)

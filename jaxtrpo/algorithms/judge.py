@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from jaxtrpo.ops.cg import conjugate_gradient
 from jaxtrpo.ops.tree import all_finite
 
-BATCHES = 20  # that a judgement is a mean of; older ones fade
+BATCHES = 100  # that a judgement is a mean of; older ones fade. With 20 noise decides, not what is true
 STEPS = 5  # whose directions are judged together: what a single one shows is mostly noise
 DAMPING = 0.05  # of the inner products, which are estimates
 UNJUDGED = 10  # batches before which nothing is known, and all directions count alike

@@ -11,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.actors import Work, num_actors, side_by_side, worth_side_by_side
-from jaxtrpo.algorithms.action_advantages import critic_surrogate, label
+from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, label
 from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations
 from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
@@ -31,6 +31,8 @@ from jaxtrpo.types import Batch, Hyperparameters
 
 # The critic of actions is as good as the value function that its labels come from.
 VALUE_CRITIC = "mlp(hidden=(128, 128))"
+RULE = "trust(kl_range=(0.25, 2.5))"  # the bounds of `trpo` in nats, but it starts with twice as much
+SCALE_MEMORY = 100  # updates that the scale of the critic of actions is taken from where `advantage_memory` is 0
 FEWEST_ENVS = 4  # with fewer a batch goes on where the one before ended, and is no independent judge of it
 
 
@@ -39,7 +41,7 @@ class Memory(NamedTuple):
 
     path: Path
     judge: Judge
-    advantage_variance: RunningMean  # of the last updates, before advantages were standardised
+    advantage_variance: RunningMean  # of the last updates, before standardising; the critic of actions has its scale
 
 
 class ReplayState(NamedTuple):
@@ -55,7 +57,7 @@ class ReplayState(NamedTuple):
 
 def trpo_replay(
     *,
-    max_kl: float = 0.01,
+    max_kl: float = 0.02,
     gae_lambda: float = 0.95,
     advantage_memory: int = 100,
     replay: int = 100_000,
@@ -63,7 +65,7 @@ def trpo_replay(
     minibatch_size: int = 256,
     hidden: Sequence[int] = (64, 64),
     learning_rate: float = 1e-3,
-    critic_lambda: float = 0.0,
+    critic_lambda: float = 0.5,
     fisher_samples: int = 512,
     cg_iterations: int = 15,
     cg_damping: float = 0.03,
@@ -87,8 +89,8 @@ def trpo_replay(
       hidden: sizes of its hidden layers.
       learning_rate: of Adam.
       critic_lambda: bias (0) against variance (1) of the advantages that it learns. With 0 its labels are one-step,
-        without noise where the dynamics have none; with more they depend less on the value critic and more on how
-        the policies acted that collected the buffer.
+        without noise where the dynamics have none; with more they depend less on the value critic. How the policies
+        acted that collected the buffer is taken out of them.
       fisher_samples: as in `trpo`.
       cg_iterations: as in `trpo`, for each direction.
       cg_damping: as in `trpo`.
@@ -144,13 +146,19 @@ def trpo_replay(
             learner: ReplayState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[ReplayState, Info]:
             for_policy, for_critic, for_actions = jax.random.split(key, 3)
+            before = learner.memory.advantage_variance
+            learned_by = actions, learner.actions, spec, learner.policy, jnp.sqrt(before.mean)
             found = estimate_advantages(
-                critic, learner.critic, learner.obs_moments, batch, discount=spec.discount, gae_lambda=gae_lambda
+                critic,
+                learner.critic,
+                learner.obs_moments,
+                batch,
+                discount=spec.discount,
+                gae_lambda=gae_lambda,
+                action_advantage=advantage_over(*learned_by),
             )
-            bound, usual = hyperparameters["max_kl"], learner.memory.advantage_variance
-            if advantage_memory:
-                usual, share = compare_with_usual(usual, found.variance, advantage_memory)
-                bound = share * bound
+            usual, share = compare_with_usual(before, found.variance, advantage_memory or SCALE_MEMORY)
+            bound = (share if advantage_memory else 1.0) * hyperparameters["max_kl"]
             ring = buffer.insert(learner.replay, batch)
             number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
             samples = found.targets.weight.size * num_actors()
@@ -188,11 +196,13 @@ def trpo_replay(
             def fit() -> tuple[PyTree, ActionCriticState, Float[Array, ""]]:
                 fitted = critic.fit(learner.critic, seen.targets, for_critic)
                 fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
-                scale = jnp.sqrt(found.variance) + 1e-8  # as the score's advantages are standardised
+                scale = jnp.sqrt(usual.mean) + 1e-8
 
                 def draw(key: UInt32[Array, "2"], stretches: int) -> Labelled:
-                    drawn = buffer.draw_stretches(ring, key, stretches)
-                    return label(drawn, fitted, learner.obs_moments, scale, critic_lambda, spec)
+                    for_rows, for_others = jax.random.split(key)
+                    drawn = buffer.draw_stretches(ring, for_rows, stretches)
+                    known = advantage_over(*learned_by, for_others) if critic_lambda else None
+                    return label(drawn, fitted, learner.obs_moments, scale, critic_lambda, spec, known)
 
                 learned, unexplained = actions.fit(learner.actions, draw, number.astype(jnp.int32), for_actions)
                 return fitted, optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
@@ -206,7 +216,7 @@ def trpo_replay(
         return Learner(init, learn, replay=buffer)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(words, starts, make, adapt="trust", critic=VALUE_CRITIC)
+    return Algorithm(words, starts, make, adapt=RULE, critic=VALUE_CRITIC)
 
 
 def _sum(a: Work, b: Work) -> Work:

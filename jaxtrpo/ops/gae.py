@@ -13,7 +13,7 @@ class Tail(NamedTuple):
     """What the steps after the last one of a piece amount to; carried backwards from piece to piece."""
 
     value: Float[Array, " env"]  # V of the state the piece leads to
-    accumulated: Float[Array, " env"]  # sum of discounted future errors
+    accumulated: Float[Array, " env"]  # sum of discounted future errors, less what explains them
 
 
 def empty_tail(num_envs: int) -> Tail:
@@ -32,11 +32,16 @@ def generalized_advantages(
     *,
     discount: float,
     gae_lambda: float,
+    action_advantage: Float[Array, "time env"] | None = None,
 ) -> tuple[Float[Array, "time env"], Tail]:
     """Generalised advantage estimation (Schulman et al. 2016, equation 16).
 
         delta_t = r_t + discount * V(s_{t+1}) - V(s_t)
-        A_t     = delta_t + discount * gae_lambda * A_{t+1}
+        A_t     = delta_t + discount * gae_lambda * (A_{t+1} - C_{t+1})
+
+    C is what is known of the worth of the action that was taken; without it, 0. Where its mean over the actions of a
+    policy is 0, what the later actions happened to be is taken out of A_t, which then is of that policy and not of the
+    one that acted, and has less noise (Pan & Schoelkopf 2024, off-policy direct advantage estimation).
 
     After a step that terminated, V(s_{t+1}) = 0. After one that was cut (truncated by a time limit, or the last that
     was collected), V(s_{t+1}) = `final_value`. After both A_{t+1} = 0, so that nothing leaks across a reset. With
@@ -53,19 +58,23 @@ def generalized_advantages(
       tail: what follows the last step.
       discount: per environment step.
       gae_lambda: 0 is one-step, 1 is Monte Carlo.
+      action_advantage: C_t.
 
     Returns:
       A_t, and the tail for the piece before this one.
     """
 
     def backwards(tail: Tail, step: tuple[Array, ...]) -> tuple[Tail, Float[Array, " env"]]:
-        reward, value, final_value, terminated, cut, valid = step
+        reward, value, final_value, terminated, cut, valid, *known = step
         next_value = jnp.where(terminated, 0.0, jnp.where(cut, final_value, tail.value))
         delta = reward + discount * next_value - value
         future = jnp.where(terminated | cut, 0.0, tail.accumulated)
         advantage = jnp.where(valid, delta + discount * gae_lambda * future, 0.0)
-        return Tail(value, advantage), advantage
+        left = jnp.where(valid, advantage - known[0], 0.0) if known else advantage
+        return Tail(value, left), advantage
 
     steps = (reward, value, final_value, terminated, cut, valid)
+    if action_advantage is not None:
+        steps = (*steps, action_advantage)
     tail, advantage = jax.lax.scan(backwards, tail, steps, reverse=True)
     return advantage, tail

@@ -1,0 +1,103 @@
+"""The judge: what it knows of directions, and how much of each it follows."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxtrpo.algorithms.judge import (
+    BATCHES,
+    DAMPING,
+    STEPS,
+    UNJUDGED,
+    Judge,
+    hear,
+    no_judgement,
+    remember,
+    standard_error,
+    weights,
+)
+
+
+def judged(slopes: np.ndarray, directions: int = 2) -> Judge:
+    """After batches that saw these slopes along the unit vectors."""
+    judge = remember(no_judgement(directions, directions), jnp.eye(directions))
+    judge = judge._replace(directions=jnp.eye(directions), batches=jnp.int32(1))
+    for found in slopes:
+        judge = hear(judge, jnp.float32(found))
+    return judge
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 1000), number=st.integers(1, 60))
+def test_judge_knows_the_mean_and_its_error(seed, number):
+    slopes = np.random.default_rng(seed).normal(size=(number, 2))
+    judge, share = judged(slopes), np.zeros(0)
+    for batch in range(1, number + 1):
+        rate = 1 / min(batch, BATCHES)
+        share = np.append((1 - rate) * share, rate)
+    np.testing.assert_allclose(judge.slope, share @ slopes, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(judge.square, share @ slopes**2, rtol=1e-4, atol=1e-5)
+    variance = np.maximum(share @ slopes**2 - (share @ slopes) ** 2, 0)
+    count = 1 / np.sum(share**2)
+    np.testing.assert_allclose(standard_error(judge), np.sqrt(variance / max(count - 1, 1)), rtol=1e-2, atol=1e-3)
+
+
+@settings(deadline=None, max_examples=30)
+@given(seed=st.integers(0, 1000), number=st.integers(1, 60))
+def test_shares_are_none_below_zero_and_sum_to_one(seed, number):
+    rng = np.random.default_rng(seed)
+    inner = rng.uniform(-0.9, 0.9)
+    found = weights(judged(rng.normal(size=(number, 2))), jnp.float32([[1, inner], [inner, 1]]))
+    assert np.all(found >= 0)
+    np.testing.assert_allclose(np.sum(found), 1, rtol=1e-5)
+
+
+def test_what_is_seen_clearly_is_followed_in_proportion_and_what_is_not_seen_is_left():
+    noise = 1e-3 * np.random.default_rng(0).normal(size=(40, 2))
+    noise -= np.mean(noise, axis=0)  # so that the slopes are what is written here
+    both = weights(judged(noise + [0.01, 0.03]), jnp.eye(2))
+    np.testing.assert_allclose(both, [0.25, 0.75], atol=0.02)
+    against = weights(judged(noise + [0.01, -0.03]), jnp.eye(2))
+    np.testing.assert_allclose(against, [1, 0], atol=1e-6)
+    lost_in_noise = weights(judged(100 * noise * [1e-2, 1] + [0.01, 0.001]), jnp.eye(2))
+    np.testing.assert_allclose(lost_in_noise, [1, 0], atol=0.02)
+    # One that shows nothing and points the other way is not followed to undo the first.
+    opposite = weights(judged(noise + [0.01, -0.01]), jnp.float32([[1, -0.99], [-0.99, 1]]))
+    np.testing.assert_allclose(opposite, [1, 0], atol=1e-6)
+    # Nothing to be seen anywhere: what is left is the batch's own direction.
+    nothing = weights(judged(noise - [0.02, 0.02]), jnp.eye(2))
+    np.testing.assert_allclose(nothing, [1, 0], atol=1e-6)
+
+
+def test_directions_that_say_the_same_share_it():
+    gram = jnp.float32([[1, 0.5], [0.5, 1]])
+    noise = 1e-4 * np.random.default_rng(0).normal(size=(40, 2))
+    found = weights(judged(noise + [0.01, 0.02]), gram)
+    wanted = np.linalg.solve(np.asarray(gram) + DAMPING * np.eye(2), [0.01, 0.02])
+    np.testing.assert_allclose(found, np.maximum(wanted, 0) / np.maximum(wanted, 0).sum(), atol=0.01)
+
+
+def test_at_first_all_count_alike():
+    np.testing.assert_array_equal(weights(judged(np.ones((UNJUDGED - 1, 2))), jnp.eye(2)), [0.5, 0.5])
+
+
+def test_a_batch_that_is_not_finite_is_not_heard():
+    judge = judged(np.ones((5, 2)))
+    broken = remember(hear(judge, jnp.float32([jnp.nan, 1.0])), jnp.float32([[jnp.inf, 0.0], [0.0, 1.0]]))
+    for name in ("slope", "square", "weight_square"):
+        np.testing.assert_array_equal(getattr(broken, name), getattr(judge, name))
+    np.testing.assert_array_equal(broken.directions, judge.directions)
+    assert np.all(np.isfinite(weights(broken, jnp.eye(2))))
+
+
+def test_directions_are_remembered_for_some_steps():
+    judge = no_judgement(1, 2)
+    for _ in range(60):
+        judge = remember(judge, jnp.float32([[1.0, 0.0]]))
+    np.testing.assert_allclose(judge.directions, [[1.0, 0.0]], rtol=1e-4)
+    np.testing.assert_allclose(
+        remember(judge, jnp.float32([[0.0, 1.0]])).directions, [[1 - 1 / STEPS, 1 / STEPS]], rtol=1e-4
+    )
