@@ -20,7 +20,7 @@ from common.family import ALL, GYMNASIUM, MUJOCO, TUNED, job, seeds_of, total_st
 from common.machine import machine
 from common.plots import colors_of, common_legend, draw_curves, panels, save
 from common.runs import STORE, Curve, train_all
-from common.statistics import area, final, seconds
+from common.statistics import area, best_of_mean, final, seconds
 from common.tables import write_csv
 
 COLUMNS = (
@@ -121,15 +121,6 @@ def best_evaluation(curve: Curve) -> float:
 def last_evaluation(curve: Curve) -> float:
     known = curve["eval_return"][~np.isnan(curve["eval_return"])]
     return float(known[-1])
-
-
-def best_of_mean(curves: Sequence[Curve]) -> tuple[float, float]:
-    """Best over training of the mean of the evaluations over seeds, and the standard deviation there."""
-    points = min(len(curve["eval_return"]) for curve in curves)  # seeds differ by one where updates grow
-    returns = np.stack([curve["eval_return"][:points] for curve in curves])
-    mean = returns.mean(axis=0)
-    at = int(np.nanargmax(mean))
-    return float(mean[at]), float(returns[:, at].std(ddof=1)) if len(returns) > 1 else float("nan")
 
 
 def rows(curves: Curves) -> Iterator[tuple[object, ...]]:

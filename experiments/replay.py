@@ -8,17 +8,30 @@ evaluations. What was tried on other seeds is in experiments/results/replay/NOTE
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from common.comparison import Comparison, Curves, Settings, compare, options_of_runs
 from common.family import MILLION, MUJOCO, job
 from common.runs import Curve
+from common.statistics import best_of_mean, trimmed_mean
 
 SEEDS = (0, 1, 2, 3, 4)
 TRPO, REPLAY = "trpo", "trpo_replay"
 MARKS = (100_000, 300_000, MILLION)  # environment steps
+# The best of any on-policy algorithm with one million steps and the usual discount, and Tianshou's SAC.
+PUBLISHED = {
+    "HalfCheetah-v5": (5783.9, "Tianshou, PPO", 12138.8),
+    "Hopper-v5": (3372.0, "sb3-contrib, TRPO", 3542.2),
+    "Walker2d-v5": (4502.0, "sb3-contrib, TRPO", 5007.0),
+    "Swimmer-v5": (66.7, "Tianshou, PPO", 44.4),
+    "Reacher-v5": (-4.1, "Tianshou, PPO", -2.6),
+    "InvertedPendulum-v5": (1000.0, "Tianshou, PPO", 1000.0),
+    "InvertedDoublePendulum-v5": (9257.7, "Tianshou, A2C", 9359.5),
+    "Ant-v4": (3554.0, "sb3-contrib, TRPO", 5850.2),
+    "Humanoid-v4": (1726.0, "Tianshou, A2C", 5488.5),
+}
 
 
 def variants(env: str) -> dict[str, Settings]:
@@ -32,30 +45,71 @@ def evaluated(curve: Curve, steps: int) -> float:
     return float(np.mean(curve["eval_return"][here][-3:]))
 
 
-def best_mean(runs: Sequence[Curve]) -> float:
-    """Best over training of the mean over seeds."""
-    found = [curve["eval_return"][np.isfinite(curve["eval_return"])] for curve in runs]
-    shortest = min(map(len, found))
-    return float(np.mean([each[:shortest] for each in found], axis=0).max())
+def against_published(curves: Curves) -> Iterator[str]:
+    yield from (
+        "",
+        "## Against published results at one million steps",
+        "",
+        "Best over training of the mean over seeds of ten deterministic episodes. SAC is Tianshou's.",
+        "",
+        "| task | published, on-policy | SAC | trpo | trpo_replay | at or above on-policy, SAC |",
+        "| --- | --- | --- | --- | --- | --- |",
+    )
+    reached = np.zeros(2, int)
+    for env, by_label in curves.items():
+        best, source, of_sac = PUBLISHED[env]
+        ours = {label: best_of_mean(runs) for label, runs in by_label.items()}
+        shown = [f"{mean:.1f} ± {std:.1f}" for mean, std in (ours[TRPO], ours[REPLAY])]
+        at_or_above = np.round(ours[REPLAY][0], 1) >= np.array([best, of_sac])
+        reached += at_or_above
+        verdict = ", ".join("yes" if each else "no" for each in at_or_above)
+        yield f"| {env} | {best} ({source}) | {of_sac} | {' | '.join(shown)} | {verdict} |"
+    yield from ("", f"At or above: on-policy {reached[0]} of {len(curves)}, SAC {reached[1]} of {len(curves)}.")
 
 
-def by_steps(curves: Curves) -> list[str]:
-    lines = [
+def early(curves: Curves) -> Iterator[str]:
+    yield from (
+        "",
+        "## Learning from few steps",
         "",
         "Evaluations of the deterministic policy, 10 episodes each: the mean of the last three before so many steps, "
-        "mean over seeds and, in brackets, each of them; and the best over training of the mean over seeds.",
+        "mean over seeds and, in brackets, each of them.",
         "",
-        "| task | | 100,000 steps | 300,000 steps | one million | best |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
+        "| task | | 100,000 steps | 300,000 steps | one million |",
+        "| --- | --- | --- | --- | --- |",
+    )
+    scores: dict[tuple[str, int], list[float]] = {}
+    worst: dict[int, list[tuple[float, str]]] = {}
     for env, by_label in curves.items():
+        untrained = np.mean([curve["mean_return"][np.isfinite(curve["mean_return"])][0] for curve in by_label[TRPO]])
+        usual = np.mean([evaluated(curve, MILLION) for curve in by_label[TRPO]]) - untrained
         for label, runs in by_label.items():
             cells = []
             for steps in MARKS:
                 found = [evaluated(curve, steps) for curve in runs]
+                scores.setdefault((label, steps), []).extend(float((value - untrained) / usual) for value in found)
                 cells.append(f"{np.mean(found):.0f} ({', '.join(f'{value:.0f}' for value in found)})")
-            lines.append(f"| {env} | {label} | {' | '.join(cells)} | {best_mean(runs):.0f} |")
-    return lines
+            yield f"| {env} | {label} | {' | '.join(cells)} |"
+        for steps in MARKS:
+            means = [np.mean([evaluated(curve, steps) for curve in by_label[label]]) for label in (TRPO, REPLAY)]
+            ours, theirs = float(means[1] - untrained), float(means[0] - untrained)
+            worst.setdefault(steps, []).append((ours / theirs, env))
+    yield from (
+        "",
+        "Over all tasks; 0 is what the first episodes of TRPO return, 1 what it reaches after a million steps.",
+        "",
+        "| steps | trpo, interquartile mean | trpo_replay | ratio | task with the lowest ratio |",
+        "| --- | --- | --- | --- | --- |",
+    )
+    for steps in MARKS:
+        plain, replay = (float(trimmed_mean(np.array(scores[label, steps]))) for label in (TRPO, REPLAY))
+        least, where = min(worst[steps])
+        yield f"| {steps:,} | {plain:.2f} | {replay:.2f} | {replay / plain:.2f} | {where}, {least:.2f} |"
+
+
+def conclude(curves: Curves) -> list[str]:
+    compared = {env: by_label for env, by_label in curves.items() if len(by_label) == 2}
+    return [*against_published(compared), *early(compared)]
 
 
 def main() -> None:
@@ -68,7 +122,7 @@ def main() -> None:
             variants=variants,
             seeds=SEEDS,
             axes=("env_steps", "wall_seconds"),
-            conclude=lambda curves: [] if arguments.quick else by_steps(curves),
+            conclude=lambda curves: [] if arguments.quick else conclude(curves),
         ),
         arguments,
     )

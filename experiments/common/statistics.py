@@ -49,6 +49,15 @@ def trimmed_mean(values: np.ndarray) -> np.ndarray:
     return scipy.stats.trim_mean(values, proportiontocut=0.25, axis=0)
 
 
+def best_of_mean(curves: Sequence[Curve]) -> tuple[float, float]:
+    """Best over training of the mean of the evaluations over seeds, and the standard deviation there."""
+    points = min(len(curve["eval_return"]) for curve in curves)  # seeds differ by one where updates grow
+    returns = np.stack([curve["eval_return"][:points] for curve in curves])
+    mean = returns.mean(axis=0)
+    at = int(np.nanargmax(mean))
+    return float(mean[at]), float(returns[:, at].std(ddof=1)) if len(returns) > 1 else float("nan")
+
+
 def ratio(values: np.ndarray, others: np.ndarray) -> Estimate:
     """Of the interquartile means of two groups of seeds, which need not be the same."""
 
