@@ -19,15 +19,14 @@ import jaxtrpo
 from jaxtrpo.algorithms import trpo_replay as module
 from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, label
 from jaxtrpo.algorithms.judge import UNJUDGED
-from jaxtrpo.algorithms.judged_step import parts_of
 from jaxtrpo.algorithms.trpo_replay import trpo_replay
 from jaxtrpo.critics.actions import action_critic
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.envs.base import ActionSpace
-from jaxtrpo.losses import Samples, importance_weighted_advantage
+from jaxtrpo.losses import Samples
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size, parts
+from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.replay import Transitions
 from jaxtrpo.train import prepare
@@ -155,25 +154,6 @@ def test_choices_are_all_looked_at():
     np.testing.assert_allclose(gradient(*two.logits), alone / 2, rtol=1e-5, atol=1e-6)
 
 
-def test_parts_share_the_gradient_of_an_objective_among_them():
-    """Each part has the value of the whole, and only the gradient of its own parameters."""
-    rng = np.random.default_rng(0)
-    mean, log_std, action = jnp.float32(rng.normal(size=(3, 6, 2)))
-    samples = Samples(jnp.zeros((6, 3)), action, jnp.float32(rng.normal(size=6)), Gaussian(mean, log_std))
-
-    def total(surrogate):
-        return jax.value_and_grad(lambda new: jnp.sum(surrogate(new, samples)))(Gaussian(mean + 0.1, log_std - 0.1))
-
-    value, whole = total(importance_weighted_advantage)
-    (of_mean, by_mean), (of_std, by_std) = map(total, parts_of(importance_weighted_advantage, 2))
-    np.testing.assert_allclose([of_mean, of_std], value, rtol=1e-6)
-    np.testing.assert_allclose(by_mean.mean, whole.mean, rtol=1e-6)
-    np.testing.assert_allclose(by_std.log_std, whole.log_std, rtol=1e-6)
-    assert not np.any(by_mean.log_std) and not np.any(by_std.mean)
-    choices = Categorical((jnp.zeros((1, 3)),))
-    assert parts(choices) == (choices,)
-
-
 def test_critic_surrogate_is_what_the_critic_says_of_each_step():
     spec, rng = spec_of(), np.random.default_rng(0)
     actions = action_critic(3, 2, hidden=(4,), learning_rate=1e-3, stretches=1, stretch_length=4)
@@ -230,7 +210,7 @@ def test_a_critic_that_is_wrong_loses_its_weight_and_what_remains_learns(monkeyp
     misled = train(WORDS, **SETTINGS)
     plain = train("trpo(max_kl=0.02)", **SETTINGS)
     share = misled.metrics["critic_share"]
-    np.testing.assert_allclose(share[: UNJUDGED - 1], 1 / 3, rtol=1e-6)
+    np.testing.assert_allclose(share[: UNJUDGED - 1], 0.5)
     assert np.mean(share[40:]) < 0.05, share
     # One step an episode; 0 is the best return without noise, and the untrained policy has about -0.6.
     ends = [np.nanmean(run.metrics["mean_return"][-20:]) for run in (misled, plain)]
@@ -258,17 +238,9 @@ def test_the_critic_of_a_run_explains_what_actions_are_worth():
 
 def test_replay_with_choices_trains():
     result = train_cartpole(total_steps=6_000)
-    assert "spread_share" not in result.metrics
     assert np.all(np.isfinite(result.metrics["critic_slope"])) and np.all(
         result.metrics["kl"] <= result.metrics["max_kl"]
     )
-
-
-def test_what_a_batch_says_of_the_standard_deviation_is_judged_by_itself():
-    """The less noise the better here, which the few numbers of the standard deviation show soon."""
-    metrics = train(WORDS, **{**SETTINGS, "total_steps": 8_000}).metrics
-    assert np.all(metrics["spread_slope"][20:] > 3 * metrics["spread_slope_error"][20:])
-    assert np.mean(metrics["spread_share"][20:]) > 0.1 and metrics["policy_std"][-1] < 0.8 * metrics["policy_std"][0]
 
 
 def train_cartpole(**changed):

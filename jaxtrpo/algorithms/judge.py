@@ -17,7 +17,7 @@ UNJUDGED = 10  # batches before which nothing is known, and all directions count
 
 
 class Judge(NamedTuple):
-    """What is known about directions; the first is that of the batch itself, which is followed if nothing else is."""
+    """What is known about directions; the first is that of the batch itself, which is never wholly left."""
 
     directions: Float[Array, "direction parameter"]  # mean of the last steps', each of length one in the Fisher norm
     slope: Float[Array, " direction"]  # mean of what batches saw along them, of standardised advantages

@@ -13,25 +13,7 @@ from jaxtrpo.algorithms.judge import Judge, hear, remember, standard_error, weig
 from jaxtrpo.algorithms.natural_gradient import NaturalGradient, Solution, look, solve
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.ops.line_search import Trial
-from jaxtrpo.policies.distributions import parts
 from jaxtrpo.policies.networks import Policy
-
-
-def parts_of(surrogate: Surrogate, number: int) -> tuple[Surrogate, ...]:
-    """The same objective with the gradient of one part of the policy's distributions each.
-
-    A batch's direction is nearly all noise of the thousands of parameters that the mean has. The few of the standard
-    deviation are known far better, and would hardly move with it: judged by itself, they move as far as that is true.
-
-    Args:
-      surrogate: objective per step.
-      number: parts that the distributions have (see `distributions.parts`).
-    """
-
-    def of_part(index: int) -> Surrogate:
-        return lambda new, samples: surrogate(parts(new)[index], samples)
-
-    return tuple(of_part(index) for index in range(number))
 
 
 class UnitDirection(NamedTuple):
@@ -51,8 +33,7 @@ def judged_direction(
     found: Advantages,
     key: PRNGKeyArray,
     *,
-    score: tuple[Surrogate, ...],
-    critic: Surrogate,
+    surrogates: tuple[Surrogate, ...],
     fisher_samples: int,
     cg_iterations: int,
     cg_damping: float,
@@ -66,19 +47,17 @@ def judged_direction(
       action: that the policy took, in policy units.
       found: advantages, and the observations they are of.
       key: chooses the states of the Fisher matrix.
-      score: the batch's own objective per step, each with the gradient of one part (`parts_of`); their sum judges.
-      critic: another objective per step.
+      surrogates: objectives per step, one a direction; the first is that of the batch alone, which judges.
       fisher_samples: states of all actors that the Fisher matrix is estimated on.
       cg_iterations: products with the Fisher matrix for each direction, at most.
       cg_damping: added to its diagonal, as a part of the curvature along each gradient.
 
     Returns:
-      The combined direction as that of the weighted sum of the surrogates, but that `gradient` is the batch's own: it
+      The combined direction as that of the weighted sum of the surrogates, but that `gradient` is the first one's: it
       is what promises and judges are about. And what the judge knows now, and what it found.
     """
-    seen = look(policy, params, action, found, key, surrogates=(*score, critic), fisher_samples=fisher_samples)
-    of_batch = sum(seen.gradients[1:-1], seen.gradients[0])
-    judge = hear(judge, of_batch)
+    seen = look(policy, params, action, found, key, surrogates=surrogates, fisher_samples=fisher_samples)
+    judge = hear(judge, seen.gradients[0])
 
     def direction(gradient: Float[Array, " parameter"]) -> UnitDirection:
         solved = solve(seen.fisher, gradient, cg_iterations=cg_iterations, cg_damping=cg_damping)
@@ -103,8 +82,8 @@ def judged_direction(
 
     natural = NaturalGradient(
         params=seen.params,
-        gradient=of_batch,
-        gradient_norm=jnp.linalg.norm(of_batch),
+        gradient=seen.gradients[0],
+        gradient_norm=directions[0].solved.gradient_norm,
         direction=shares @ units,
         curvature=shares @ gram @ shares,
         cg=directions[0].solved.cg,
@@ -116,14 +95,8 @@ def judged_direction(
     info = {
         "score_slope": judge.slope[0],
         "score_slope_error": error[0],
-        "critic_share": shares[-1],
-        "critic_slope": judge.slope[-1],
-        "critic_slope_error": error[-1],
+        "critic_share": shares[1],
+        "critic_slope": judge.slope[1],
+        "critic_slope_error": error[1],
     }
-    if len(score) > 1:
-        info |= {
-            "spread_share": jnp.sum(shares[1:-1]),
-            "spread_slope": judge.slope[1],
-            "spread_slope_error": error[1],
-        }
     return natural, remember(judge, units), info

@@ -16,7 +16,7 @@ from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone,
 from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
 from jaxtrpo.algorithms.judge import Judge, no_judgement
-from jaxtrpo.algorithms.judged_step import judged_direction, parts_of
+from jaxtrpo.algorithms.judged_step import judged_direction
 from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, no_path, require_line_search, step_work, take_step
 from jaxtrpo.critics.actions import ActionCriticState, Labelled, action_critic
@@ -24,7 +24,7 @@ from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.policies.distributions import Differentiable, Distribution, encoded_size, parts
+from jaxtrpo.policies.distributions import Differentiable, encoded_size
 from jaxtrpo.replay import Ring, make_replay
 from jaxtrpo.settings import call_in_words, require_positive, require_share, require_sizes, require_whole
 from jaxtrpo.types import Batch, Hyperparameters
@@ -76,9 +76,8 @@ def trpo_replay(
 
     The critic D(s, a) is fitted to the advantages of all steps in the buffer, by the present value critic. Its gradient
     in the action goes through the policy (stochastic value gradients, Heess et al. 2015, with one step). Its natural
-    direction and those of the batch's own score function, one of the mean and one of the standard deviation, are added
-    with weights that batches which chose none of them give them (see `jaxtrpo.algorithms.judge`), and the step along
-    the sum keeps TRPO's KL bound and line search.
+    direction and that of the batch's own score function are added with weights that batches which chose neither give
+    them (see `jaxtrpo.algorithms.judge`), and the step along the sum keeps TRPO's KL bound and line search.
 
     Args:
       max_kl: trust region of the first updates: mean KL divergence between the policies before and after one, nats.
@@ -111,9 +110,8 @@ def trpo_replay(
     require_line_search(line_search_shrink, line_search_steps)
 
     def make(spec: Spec) -> Learner:
+        _require_fitting(spec)
         policy, critic = spec.policy, spec.critic
-        score = parts_of(spec.surrogate or importance_weighted_advantage, _parts_if_fitting(spec))
-        directions = len(score) + 1
         features = encoded_size(spec.actions)
         stretches = max(minibatch_size // spec.segment_length, 1)
         actions = action_critic(
@@ -140,7 +138,7 @@ def trpo_replay(
                 critic=critic.init(for_values),
                 actions=actions.init(for_actions),
                 obs_moments=no_observations(spec),
-                memory=Memory(no_path(params), no_judgement(directions, optax.tree.size(params)), no_mean()),
+                memory=Memory(no_path(params), no_judgement(2, optax.tree.size(params)), no_mean()),
                 replay=buffer.empty(),
             )
 
@@ -177,8 +175,10 @@ def trpo_replay(
                     action,
                     seen,
                     for_policy,
-                    score=score,
-                    critic=critic_surrogate(actions, learner.actions, spec),
+                    surrogates=(
+                        spec.surrogate or importance_weighted_advantage,
+                        critic_surrogate(actions, learner.actions, spec),
+                    ),
                     fisher_samples=fisher_samples,
                     cg_iterations=cg_iterations,
                     cg_damping=cg_damping,
@@ -223,16 +223,16 @@ def _sum(a: Work, b: Work) -> Work:
     return Work(a.flops + b.flops, a.shared and b.shared)
 
 
-def _parts_if_fitting(spec: Spec) -> int:
-    """How many parts the policy's distributions have; raises ValueError, one sentence, if the run's do not fit."""
+def _require_fitting(spec: Spec) -> None:
+    """Checks that the parts of a run go together; raises ValueError, one sentence."""
     num_envs = spec.segment_steps // spec.segment_length
     if num_envs < FEWEST_ENVS:
         raise ValueError(
             f"num_envs={num_envs}: trpo_replay needs at least {FEWEST_ENVS} environments, since a batch of fewer is no "
             "independent judge of the step before it"
         )
-    made, of_parts = jax.eval_shape(
-        lambda key: _with_parts(spec.policy.apply(spec.policy.init(key), jnp.zeros((1, spec.observation_size)))),
+    made = jax.eval_shape(
+        lambda key: spec.policy.apply(spec.policy.init(key), jnp.zeros((1, spec.observation_size))),
         jax.random.PRNGKey(0),
     )
     if not isinstance(made, Differentiable):
@@ -240,8 +240,3 @@ def _parts_if_fitting(spec: Spec) -> int:
             f"policy: trpo_replay needs distributions with expected_value, such as Gaussian and Categorical, and "
             f"{type(made).__name__} has none"
         )
-    return len(of_parts)
-
-
-def _with_parts(distribution: Distribution) -> tuple[Distribution, tuple[Distribution, ...]]:
-    return distribution, parts(distribution)

@@ -92,15 +92,6 @@ class Differentiable(Protocol):
         ...
 
 
-@runtime_checkable
-class Composed(Protocol):
-    """A distribution with parameters of several kinds, whose directions are worth judging apart."""
-
-    def parts(self) -> tuple[Any, ...]:
-        """The same distribution again and again, each time with the gradient of one kind of parameters alone."""
-        ...
-
-
 class Gaussian(NamedTuple):
     """Independent normal distributions, one an action coordinate; any leading axes."""
 
@@ -156,11 +147,6 @@ class Gaussian(NamedTuple):
         """
         offset = jax.lax.stop_gradient(jnp.exp(self.log_std)) * (action - old.mean) * jnp.exp(-old.log_std)
         return 0.5 * (value(self.mean + offset) + value(self.mean - offset))
-
-    def parts(self) -> tuple[Gaussian, Gaussian]:
-        """With the gradient of the mean, and with that of the standard deviation."""
-        mean, log_std = jax.lax.stop_gradient((self.mean, self.log_std))
-        return Gaussian(self.mean, log_std), Gaussian(mean, self.log_std)
 
     def summary(self) -> dict[str, Float[Array, ""]]:
         """Mean standard deviation over states and coordinates, in policy units."""
@@ -299,11 +285,6 @@ def entropy(distribution: Distribution) -> Float[Array, "..."]:
 def fisher_metric(distribution: D, tangent: D) -> D:
     """Fisher matrix of the distribution in its own parameters, times a tangent vector."""
     return distribution.fisher_metric(tangent)
-
-
-def parts(distribution: Distribution) -> tuple[Distribution, ...]:
-    """See `Composed`; one part where there are no kinds."""
-    return distribution.parts() if isinstance(distribution, Composed) else (distribution,)
 
 
 def encoded(action: Num[Array, "... action"], space: ActionSpace) -> Float[Array, "... feature"]:
