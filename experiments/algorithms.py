@@ -9,7 +9,6 @@ experiments/results/algorithms/.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from common.comparison import QUICK, RESULTS, options_of_runs, require_runs, row
 from common.family import ALL, GYMNASIUM, MUJOCO, TUNED, job, seeds_of, total_steps
 from common.machine import machine
 from common.plots import colors_of, common_legend, draw_curves, panels, save
+from common.published import published
 from common.runs import STORE, Curve, train_all
 from common.statistics import area, best_of_mean, final, seconds
 from common.tables import write_csv
@@ -34,7 +34,6 @@ COLUMNS = (
     "last_evaluation",
     "seconds",
 )
-PUBLISHED = Path(__file__).parent / "reference" / "onpolicy_1m_published.csv"
 # Returns that were asked for: task, least, algorithms of which one or each has to reach it.
 ASKED = (
     ("CartPole-v1", 475, ("trpo", "ppo", "a2c"), "each"),
@@ -179,12 +178,11 @@ def against_published(curves: Curves) -> Iterator[str]:
         "| task | ppo | published | a2c | published | seeds (ppo, a2c) |",
         "| --- | --- | --- | --- | --- | --- |",
     )
-    with PUBLISHED.open() as file:
-        published = {row["env"]: row for row in csv.DictReader(file)}
+    of_others = published()
     ahead = {"ppo": 0, "a2c": 0}
     known = {"ppo": 0, "a2c": 0}
     for env in MUJOCO:
-        theirs, cells, counts = published[env.split("-")[0]], [], []
+        theirs, cells, counts = of_others[env.split("-")[0]], [], []
         for algorithm in ("ppo", "a2c"):
             mean, std = (float(theirs[f"tianshou_{algorithm}_{what}"]) for what in ("mean", "std"))
             runs = curves.get(env, {}).get(algorithm, [])

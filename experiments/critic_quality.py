@@ -31,6 +31,7 @@ from jaxtrpo.critics.critic import Critic
 from jaxtrpo.envs.base import action_space
 from jaxtrpo.loop import Run
 from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.policies.distributions import encoded_size
 from jaxtrpo.replay import make_replay
 from jaxtrpo.train import prepare
 from jaxtrpo.types import Batch
@@ -87,7 +88,12 @@ class Judging:
 
     def _found(self, learner: PyTree, batch: Batch, value: PyTree):
         return estimate_advantages(
-            self.spec.critic, value, learner.obs_moments, batch, discount=self.spec.discount, gae_lambda=0.95
+            self.spec.critic,
+            value,
+            learner.obs_moments,
+            batch,
+            discount=self.spec.discount,
+            gae_lambda=SETTINGS["gae_lambda"],
         )
 
     def _look(self, learner: PyTree, batch: Batch, key: Array, surrogates: tuple):
@@ -120,8 +126,8 @@ class Judging:
         """The gradient of a critic of actions on the last batch."""
         spec = self.spec
         actions = action_critic(
-            spec.observation_size, spec.actions.size, hidden=(128, 128), learning_rate=1e-3, stretches=STRETCHES,
-            stretch_length=spec.segment_length,
+            spec.observation_size, encoded_size(spec.actions), hidden=(128, 128), learning_rate=1e-3,
+            stretches=STRETCHES, stretch_length=spec.segment_length,
         )  # fmt: skip
 
         def fit(learner: PyTree, value: PyTree, ring: PyTree, batch: Batch, key: Array) -> Array:

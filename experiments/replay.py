@@ -9,29 +9,20 @@ evaluations. What was tried on other seeds is in experiments/results/replay/NOTE
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 import numpy as np
 
 from common.comparison import Comparison, Curves, Settings, compare, options_of_runs
 from common.family import MILLION, MUJOCO, job
+from common.published import published
 from common.runs import Curve
 from common.statistics import best_of_mean, trimmed_mean
 
 SEEDS = (0, 1, 2, 3, 4)
 TRPO, REPLAY = "trpo", "trpo_replay"
 MARKS = (100_000, 300_000, MILLION)  # environment steps
-# The best of any on-policy algorithm with one million steps and the usual discount, and Tianshou's SAC.
-PUBLISHED = {
-    "HalfCheetah-v5": (5783.9, "Tianshou, PPO", 12138.8),
-    "Hopper-v5": (3372.0, "sb3-contrib, TRPO", 3542.2),
-    "Walker2d-v5": (4502.0, "sb3-contrib, TRPO", 5007.0),
-    "Swimmer-v5": (66.7, "Tianshou, PPO", 44.4),
-    "Reacher-v5": (-4.1, "Tianshou, PPO", -2.6),
-    "InvertedPendulum-v5": (1000.0, "Tianshou, PPO", 1000.0),
-    "InvertedDoublePendulum-v5": (9257.7, "Tianshou, A2C", 9359.5),
-    "Ant-v4": (3554.0, "sb3-contrib, TRPO", 5850.2),
-    "Humanoid-v4": (1726.0, "Tianshou, A2C", 5488.5),
-}
+SB3_TRPO = {"Hopper-v5": 3372.0, "Walker2d-v5": 4502.0, "Ant-v4": 3554.0}  # where sb3-contrib's is the best on-policy
 
 
 def variants(env: str) -> dict[str, Settings]:
@@ -55,9 +46,14 @@ def against_published(curves: Curves) -> Iterator[str]:
         "| task | published, on-policy | SAC | trpo | trpo_replay | at or above on-policy, SAC |",
         "| --- | --- | --- | --- | --- | --- |",
     )
-    reached = np.zeros(2, int)
+    reached, of_others = np.zeros(2, int), published()
     for env, by_label in curves.items():
-        best, source, of_sac = PUBLISHED[env]
+        theirs = of_others[env.split("-")[0]]
+        ppo, a2c, of_sac = (float(theirs[f"tianshou_{name}_mean"]) for name in ("ppo", "a2c", "sac"))
+        of_trpo = SB3_TRPO.get(env, -np.inf)
+        best, source = max(
+            (ppo, "Tianshou, PPO"), (a2c, "Tianshou, A2C"), (of_trpo, "sb3-contrib, TRPO"), key=itemgetter(0)
+        )
         ours = {label: best_of_mean(runs) for label, runs in by_label.items()}
         shown = [f"{mean:.1f} ± {std:.1f}" for mean, std in (ours[TRPO], ours[REPLAY])]
         at_or_above = np.round(ours[REPLAY][0], 1) >= np.array([best, of_sac])

@@ -92,8 +92,9 @@ def label(
       action_advantage: takes what the later actions of a stretch happened to be out of its labels (see `ops.gae`).
     """
     obs = normalize(drawn.obs, moments)
-    value = spec.critic.value(state, obs, drawn.elapsed.astype(jnp.int32))
-    final_value = spec.critic.value(state, normalize(drawn.final_obs, moments), drawn.elapsed.astype(jnp.int32) + 1)
+    elapsed = drawn.elapsed.astype(jnp.int32)
+    value = spec.critic.value(state, obs, elapsed)
+    final_value = spec.critic.value(state, normalize(drawn.final_obs, moments), elapsed + 1)
     terminated = drawn.terminated > 0
     # The next row is the next step of the episode if it is one step further into it.
     goes_on = drawn.elapsed[:, 1:] == drawn.elapsed[:, :-1] + 1
