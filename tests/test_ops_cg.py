@@ -119,6 +119,26 @@ def test_known_product_counts_as_the_first(iterations):
     np.testing.assert_allclose(only_known, solve(matrix, b, max_iterations=1)[0], rtol=1e-9)
 
 
+@settings(deadline=None, max_examples=30)
+@given(problems, st.integers(0, 100))
+def test_a_solve_goes_on_from_where_another_ended(given_problem, seed):
+    """The start is as good as any: the rest is a solve of what it leaves over, and few solves of two get there."""
+    matrix, b = given_problem
+    begin = jnp.asarray(np.random.default_rng(seed).normal(size=SIZE))
+
+    def go_on(start, iterations):
+        return conjugate_gradient(lambda v: matrix @ v, b, max_iterations=iterations, tolerance=1e-12, start=start)
+
+    x, info = go_on(begin, 2)
+    rest, _ = solve(matrix, b - matrix @ begin, max_iterations=2, tolerance=1e-12)
+    np.testing.assert_allclose(x, begin + rest, rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(info.residual_norm, np.linalg.norm(b - matrix @ np.asarray(x)), rtol=1e-6, atol=1e-10)
+    np.testing.assert_allclose(info.curvature, np.asarray(x) @ matrix @ np.asarray(x), rtol=1e-8, atol=1e-10)
+    there, info = go_on(jnp.asarray(np.linalg.solve(matrix, b)), 2)
+    assert info.iterations <= 1
+    np.testing.assert_allclose(matrix @ np.asarray(there), b, rtol=1e-6, atol=1e-8)
+
+
 def test_as_many_iterations_as_different_eigenvalues():
     for eigenvalues in ([2.0] * 6, [1.0, 1.0, 5.0, 5.0, 5.0, 5.0], [1.0, 2.0, 2.0, 7.0, 7.0, 7.0]):
         x, info = solve(np.diag(eigenvalues), np.ones(SIZE))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree, UInt32
 
@@ -94,11 +95,17 @@ def label(
     obs = normalize(drawn.obs, moments)
     elapsed = drawn.elapsed.astype(jnp.int32)
     value = spec.critic.value(state, obs, elapsed)
-    final_value = spec.critic.value(state, normalize(drawn.final_obs, moments), elapsed + 1)
     terminated = drawn.terminated > 0
     # The next row is the next step of the episode if it is one step further into it.
     goes_on = drawn.elapsed[:, 1:] == drawn.elapsed[:, :-1] + 1
     cut = ~terminated & jnp.concatenate([~goes_on, jnp.ones_like(goes_on[:, :1])], axis=1)
+
+    def values_after(first: int) -> Float[Array, "stretch time"]:
+        after = spec.critic.value(state, normalize(drawn.final_obs[:, first:], moments), elapsed[:, first:] + 1)
+        return jnp.pad(after, ((0, 0), (value.shape[1] - after.shape[1], 0)))
+
+    # Few minibatches hold a truncated episode; in others only the last step of each stretch leads to what they hide.
+    final_value = jax.lax.cond(jnp.any(cut[:, :-1]), lambda: values_after(0), lambda: values_after(-1))
     action = _as_taken(drawn.action, spec)
     advantage, _ = generalized_advantages(
         drawn.reward.T,

@@ -181,8 +181,9 @@ def solve(
     *,
     cg_iterations: int,
     cg_damping: float,
+    start: Float[Array, " parameter"] | None = None,
 ) -> Solution:
-    """The natural gradient of a gradient; arguments as in `natural_gradient`."""
+    """The natural gradient of a gradient; arguments as in `natural_gradient`, and a direction to start from."""
     gradient_norm = jnp.linalg.norm(gradient)
     # The Fisher matrix grows with the inverse square of the policy's std, thousandfold on some tasks. If damping
     # did not grow with it, directions that hold nothing but noise would make up more and more of the step.
@@ -194,6 +195,7 @@ def solve(
         gradient,
         max_iterations=cg_iterations,
         product_with_b=gradient_norm * product + damping * gradient,
+        start=start,
     )
     # By the Fisher matrix alone: damping chooses the direction, the bound is one on the KL.
     return Solution(direction, cg.curvature - damping * direction @ direction, gradient_norm, cg)

@@ -15,8 +15,7 @@ from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogat
 from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations
 from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
-from jaxtrpo.algorithms.judge import Judge, no_judgement
-from jaxtrpo.algorithms.judged_step import judged_direction
+from jaxtrpo.algorithms.judged_step import Followed, judged_direction, none_followed
 from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, no_path, require_line_search, step_work, take_step
 from jaxtrpo.critics.actions import ActionCriticState, Labelled, action_critic
@@ -26,7 +25,14 @@ from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.policies.distributions import Differentiable, encoded_size
 from jaxtrpo.replay import Ring, make_replay
-from jaxtrpo.settings import call_in_words, require_positive, require_share, require_sizes, require_whole
+from jaxtrpo.settings import (
+    call_in_words,
+    require_not_negative,
+    require_positive,
+    require_share,
+    require_sizes,
+    require_whole,
+)
 from jaxtrpo.types import Batch, Hyperparameters
 
 # The critic of actions is as good as the value function that its labels come from.
@@ -40,7 +46,7 @@ class Memory(NamedTuple):
     """What a step knows of those before."""
 
     path: Path
-    judge: Judge
+    followed: Followed
     advantage_variance: RunningMean  # of the last updates, before standardising; the critic of actions has its scale
 
 
@@ -69,6 +75,7 @@ def trpo_replay(
     fisher_samples: int = 512,
     cg_iterations: int = 15,
     cg_damping: float = 0.03,
+    critic_cg_damping: float = 0.0003,
     line_search_shrink: float = 0.8,
     line_search_steps: int = 10,
 ) -> Algorithm:
@@ -94,6 +101,7 @@ def trpo_replay(
       fisher_samples: as in `trpo`.
       cg_iterations: as in `trpo`, for each direction.
       cg_damping: as in `trpo`.
+      critic_cg_damping: the same for the direction of the critic of actions, which has less noise to be kept out.
       line_search_shrink: as in `trpo`.
       line_search_steps: as in `trpo`.
 
@@ -107,6 +115,7 @@ def trpo_replay(
     require_whole(1, replay=replay, minibatch_size=minibatch_size)
     require_sizes(hidden=hidden)
     require_natural_gradient(fisher_samples, cg_iterations, cg_damping)
+    require_not_negative(critic_cg_damping=critic_cg_damping)
     require_line_search(line_search_shrink, line_search_steps)
 
     def make(spec: Spec) -> Learner:
@@ -138,7 +147,7 @@ def trpo_replay(
                 critic=critic.init(for_values),
                 actions=actions.init(for_actions),
                 obs_moments=no_observations(spec),
-                memory=Memory(no_path(params), no_judgement(2, optax.tree.size(params)), no_mean()),
+                memory=Memory(no_path(params), none_followed(2, optax.tree.size(params)), no_mean()),
                 replay=buffer.empty(),
             )
 
@@ -167,11 +176,11 @@ def trpo_replay(
             beside = worth_side_by_side(step_work(fisher_samples, 2 * cg_iterations)(learner.policy, samples), fits)
             action, seen = of_everyone(batch.steps.action, found) if beside else (batch.steps.action, found)
 
-            def improve() -> tuple[PyTree, Path, Judge, Info]:
-                natural, judge, judged = judged_direction(
+            def improve() -> tuple[PyTree, Path, Followed, Info]:
+                natural, followed, judged = judged_direction(
                     policy,
                     learner.policy,
-                    learner.memory.judge,
+                    learner.memory.followed,
                     action,
                     seen,
                     for_policy,
@@ -181,7 +190,7 @@ def trpo_replay(
                     ),
                     fisher_samples=fisher_samples,
                     cg_iterations=cg_iterations,
-                    cg_damping=cg_damping,
+                    cg_damping=(cg_damping, critic_cg_damping),
                 )
                 params, path, info = take_step(
                     natural,
@@ -191,7 +200,7 @@ def trpo_replay(
                     line_search_shrink=line_search_shrink,
                     line_search_steps=line_search_steps,
                 )
-                return params, path, judge, {**info._asdict(), **judged}
+                return params, path, followed, {**info._asdict(), **judged}
 
             def fit() -> tuple[PyTree, ActionCriticState, Float[Array, ""]]:
                 fitted = critic.fit(learner.critic, seen.targets, for_critic)
@@ -208,10 +217,10 @@ def trpo_replay(
                 return fitted, optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
 
             tasks = side_by_side(improve, fit) if beside else (improve(), fit())
-            (params, path, judge, info), (fitted, learned, unexplained) = tasks
+            (params, path, followed, info), (fitted, learned, unexplained) = tasks
             info = {**about(spec, params, found), **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
             moments = with_observations(spec, learner.obs_moments, batch, found)
-            return ReplayState(params, fitted, learned, moments, Memory(path, judge, usual), ring), info
+            return ReplayState(params, fitted, learned, moments, Memory(path, followed, usual), ring), info
 
         return Learner(init, learn, replay=buffer)
 

@@ -35,19 +35,21 @@ def conjugate_gradient(
     max_iterations: int,
     tolerance: float = 1e-5,
     product_with_b: PyTree | None = None,
+    start: PyTree | None = None,
 ) -> tuple[PyTree, CGInfo]:
     """Solves A x = b for a symmetric positive definite A known only through v -> A v.
 
-    Starts from x = 0, so a solve that stops early returns the best step inside the Krylov space so far, which is what a
-    trust region wants (Nocedal & Wright 2006, section 7.1). A direction along which A is not positive (or not
-    finite) ends the solve before it is used.
+    Starts from x = 0 if nothing else is given, so a solve that stops early returns the best step inside the Krylov
+    space so far, which is what a trust region wants (Nocedal & Wright 2006, section 7.1). A direction along which A is
+    not positive (or not finite) ends the solve before it is used.
 
     Args:
       matvec: v -> A v on pytrees shaped like `b`.
       b: right-hand side.
       max_iterations: at most this many products with A.
       tolerance: stop when the residual norm falls below this part of the norm of `b`.
-      product_with_b: A b, if it is known; it then counts as the first product.
+      product_with_b: A b, if it is known; it then counts as the first product. Only where x starts from 0.
+      start: x to start from, such as the solution of a problem that is nearly the same; takes one more product.
 
     Returns:
       x, shaped like `b`, and what the solve did.
@@ -69,8 +71,11 @@ def conjugate_gradient(
         direction = tree.add_scale(residual, beta, state.direction)
         return _State(x, residual, direction, squared_residual, state.iterations + 1, usable)
 
-    first = _State(tree.zeros_like(b), b, b, squared_norm, jnp.int32(0), jnp.bool_(True))
-    if product_with_b is not None:
+    residual = b if start is None else tree.sub(b, matvec(start))
+    size = squared_norm if start is None else jnp.asarray(tree.vdot(residual, residual))
+    begin = tree.zeros_like(b) if start is None else start
+    first = _State(begin, residual, residual, size, jnp.int32(0), jnp.bool_(True))
+    if product_with_b is not None and start is None:
         first = tree.where(unfinished(first), advance(first, product_with_b), first)
     last = jax.lax.while_loop(unfinished, lambda state: advance(state, matvec(state.direction)), first)
     curvature = jnp.asarray(tree.vdot(last.x, tree.sub(b, last.residual)))

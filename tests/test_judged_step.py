@@ -1,0 +1,62 @@
+"""Several directions of one batch: how they are found, and that what is not finite is not kept."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from support import actors, first, spread
+from test_policy_step import ALL, SHAPES, Problem, arguments, dense, make_problem
+
+from jaxtrpo.algorithms.judged_step import Followed, judged_direction, none_followed
+from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.policies.networks import gaussian_policy
+
+SHAPE, DAMPING = SHAPES[0], 0.003
+FEW = 3  # iterations, by far not enough to solve for a direction at once
+
+
+def follow(problem: Problem, followed: Followed | None = None, *, times: int = 1, scale: float = 1.0) -> Followed:
+    """What is known after the same batch so many times; the second surrogate is the first one, `scale` times."""
+    policy = gaussian_policy(*SHAPE[:2], hidden=SHAPE[2])
+    surrogates = importance_weighted_advantage, lambda new, old: scale * importance_weighted_advantage(new, old)
+    params, _, action, found, _, key = arguments(problem, 1.0)
+
+    def one(params, followed, action, found, key):
+        return judged_direction(
+            policy,
+            params,
+            followed,
+            action,
+            found,
+            key,
+            surrogates=surrogates,
+            fisher_samples=ALL,
+            cg_iterations=FEW,
+            cg_damping=(0.03, DAMPING),
+        )[1]
+
+    mapped = actors(1).map(one)
+    now = spread(none_followed(2, ravel_pytree(problem.params)[0].size) if followed is None else followed, 1)
+    for _ in range(times):
+        now = mapped(params, now, action, found, key)
+    return first(now)
+
+
+def test_direction_of_another_surrogate_is_solved_for_from_batch_to_batch():
+    problem = make_problem(3, SHAPE)
+    wanted = dense(problem, SHAPE, DAMPING).direction
+    missed = [
+        np.linalg.norm(follow(problem, times=n).solutions[0] - wanted) / np.linalg.norm(wanted) for n in (1, 40, 200)
+    ]
+    assert missed[0] > 0.5 and missed[1] < 0.15 and missed[2] < 0.05
+
+
+def test_solution_that_is_not_finite_is_begun_anew():
+    problem = make_problem(3, SHAPE)
+    broken = follow(problem, scale=np.nan)
+    np.testing.assert_array_equal(broken.solutions, 0 * broken.solutions)
+    again = follow(problem, broken)
+    np.testing.assert_allclose(again.solutions, follow(problem).solutions, rtol=1e-5)
+    assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), again))
