@@ -18,6 +18,7 @@ import numpy as np
 from common.comparison import extent_of, options_of_runs, require_runs
 from common.machine import machine
 from common.plots import panels, save
+from common.published import SB3_TRPO
 from common.runs import Curve, Job, train_all
 from common.tables import write_csv
 
@@ -25,10 +26,10 @@ SEEDS = (0, 1, 2, 3, 4)
 # Published at one million steps: the best known mean, who reached it, and Tianshou's TRPO, 10 seeds.
 PUBLISHED = {
     "HalfCheetah-v5": (4471.2, "Tianshou", 4471.2),
-    "Hopper-v5": (3372, "sb3-contrib", 2046.0),
-    "Walker2d-v5": (4502, "sb3-contrib", 3826.7),
-    "Ant-v4": (3554, "sb3-contrib", 2866.7),
-    "Ant-v5": (3554, "sb3-contrib", 2866.7),
+    "Hopper-v5": (SB3_TRPO["Hopper"], "sb3-contrib", 2046.0),
+    "Walker2d-v5": (SB3_TRPO["Walker2d"], "sb3-contrib", 3826.7),
+    "Ant-v4": (SB3_TRPO["Ant"], "sb3-contrib", 2866.7),
+    "Ant-v5": (SB3_TRPO["Ant"], "sb3-contrib", 2866.7),
     "Humanoid-v4": (810.1, "Tianshou", 810.1),
     "Humanoid-v5": (810.1, "Tianshou", 810.1),
     "Swimmer-v5": (359, "sb3-contrib, discount 0.9999", 40.9),

@@ -15,14 +15,13 @@ import numpy as np
 
 from common.comparison import Comparison, Curves, Settings, compare, options_of_runs
 from common.family import MILLION, MUJOCO, job
-from common.published import published
+from common.published import SB3_TRPO, published
 from common.runs import Curve
 from common.statistics import best_of_mean, trimmed_mean
 
 SEEDS = (0, 1, 2, 3, 4)
 TRPO, REPLAY = "trpo", "trpo_replay"
 MARKS = (100_000, 300_000, MILLION)  # environment steps
-SB3_TRPO = {"Hopper-v5": 3372.0, "Walker2d-v5": 4502.0, "Ant-v4": 3554.0}  # where sb3-contrib's is the best on-policy
 
 
 def variants(env: str) -> dict[str, Settings]:
@@ -48,9 +47,10 @@ def against_published(curves: Curves) -> Iterator[str]:
     )
     reached, of_others = np.zeros(2, int), published()
     for env, by_label in curves.items():
-        theirs = of_others[env.split("-")[0]]
+        task = env.split("-")[0]
+        theirs = of_others[task]
         ppo, a2c, of_sac = (float(theirs[f"tianshou_{name}_mean"]) for name in ("ppo", "a2c", "sac"))
-        of_trpo = SB3_TRPO.get(env, -np.inf)
+        of_trpo = SB3_TRPO.get(task, -np.inf)
         best, source = max(
             (ppo, "Tianshou, PPO"), (a2c, "Tianshou, A2C"), (of_trpo, "sb3-contrib, TRPO"), key=itemgetter(0)
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,15 +33,23 @@ class System(NamedTuple):
         """The whole command line."""
         return [*self.command, env, *as_flags({**self.settings, "seed": seed, "total_steps": total_steps})]
 
-    def train(self, env: str, seed: int, total_steps: int) -> Watched:
+    def train(
+        self,
+        env: str,
+        seed: int,
+        total_steps: int,
+        enough: Callable[[float, float], bool] = lambda seconds, evaluated: False,
+    ) -> Watched:
         """One training, watched. Ours starts without any compiled function, or with those of one update before.
+
+        Of others an evaluation that is `enough` (see `watch`) is the end.
 
         Raises:
           CalledProcessError: the command failed.
         """
         words = self.words(env, seed, total_steps)
         if not self.ours:
-            return watch(words)
+            return watch(words, enough=enough)
         with tempfile.TemporaryDirectory() as folder:
             environment, words = with_cache(folder), [*words, "--quiet", "--out", f"{folder}/run"]
             if self.compiled:

@@ -6,7 +6,7 @@ import csv
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ class Watched(NamedTuple):
     returns: np.ndarray  # mean of the last 100 episodes; NaN before the first
     memory_seconds: np.ndarray  # when memory was read, since the command was given
     memory: np.ndarray  # bytes of the process and its children
+    evaluations: np.ndarray  # environment steps, seconds since the command, return of the deterministic policy; by row
 
     @property
     def steps_per_second(self) -> float:
@@ -32,14 +33,20 @@ class Watched(NamedTuple):
 
 
 def watch(
-    command: Sequence[str], *, metrics: Path | None = None, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    metrics: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    enough: Callable[[float, float], bool] = lambda seconds, evaluated: False,
 ) -> Watched:
-    """Runs a command to its end.
+    """Runs a command to its end, or until an evaluation that it prints is enough.
 
     Args:
-      command: either prints "update STEPS RETURN" after each update, or writes `metrics`.
+      command: either prints "update STEPS RETURN" after each update, and "evaluation STEPS RETURN SECONDS" after those
+        that it evaluates, with the seconds that all evaluations took, which do not count here; or writes `metrics`.
       metrics: metrics.csv of a jaxtrpo run.
       environment: of the command; this process's if not given.
+      enough: (seconds, return) of an evaluation -> whether to end the command.
 
     Raises:
       CalledProcessError: the command failed.
@@ -50,29 +57,34 @@ def watch(
     watcher = threading.Thread(target=_watch_memory, args=(process, begin, memory))
     watcher.start()
     assert process.stdout is not None
-    points = []
+    points, evaluations, ended = [], [], False
     for line in process.stdout:
         words = line.split()
         if words[:1] == ["update"]:
             points.append((float(words[1]), time.perf_counter() - begin, float(words[2])))
+        elif words[:1] == ["evaluation"]:
+            evaluated, seconds = float(words[2]), time.perf_counter() - begin - float(words[3])
+            evaluations.append((float(words[1]), seconds, evaluated))
+            if enough(seconds, evaluated):
+                process.terminate()
+                ended = True
+                break
     watcher.join()
-    if process.wait():
+    if process.wait() and not ended:
         raise subprocess.CalledProcessError(process.returncode, command)
     if metrics is not None:
-        points = _points_of(metrics, begin_of_day)
+        points = _points_of(metrics, begin_of_day, "return_100")
+        evaluations = [point for point in _points_of(metrics, begin_of_day, "eval_return") if np.isfinite(point[2])]
     memory_seconds, held = np.array(memory).T
-    return Watched(*np.array(points).T, memory_seconds, held)
+    return Watched(*np.array(points).T, memory_seconds, held, np.array(evaluations).reshape(-1, 3))
 
 
-def _points_of(metrics: Path, begin: float) -> list[tuple[float, float, float]]:
-    """Rows of a metrics.csv; its own clock starts when the command has read its settings, `begin` when it was given."""
+def _points_of(metrics: Path, begin: float, name: str) -> list[tuple[float, float, float]]:
+    """A column of a metrics.csv: its clock starts with the first settings read, `begin` is when the command was given."""
     with metrics.open() as file:
         rows = list(csv.DictReader(file))
     before = metrics.stat().st_mtime - begin - float(rows[-1]["wall_seconds"])
-    return [
-        (float(row["env_steps"]), before + float(row["wall_seconds"]), float(row["return_100"] or "nan"))
-        for row in rows
-    ]
+    return [(float(row["env_steps"]), before + float(row["wall_seconds"]), float(row[name] or "nan")) for row in rows]
 
 
 def _watch_memory(process: subprocess.Popen, begin: float, found: list[tuple[float, int]]) -> None:
