@@ -80,7 +80,7 @@ def watch(
 
 
 def _points_of(metrics: Path, begin: float, name: str) -> list[tuple[float, float, float]]:
-    """A column of a metrics.csv: its clock starts with the first settings read, `begin` is when the command was given."""
+    """A column of a metrics.csv: its clock starts once settings are read, `begin` is when the command was given."""
     with metrics.open() as file:
         rows = list(csv.DictReader(file))
     before = metrics.stat().st_mtime - begin - float(rows[-1]["wall_seconds"])
