@@ -236,57 +236,8 @@ def test_trust_waits_while_no_step_is_made():
     assert (float(now["max_kl"]), int(now["steps_per_update"])) == (pytest.approx(0.004), 2000)
 
 
-def follow_slopes(rule: Rule, seen) -> np.ndarray:
-    """Max KL after each update that saw (slope after the last step, slope before this one, part of it, its KL)."""
-    update = jax.jit(rule.update)
-    state, now, found = rule.init(FIRST), FIRST, []
-    for after, before, part, kl in seen:
-        metrics = {"signal": math.nan, "slope": 0.1, "kl": kl, "critic_part": part}
-        metrics |= {"critic_slope_after": after, "critic_slope_before": before}
-        state, now = update(state, now, jax.tree.map(jnp.float32, metrics))
-        found.append(float(now["max_kl"]))
-    return np.array(found)
-
-
-slopes = st.sampled_from([-0.5, 0.0, 0.01, 0.3, math.nan])
-
-
-@settings(deadline=None, max_examples=30)
-@given(
-    st.lists(st.tuples(slopes, slopes, st.sampled_from([-0.5, 0.3, 1.0]), st.sampled_from([0.0, 0.01])), max_size=80)
-)
-def test_trust_compares_slopes_on_both_sides_of_a_step_as_a_plain_loop_does(seen):
-    radius, mean_square, number, last, expected = math.log(0.004), 0.0, 0, (math.nan, 0.0), []
-    for after, before, part, kl in seen:
-        left = after - 0.4 * last[0]
-        if not math.isnan(left):
-            number += 1
-            mean_square += (left**2 - mean_square) / min(number, 50)
-            change = min(max(left / (math.sqrt(mean_square) or 1.0), -3), 3)
-            radius = min(max(radius + last[1] * 0.2 * change, math.log(0.001)), math.log(0.02))
-        last = before, min(max(part, 0.0), 1.0) if kl else 0.0
-        expected.append(math.exp(radius))
-    rule = trust(lasting=0.4, lasting_gain=0.2, kl_range=(0.25, 5.0), max_steps_per_update=2000)
-    np.testing.assert_allclose(follow_slopes(rule, seen), expected, rtol=1e-4)
-
-
-@pytest.mark.parametrize(("after", "longer"), [(0.09, True), (0.01, False)])
-def test_trust_makes_steps_longer_where_slopes_outlast_them(after, longer):
-    kl = follow_slopes(trust(), [(after, 0.1, 1.0, 0.01)] * 30)
-    assert kl[0] == pytest.approx(0.004)  # there was no step before
-    assert np.all(np.diff(kl) >= 0 if longer else np.diff(kl) <= 0) and (kl[-1] > 0.006) == longer and kl[-1] != kl[0]
-
-
 @pytest.mark.parametrize(
-    "wrong",
-    [
-        {"strength": 0.0},
-        {"gain": 0.0},
-        {"lasting": 1.5},
-        {"lasting_gain": 0.0},
-        {"kl_range": (5.0, 0.5)},
-        {"max_steps_per_update": -1},
-    ],
+    "wrong", [{"strength": 0.0}, {"gain": 0.0}, {"kl_range": (5.0, 0.5)}, {"max_steps_per_update": -1}]
 )
 def test_trust_refuses_what_makes_no_sense(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

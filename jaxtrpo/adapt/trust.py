@@ -11,33 +11,22 @@ from jaxtyping import Array, Float
 
 from jaxtrpo.adapt.rule import Rule, require_bounds
 from jaxtrpo.ops.running_mean import RunningMean, no_mean, take_in
-from jaxtrpo.settings import call_in_words, require_positive, require_share, require_whole
+from jaxtrpo.settings import call_in_words, require_positive, require_whole
 from jaxtrpo.types import Hyperparameters
 
 _MEMORY = 50  # updates that `trust` takes the usual size of the strength from
-
-
-class _Lasting(NamedTuple):
-    """What is known of the last step's direction of a critic; stays as it is where there is none."""
-
-    before: Float[Array, ""]  # slope that the batch saw before the step
-    part: Float[Array, ""]  # of the step
-    mean_square: RunningMean  # of what is found
 
 
 class _Trust(NamedTuple):
     first: Hyperparameters
     log_radius: Float[Array, ""]  # of the max KL that is wanted over the first; below the bound the batch grows instead
     mean_square: RunningMean  # of the strength
-    of_critic: _Lasting
 
 
 def trust(
     *,
     strength: float = 0.0007,
     gain: float = 0.04,
-    lasting: float = 0.5,
-    lasting_gain: float = 0.15,
     kl_range: tuple[float, float] = (0.5, 5.0),
     max_steps_per_update: int = 10_240,
 ) -> Rule:
@@ -58,16 +47,6 @@ def trust(
         found = signal * slope^2 / (2 KL)    slope and KL of this batch's step, signal of the steps before
         log max_kl += gain * clip((found - strength) / usual, -3, 3)    usual: root mean square of found, 50 updates
 
-    Where a part of the step is along a direction that this batch had no part in choosing, such as that of the critic of
-    actions in `trpo_replay`, its slope is known on both sides of the step. One that is still there asks for longer
-    steps; one that is used up, for shorter ones. That part follows
-
-        found = slope after the step - lasting * slope before it
-        log max_kl += lasting_gain * clip(found / usual, -3, 3)
-
-    A slope that falls in a straight line is 0 at the top. With `lasting` 0.5 a step goes half the way there, which is a
-    quarter of its KL for three quarters of its gain.
-
     A region smaller than `kl_range` allows is not made by shorter steps but by larger batches, which cost less time:
     the noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD),
     and a batch that is larger has more signal (the gradient noise scale, McCandlish et al. 2018).
@@ -75,58 +54,41 @@ def trust(
     Args:
       strength: squared length of the true natural gradient that is aimed at.
       gain: change of the logarithm of the region in an update whose strength is as large as usual.
-      lasting: part of the slope along a critic's direction that a step is to leave.
-      lasting_gain: as `gain`, for what is known of it.
       kl_range: smallest and largest max KL, over the one that training starts with.
       max_steps_per_update: largest batch; the one that training starts with is the smallest. Give a run that is to
         have a smaller largest batch the same here: the rule does not see what a run cuts off.
 
     Raises:
-      ValueError: a value is not positive, `lasting` no share, steps no whole number, or the bounds are not in order.
+      ValueError: a value is not positive, steps are not a whole number, or the bounds are not in order.
     """
     words = call_in_words(trust, locals())
-    require_positive(strength=strength, gain=gain, lasting_gain=lasting_gain)
-    require_share(lasting=lasting)
+    require_positive(strength=strength, gain=gain)
     require_whole(1, max_steps_per_update=max_steps_per_update)
     require_bounds(kl_range=kl_range)
     low, high = map(math.log, kl_range)
 
     def init(hyperparameters: Hyperparameters) -> _Trust:
         log_radius = jnp.clip(jnp.float32(0), low, high)
-        nothing = _Lasting(jnp.float32(jnp.nan), jnp.float32(0), no_mean())
-        return _Trust(hyperparameters, log_radius, no_mean(), nothing)
+        return _Trust(hyperparameters, log_radius, no_mean())
 
     def update(
         state: _Trust, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
     ) -> tuple[_Trust, Hyperparameters]:
         # NaN before there was a step to judge, and where this update made none.
         found = metrics["signal"] * metrics["slope"] ** 2 / (2 * metrics["kl"])
+        seen = jnp.isfinite(found)
         mean_square = take_in(state.mean_square, found**2, _MEMORY)
-        change, of_critic = gain * _in_units_of(mean_square, found - strength), state.of_critic
-        if "critic_slope_before" in metrics:
-            left = metrics["critic_slope_after"] - lasting * of_critic.before
-            now = _Lasting(
-                before=metrics["critic_slope_before"],
-                part=jnp.where(metrics["kl"] > 0, jnp.clip(metrics["critic_part"], 0, 1), 0.0),  # no step, no part
-                mean_square=take_in(of_critic.mean_square, left**2, _MEMORY),
-            )
-            of_slopes = lasting_gain * _in_units_of(now.mean_square, left)
-            change, of_critic = (1 - of_critic.part) * change + of_critic.part * of_slopes, now
+        usual = jnp.sqrt(jnp.where(mean_square.mean > 0, mean_square.mean, 1.0))
+        change = jnp.where(seen, jnp.clip((found - strength) / usual, -3, 3), 0.0)
         first = state.first
         growth = jnp.log(jnp.maximum(max_steps_per_update / first["steps_per_update"], 1.0))
-        log_radius = jnp.clip(state.log_radius + change, low - growth, high)
+        log_radius = jnp.clip(state.log_radius + gain * change, low - growth, high)
         steps = first["steps_per_update"] * jnp.exp(jnp.maximum(low - log_radius, 0.0))
         now = {
             **hyperparameters,
             "max_kl": first["max_kl"] * jnp.exp(jnp.maximum(log_radius, low)),
             "steps_per_update": jnp.round(steps).astype(jnp.int32),
         }
-        return _Trust(first, log_radius, mean_square, of_critic), now
+        return _Trust(first, log_radius, mean_square), now
 
     return Rule(init, update, max_steps_per_update, changes=("max_kl", "steps_per_update"), words=words)
-
-
-def _in_units_of(mean_square: RunningMean, found: Float[Array, ""]) -> Float[Array, ""]:
-    """What an update found, over how large it usually is; 0 where it found nothing."""
-    usual = jnp.sqrt(jnp.where(mean_square.mean > 0, mean_square.mean, 1.0))
-    return jnp.where(jnp.isfinite(found), jnp.clip(found / usual, -3, 3), 0.0)

@@ -22,7 +22,6 @@ class Followed(NamedTuple):
     judge: Judge
     # Natural gradients of all surrogates but that of the batch alone, where the next solutions start.
     solutions: Float[Array, "other parameter"]
-    last: Float[Array, " parameter"]  # the second one's last direction, of length one
 
 
 class UnitDirection(NamedTuple):
@@ -36,9 +35,7 @@ class UnitDirection(NamedTuple):
 
 def none_followed(directions: int, parameters: int) -> Followed:
     """Before the first batch."""
-    return Followed(
-        no_judgement(directions, parameters), jnp.zeros((directions - 1, parameters)), jnp.zeros(parameters)
-    )
+    return Followed(no_judgement(directions, parameters), jnp.zeros((directions - 1, parameters)))
 
 
 def judged_direction(
@@ -95,7 +92,6 @@ def judged_direction(
     products = jnp.stack([each.product for each in directions])
     gram = units @ products.T
     shares = weights(judge, gram)
-    curvature = shares @ gram @ shares
     scales = shares / jnp.stack([each.length for each in directions])
 
     def weighted(objectives: tuple[Float[Array, ""], ...]) -> Float[Array, ""]:
@@ -110,7 +106,7 @@ def judged_direction(
         gradient=seen.gradients[0],
         gradient_norm=directions[0].solved.gradient_norm,
         direction=shares @ units,
-        curvature=curvature,
+        curvature=shares @ gram @ shares,
         cg=directions[0].solved.cg,
         objective=weighted(seen.objectives),
         entropy=seen.entropy,
@@ -118,16 +114,12 @@ def judged_direction(
     )
     error = standard_error(judge)
     info = {
-        # Of the step, what is along the critic's direction.
-        "critic_part": shares @ gram[1] / jnp.sqrt(jnp.where(curvature > 0, curvature, 1.0)),
-        "critic_share": shares[1],
-        "critic_slope": judge.slope[1],
-        "critic_slope_after": followed.last @ seen.gradients[0],
-        "critic_slope_before": units[1] @ seen.gradients[0],
-        "critic_slope_error": error[1],
         "score_slope": judge.slope[0],
         "score_slope_error": error[0],
+        "critic_share": shares[1],
+        "critic_slope": judge.slope[1],
+        "critic_slope_error": error[1],
     }
     solutions = jnp.stack([each.solved.direction for each in directions[1:]])
     usable = jnp.isfinite(solutions).all(axis=1, keepdims=True)
-    return natural, Followed(remember(judge, units), jnp.where(usable, solutions, 0.0), units[1]), info
+    return natural, Followed(remember(judge, units), jnp.where(usable, solutions, 0.0)), info
