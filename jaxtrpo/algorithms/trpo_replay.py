@@ -75,7 +75,7 @@ def trpo_replay(
     fisher_samples: int = 512,
     cg_iterations: int = 15,
     cg_damping: float = 0.03,
-    critic_cg_damping: float = 0.0003,
+    critic_cg_damping: float = 0.001,
     line_search_shrink: float = 0.8,
     line_search_steps: int = 10,
 ) -> Algorithm:
