@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.algorithms.advantages import ActionAdvantage
 from jaxtrpo.algorithms.algorithm import Spec
@@ -100,12 +100,22 @@ def label(
     goes_on = drawn.elapsed[:, 1:] == drawn.elapsed[:, :-1] + 1
     cut = ~terminated & jnp.concatenate([~goes_on, jnp.ones_like(goes_on[:, :1])], axis=1)
 
-    def values_after(first: int) -> Float[Array, "stretch time"]:
-        after = spec.critic.value(state, normalize(drawn.final_obs[:, first:], moments), elapsed[:, first:] + 1)
-        return jnp.pad(after, ((0, 0), (value.shape[1] - after.shape[1], 0)))
+    def values_after(chosen: Int[Array, "stretch few"]) -> Float[Array, "stretch time"]:
+        final_obs = jnp.take_along_axis(drawn.final_obs, chosen[..., None], axis=1)
+        found = spec.critic.value(
+            state, normalize(final_obs, moments), jnp.take_along_axis(elapsed, chosen, axis=1) + 1
+        )
+        return jnp.put_along_axis(jnp.zeros_like(value), chosen, found, axis=1, inplace=False)
 
-    # Few minibatches hold a truncated episode; in others only the last step of each stretch leads to what they hide.
-    final_value = jax.lax.cond(jnp.any(cut[:, :-1]), lambda: values_after(0), lambda: values_after(-1))
+    # What a step led to stands in the next row but where it is cut: at the end of a stretch, and seldom once within.
+    within = cut.at[:, -1].set(False)
+    length = cut.shape[1]
+    last = jnp.full(len(cut), length - 1)
+    final_value = jax.lax.cond(
+        jnp.all(jnp.sum(within, axis=1) <= 1),
+        lambda: values_after(jnp.stack([jnp.argmax(within, axis=1), last], axis=1)),
+        lambda: values_after(jnp.broadcast_to(jnp.arange(length), cut.shape)),
+    )
     action = _as_taken(drawn.action, spec)
     advantage, _ = generalized_advantages(
         drawn.reward.T,
