@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from common.comparison import extent_of, options_of_runs, require_runs
 from common.machine import machine, versions
@@ -125,7 +125,7 @@ def fill(env: str, number: int, total_steps: int, store: Path) -> None:
             patience = PATIENCE * (highest[0] if highest else training.watched)
 
 
-def rows(found: Sequence[Training]):
+def rows(found: Sequence[Training]) -> Iterator[tuple[Any, ...]]:
     for each in found:
         for target in TARGETS[each.env]:
             seconds, steps = each.reached.get(str(target), (None, None))
@@ -139,8 +139,9 @@ def summary(found: Sequence[Training]) -> str:
         "",
         f"`python experiments/time_to_return.py` on {made_with}. One training at a time, in turns. Seconds from the "
         "command to the first evaluation, ten deterministic episodes, that reaches the return; medians over rounds. "
-        "Ours compile everything first and their evaluations count; those of the others do not. In brackets, how many "
-        "times as long as `trpo_replay` in the same round; above which where it was not reached as long as was waited.",
+        "Ours compile everything first and their evaluations count; those of the others do not. Times ours: over "
+        "the seconds of `trpo_replay` in the same round; above that, where the return was not reached while it was "
+        "watched.",
         "",
         "| task | return | system | seconds | environment steps | times ours | rounds |",
         "| --- | --- | --- | --- | --- | --- | --- |",

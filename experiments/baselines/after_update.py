@@ -13,7 +13,7 @@ FEWEST_STEPS = 1_000  # between two reports of an algorithm that updates after e
 
 
 class AfterUpdate(BaseCallback):
-    """Reports each update: where the next batch begins, or training ends."""
+    """Reports each update, but not every single step: where the next batch begins, or training ends."""
 
     def __init__(self) -> None:
         super().__init__()
