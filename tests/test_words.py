@@ -19,7 +19,7 @@ VALUES = {
     "normalize_returns": False, "ridge": 0.01, "window": 4, "required": 0.2, "steps_delta": 64,
     "steps_bounds": (64, 640), "kl_delta": 0.002, "kl_bounds": (0.002, 0.2), "strength": 0.01, "gain": 0.1,
     "kl_range": (0.25, 2.0), "max_steps_per_update": 4096, "over": 1000, "replay": 5000, "replay_ratio": 2.0,
-    "target_rate": 0.5, "asynchronous": True, "critic_lambda": 0.4,
+    "target_rate": 0.5, "asynchronous": True, "critic_lambda": 0.4, "critic_cg_damping": 0.125,
 }  # fmt: skip
 
 
