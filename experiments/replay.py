@@ -13,11 +13,10 @@ from operator import itemgetter
 
 import numpy as np
 
-from common.comparison import Comparison, Curves, Settings, compare, options_of_runs
+from common.comparison import Comparison, Curves, Settings, compare, mean_and_each, options_of_runs
 from common.family import MILLION, MUJOCO, job
 from common.published import SB3_TRPO, published
-from common.runs import Curve
-from common.statistics import best_of_mean, trimmed_mean
+from common.statistics import best_of_mean, evaluated, trimmed_mean
 
 SEEDS = (0, 1, 2, 3, 4)
 TRPO, REPLAY = "trpo", "trpo_replay"
@@ -27,12 +26,6 @@ MARKS = (100_000, 300_000, MILLION)  # environment steps
 def variants(env: str) -> dict[str, Settings]:
     usual = job(env, "trpo", 0).settings
     return {TRPO: usual, REPLAY: {**usual, "algorithm": "trpo_replay"}}
-
-
-def evaluated(curve: Curve, steps: int) -> float:
-    """Mean of the three evaluations of the deterministic policy that end at so many steps."""
-    here = np.isfinite(curve["eval_return"]) & (curve["env_steps"] <= 1.01 * steps)
-    return float(np.mean(curve["eval_return"][here][-3:]))
 
 
 def against_published(curves: Curves) -> Iterator[str]:
@@ -84,7 +77,7 @@ def early(curves: Curves) -> Iterator[str]:
             for steps in MARKS:
                 found = [evaluated(curve, steps) for curve in runs]
                 scores.setdefault((label, steps), []).extend(float((value - untrained) / usual) for value in found)
-                cells.append(f"{np.mean(found):.0f} ({', '.join(f'{value:.0f}' for value in found)})")
+                cells.append(mean_and_each(found))
             yield f"| {env} | {label} | {' | '.join(cells)} |"
         for steps in MARKS:
             means = [np.mean([evaluated(curve, steps) for curve in by_label[label]]) for label in (TRPO, REPLAY)]

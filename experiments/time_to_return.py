@@ -36,8 +36,8 @@ TARGETS: Mapping[str, tuple[int, ...]] = {
 }
 TOTAL_STEPS = 1_000_000
 SYSTEMS: Mapping[str, System] = {
-    OURS: System((*TRAIN,), {"algorithm": "trpo_replay", "eval_every": 20_000}, "as it comes"),
-    TRPO: System((*TRAIN,), {"eval_every": 20_000}, "as it comes"),
+    OURS: System(TRAIN, {"algorithm": "trpo_replay", "eval_every": 20_000}, "as it comes"),
+    TRPO: System(TRAIN, {"eval_every": 20_000}, "as it comes"),
     **{
         f"{name}, {algorithm.upper()}": peer_system(
             "sb3.py",
@@ -80,7 +80,7 @@ def train(env: str, system: str, number: int, total_steps: int, patience: float)
         there = found.evaluations[found.evaluations[:, 2] >= target]
         if len(there):
             reached[str(target)] = (round(float(there[0, 1]), 1), float(there[0, 0]))
-    watched = round(float(max(found.evaluations[:, 1].max(initial=0), 0)), 1)
+    watched = round(float(found.evaluations[:, 1].max(initial=0)), 1)
     return Training(env, system, number, reached, watched, f"{machine()}; {versions(('stable-baselines3', 'sbx-rl'))}")
 
 

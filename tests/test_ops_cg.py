@@ -122,7 +122,7 @@ def test_known_product_counts_as_the_first(iterations):
 @settings(deadline=None, max_examples=30)
 @given(problems, st.integers(0, 100))
 def test_a_solve_goes_on_from_where_another_ended(given_problem, seed):
-    """The start is as good as any: the rest is a solve of what it leaves over, and few solves of two get there."""
+    """The rest is a solve of what the start leaves over; one that starts at the solution stays there."""
     matrix, b = given_problem
     begin = jnp.asarray(np.random.default_rng(seed).normal(size=SIZE))
 

@@ -9,22 +9,20 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize, sync_envs_normalization
 
-FEWEST_STEPS = 1_000  # between two reports of an algorithm that updates after every step
-
 
 class AfterUpdate(BaseCallback):
-    """Reports each update, but not every single step: where the next batch begins, or training ends."""
+    """Reports updates at least so many steps apart: where the next batch begins, or training ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, fewest_steps: int = 1) -> None:
         super().__init__()
-        self._report, self._returns, self._reported = Report(), [], 0
+        self._report, self._returns, self._reported, self._fewest_steps = Report(), [], 0, fewest_steps
 
     def _on_step(self) -> bool:
         self._returns += [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
         return True
 
     def _on_rollout_start(self) -> None:
-        if self.num_timesteps >= self._reported + FEWEST_STEPS:
+        if self.num_timesteps >= self._reported + self._fewest_steps:
             self._tell()
 
     def _tell(self) -> None:

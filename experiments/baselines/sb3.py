@@ -30,7 +30,7 @@ PPO = {
     "ent_coef": 0.0,
 }
 SAC = {"learning_starts": 10_000}
-OFF_POLICY = ("sac",)
+REPORT_SAC_EVERY = 1_000  # environment steps; it updates after each
 # Module and settings by library and algorithm.
 KNOWN: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ("sb3_contrib", "trpo"): ("sb3_contrib", {}),
@@ -58,11 +58,14 @@ def main() -> None:
     algorithm = getattr(importlib.import_module(module), arguments.algorithm.upper())
     vectorize = VECTORIZE[arguments.vectorize]
     env = make_vec_env(arguments.env, n_envs=arguments.num_envs, seed=arguments.seed, vec_env_cls=vectorize)
-    if arguments.algorithm not in OFF_POLICY:
+    callbacks: list[BaseCallback]
+    if arguments.algorithm == "sac":
+        callbacks = [AfterUpdate(REPORT_SAC_EVERY)]
+    else:
+        callbacks = [AfterUpdate()]
         settings = {**settings, "n_steps": arguments.steps_per_update // arguments.num_envs}
         env = VecNormalize(env)
     model = algorithm("MlpPolicy", env, seed=arguments.seed, device="cpu", **settings)
-    callbacks: list[BaseCallback] = [AfterUpdate()]
     if arguments.eval_every:
         callbacks.append(Evaluation(make_vec_env(arguments.env, seed=arguments.seed + 1_000), arguments.eval_every))
     model.learn(arguments.total_steps, callback=callbacks)

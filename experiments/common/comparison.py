@@ -157,3 +157,8 @@ def interval(estimate: Estimate, digits: int = 1) -> str:
     """In words, such as 12.3 (10.1 to 13.0)."""
     mean, low, high = (f"{value:.{digits}f}" for value in estimate)
     return mean if np.isnan(estimate.low) else f"{mean} ({low} to {high})"
+
+
+def mean_and_each(values: Sequence[float], digits: int = 0) -> str:
+    """In words, such as 12 (10, 14)."""
+    return f"{np.mean(values):.{digits}f} ({', '.join(f'{value:.{digits}f}' for value in values)})"

@@ -58,6 +58,12 @@ def best_of_mean(curves: Sequence[Curve]) -> tuple[float, float]:
     return float(mean[at]), float(returns[:, at].std(ddof=1)) if len(returns) > 1 else float("nan")
 
 
+def evaluated(curve: Curve, steps: float) -> float:
+    """Mean of the three evaluations of the deterministic policy that end at so many environment steps."""
+    here = np.isfinite(curve["eval_return"]) & (curve["env_steps"] <= 1.01 * steps)
+    return float(np.mean(curve["eval_return"][here][-3:]))
+
+
 def ratio(values: np.ndarray, others: np.ndarray) -> Estimate:
     """Of the interquartile means of two groups of seeds, which need not be the same."""
 

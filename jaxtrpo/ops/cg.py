@@ -48,7 +48,7 @@ def conjugate_gradient(
       b: right-hand side.
       max_iterations: at most this many products with A.
       tolerance: stop when the residual norm falls below this part of the norm of `b`.
-      product_with_b: A b, if it is known; it then counts as the first product. Only where x starts from 0.
+      product_with_b: A b, if it is known; it then counts as the first product; not needed with a `start`.
       start: x to start from, such as the solution of a problem that is nearly the same; takes one more product.
 
     Returns:
@@ -71,12 +71,16 @@ def conjugate_gradient(
         direction = tree.add_scale(residual, beta, state.direction)
         return _State(x, residual, direction, squared_residual, state.iterations + 1, usable)
 
-    residual = b if start is None else tree.sub(b, matvec(start))
-    size = squared_norm if start is None else jnp.asarray(tree.vdot(residual, residual))
-    begin = tree.zeros_like(b) if start is None else start
-    first = _State(begin, residual, residual, size, jnp.int32(0), jnp.bool_(True))
-    if product_with_b is not None and start is None:
-        first = tree.where(unfinished(first), advance(first, product_with_b), first)
+    def state_at(x: PyTree, residual: PyTree) -> _State:
+        squared_residual = jnp.asarray(tree.vdot(residual, residual))
+        return _State(x, residual, residual, squared_residual, jnp.int32(0), jnp.bool_(True))
+
+    if start is None:
+        first = state_at(tree.zeros_like(b), b)
+        if product_with_b is not None:
+            first = tree.where(unfinished(first), advance(first, product_with_b), first)
+    else:
+        first = state_at(start, tree.sub(b, matvec(start)))
     last = jax.lax.while_loop(unfinished, lambda state: advance(state, matvec(state.direction)), first)
     curvature = jnp.asarray(tree.vdot(last.x, tree.sub(b, last.residual)))
     return last.x, CGInfo(last.iterations, jnp.sqrt(last.squared_residual), curvature)
