@@ -101,7 +101,7 @@ def trpo_replay(
       fisher_samples: as in `trpo`.
       cg_iterations: as in `trpo`, for each direction.
       cg_damping: as in `trpo`.
-      critic_cg_damping: the same for the direction of the critic of actions, which has less noise to be kept out.
+      critic_cg_damping: `cg_damping` of the direction of the critic of actions, which has less noise to be kept out.
       line_search_shrink: as in `trpo`.
       line_search_steps: as in `trpo`.
 
