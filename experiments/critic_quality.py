@@ -4,15 +4,15 @@
 
 TRPO is trained for so many steps and stopped. New steps of its policy say how steep the objective really is along a
 direction of length one in the Fisher norm: along the natural gradient of the last batch, and along that of critics of
-actions fitted to the last 100,000 steps, by the run's value function and by one that goes on with `--fresh` new steps.
-Other new steps, as many, judge. One actor; prints a table.
+actions fitted from nothing to the last 100,000 steps, or to as many of `--fresh` new steps, which are all the present
+policy's. Other new steps, as many, judge. One actor; prints a table.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,26 +21,27 @@ from jaxtyping import Array, PyTree
 
 from common.words import defaults_of
 from jaxtrpo.actors import first
-from jaxtrpo.algorithms.action_advantages import critic_surrogate, label
+from jaxtrpo.algorithms.action_advantages import critic_surrogate, draw_labelled, usual_actions
 from jaxtrpo.algorithms.advantages import estimate_advantages
 from jaxtrpo.algorithms.algorithm import Spec
 from jaxtrpo.algorithms.natural_gradient import look, solve
 from jaxtrpo.algorithms.trpo import trpo
+from jaxtrpo.algorithms.trpo_replay import trpo_replay
 from jaxtrpo.critics.actions import action_critic
 from jaxtrpo.critics.critic import Critic
+from jaxtrpo.critics.units import value_unit
 from jaxtrpo.envs.base import action_space
 from jaxtrpo.loop import Run
 from jaxtrpo.losses import importance_weighted_advantage
-from jaxtrpo.policies.distributions import encoded_size
+from jaxtrpo.ops.moments import merge, no_moments, weighted_moments
 from jaxtrpo.replay import make_replay
 from jaxtrpo.train import prepare
 from jaxtrpo.types import Batch
 from jaxtrpo.words import parse
 
-SETTINGS = defaults_of(trpo)
-HELD, FIT_STEPS, STRETCHES = 100_000, 4_000, 16  # steps in the buffer; gradient steps of a critic of actions, and sizes
+SETTINGS, OF_REPLAY = defaults_of(trpo), defaults_of(trpo_replay)
+HELD, FIT_STEPS = 100_000, 50_000  # steps in the buffer; gradient steps of a critic of actions
 LAMBDAS = (0.0, 0.5, 0.95)
-PASSES = 20  # of the value function over the first half of the new steps
 
 
 def trained(name: str, steps: int, seed: int, fresh: int) -> tuple[Run, PyTree, list[Batch], list[Batch]]:
@@ -110,40 +111,25 @@ class Judging:
         found = solve(fisher, gradient, cg_iterations=SETTINGS["cg_iterations"], cg_damping=SETTINGS["cg_damping"])
         return found.direction / jnp.sqrt(found.curvature)
 
-    def fitted_value(self, batches: Sequence[Batch]) -> PyTree:
-        """The run's value function after passes over these batches, whose targets follow it."""
-
-        def fit(learner: PyTree, batch: Batch, value: PyTree, key: Array) -> PyTree:
-            return self.spec.critic.fit(value, self._found(learner, batch, value).targets, key)
-
-        compiled, value = self.map(fit), self.learner.critic
-        for number in range(PASSES):
-            for batch in np.random.default_rng(number).permutation(len(batches)):
-                value = compiled(self.learner, batches[batch], value, self.key)
-        return value
-
-    def of_critic(self, held: Sequence[Batch], value: PyTree, gae_lambda: float) -> Array:
-        """The gradient of a critic of actions on the last batch."""
+    def of_critic(self, held: Sequence[Batch], last: Batch, critic_lambda: float) -> Array:
+        """The gradient, on the last batch, of a critic of actions fitted to these."""
         spec = self.spec
-        actions = action_critic(
-            spec.observation_size, encoded_size(spec.actions), hidden=(128, 128), learning_rate=1e-3,
-            stretches=STRETCHES, stretch_length=spec.segment_length,
-        )  # fmt: skip
+        names = ("hidden", "value_hidden", "learning_rate", "minibatch_size", "target_rate")
+        actions = action_critic(spec.observation_size, spec.actions, **{name: OF_REPLAY[name] for name in names})
+        moments = [weighted_moments(batch.steps.reward, 1.0 - batch.steps.invalid) for batch in held]
+        unit = value_unit(functools.reduce(merge, moments, no_moments(())))
 
-        def fit(learner: PyTree, value: PyTree, ring: PyTree, batch: Batch, key: Array) -> Array:
-            scale = jnp.sqrt(self._found(learner, batch, value).variance)
-
-            def draw(key: Any, number: int):
-                drawn = self.replay.draw_stretches(ring, key, number)
-                return label(drawn, value, learner.obs_moments, scale, gae_lambda, spec)
-
-            state, _ = actions.fit(actions.init(key), draw, jnp.int32(FIT_STEPS), key)
-            return self._look(learner, batch, key, (critic_surrogate(actions, state, spec),)).gradients[0]
+        def fit(learner: PyTree, ring: PyTree, batch: Batch, key: Array) -> Array:
+            params = learner.policy
+            draw = draw_labelled(self.replay, ring, actions, learner.obs_moments, params, critic_lambda, spec)
+            usual = functools.partial(usual_actions, spec.policy, params)
+            state, _ = actions.fit(actions.init(key), unit, draw, usual, jnp.int32(FIT_STEPS), key)
+            return self._look(learner, batch, key, (critic_surrogate(actions, state),)).gradients[0]
 
         insert, ring = self.map(self.replay.insert), jax.tree.map(lambda leaf: leaf[None], self.replay.empty())
         for batch in held:
             ring = insert(ring, batch)
-        return self.map(fit)(self.learner, value, ring, held[-1], self.key)
+        return self.map(fit)(self.learner, ring, last, self.key)
 
 
 def main() -> None:
@@ -168,10 +154,9 @@ def main() -> None:
     print("| direction | slope | standard error |\n| --- | --- | --- |")
     line("gradient of the first half of the new steps", np.mean(gradients[:half], axis=0))
     line("score of the last batch", first(judging.gradient(learner, held[-1], judging.key)))
-    best = judging.fitted_value(new[:half])
-    for value, whose in ((learner.critic, "the run's value function"), (best, "one of the new steps")):
-        for gae_lambda in LAMBDAS:
-            line(f"critic, lambda {gae_lambda}, {whose}", first(judging.of_critic(held, value, gae_lambda)))
+    for batches, whose in ((held, "the last steps"), (new[:half][-len(held) :], "new steps")):
+        for critic_lambda in LAMBDAS:
+            line(f"critic, lambda {critic_lambda}, {whose}", first(judging.of_critic(batches, held[-1], critic_lambda)))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ BAD_OF_PARTS = [
     *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
     *((*part, name, value) for part in (NAF, REPLAY) for name in ("replay", "minibatch_size") for value in NOT_WHOLE),
     *((*part, "replay_ratio", value) for part in (NAF, REPLAY) for value in (*NOT_POSITIVE, None)),
-    *((*NAF, "target_rate", value) for value in (-0.01, 1.01, math.nan, "1", None)),
+    *((*part, "target_rate", value) for part in (NAF, REPLAY) for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*part, name, value) for part in TRUST_REGION for name in ("fisher_samples", "cg_iterations")
       for value in NOT_WHOLE),
     *((*part, "line_search_steps", value) for part in LINE_SEARCH for value in NOT_WHOLE),
@@ -67,6 +67,7 @@ BAD_OF_PARTS = [
     *((*POLICY, "initial_log_std", value) for value in (-11, 6, math.nan, -math.inf)),
     *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF, REPLAY) for value in ((0,), (64, -1), (1.5,), ("a",))),
     *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF, REPLAY) for value in (64, None, "64")),
+    *((*REPLAY, "value_hidden", value) for value in ((0,), (1.5,), ("a",), 64, None, "64")),
     *((*POLICY, "state_dependent_std", value) for value in (1, None, "no")),
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
     *((*NAF, "asynchronous", value) for value in (1, None, "no")),

@@ -119,7 +119,7 @@ def test_minibatches_are_as_many_as_asked_and_each_is_drawn_anew():
 
         start = jnp.int32(0), jnp.full((20, size), jnp.nan)
         draw = functools.partial(replay(5 * SEGMENT_STEPS).draw, ring)
-        return over_drawn_minibatches(step, start, draw, key, number=number, size=size)
+        return over_drawn_minibatches(step, start, lambda _, *which: draw(*which), key, number=number, size=size)
 
     for number in (1, 3, 8, 13):
         count, seen = rewards(jnp.int32(number), jax.random.PRNGKey(3))

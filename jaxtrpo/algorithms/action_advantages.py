@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Float, Int, Num, PyTree, UInt32
 
 from jaxtrpo.algorithms.advantages import ActionAdvantage
 from jaxtrpo.algorithms.algorithm import Spec
@@ -14,87 +15,85 @@ from jaxtrpo.critics.actions import ActionCritic, ActionCriticState, Labelled
 from jaxtrpo.losses import Samples, Surrogate
 from jaxtrpo.ops.gae import empty_tail, generalized_advantages
 from jaxtrpo.ops.moments import Moments, normalize
-from jaxtrpo.policies.distributions import Differentiable, Distribution, encoded
-from jaxtrpo.replay import Transitions
+from jaxtrpo.policies.distributions import Differentiable, Distribution
+from jaxtrpo.policies.networks import Policy
+from jaxtrpo.replay import Replay, Ring, Transitions
 
 
-def critic_surrogate(actions: ActionCritic, state: ActionCriticState, spec: Spec) -> Surrogate:
+def critic_surrogate(actions: ActionCritic, state: ActionCriticState) -> Surrogate:
     """What the critic of actions expects of a policy, as an objective per step; differentiable in the policy."""
 
     def surrogate(new: Distribution, samples: Samples) -> Float[Array, " step"]:
         assert isinstance(new, Differentiable)
-        return new.expected_value(samples.old, samples.action, _worth(actions, state, spec, samples.obs))
+        value = functools.partial(actions.advantage, state, samples.obs)
+        return new.expected_value(samples.old, samples.action, value)
 
     return surrogate
 
 
-def advantage_over(
-    actions: ActionCritic,
-    state: ActionCriticState,
-    spec: Spec,
-    params: PyTree,
-    scale: Float[Array, ""],
-    key: PRNGKeyArray | UInt32[Array, "2"] | None = None,
-) -> ActionAdvantage:
-    """How much better actions are than what a policy would do, by the critic of actions.
-
-    Args:
-      actions: the critic.
-      state: what it has learned.
-      spec: policy and actions.
-      params: of the policy.
-      scale: that the advantages which it was fitted to were divided by.
-      key: of the actions to compare with. Without it they are made of those that are judged, which then must be the
-        policy's own.
-    """
+def advantage_over(actions: ActionCritic, state: ActionCriticState, policy: Policy, params: PyTree) -> ActionAdvantage:
+    """How much better a policy's own actions are than what it does in the mean, by the critic of actions."""
 
     def found(obs: Float[Array, "... obs"], action: Num[Array, "... action"]) -> Float[Array, "..."]:
-        usual = spec.policy.apply(params, obs)
-        assert isinstance(usual, Differentiable)
-        value = _worth(actions, state, spec, obs)
-        other = action
-        if key is not None:
-            other = usual.sample(spec.policy.draw_noise(key, (*obs.shape[:-1], spec.policy.noise_size)))
-        return scale * (value(action) - usual.expected_value(usual, other, value))
+        return actions.advantage_over(state, usual_actions(policy, params, obs), obs, action, action)
 
     return found
 
 
-def _worth(
-    actions: ActionCritic, state: ActionCriticState, spec: Spec, obs: Float[Array, "... obs"]
-) -> Callable[[Num[Array, "... action"]], Float[Array, "..."]]:
-    """(actions, with any further leading axes) -> what the critic of actions says of them in these states."""
+def usual_actions(policy: Policy, params: PyTree, obs: Float[Array, "... obs"]) -> Differentiable:
+    """The policy's distributions, through which can be differentiated."""
+    found = policy.apply(params, obs)
+    assert isinstance(found, Differentiable)
+    return found
 
-    def value(action: Num[Array, "... action"]) -> Float[Array, "..."]:
-        features = encoded(action, spec.actions)
-        return actions.advantage(state, jnp.broadcast_to(obs, (*features.shape[:-1], obs.shape[-1])), features)
 
-    return value
+def draw_labelled(
+    buffer: Replay,
+    ring: Ring,
+    actions: ActionCritic,
+    moments: Moments,
+    params: PyTree,
+    critic_lambda: float,
+    spec: Spec,
+) -> Callable[[ActionCriticState, UInt32[Array, "2"], int], Labelled]:
+    """How to draw steps and what they were worth, as `ActionCritic.fit` wants it; for the arguments see `label`."""
+
+    def draw(state: ActionCriticState, key: UInt32[Array, "2"], number: int) -> Labelled:
+        for_rows, for_others = jax.random.split(key)
+        drawn = buffer.draw_stretches(ring, for_rows, -(-number // spec.segment_length))
+        labelled = label(drawn, actions, state, moments, params, critic_lambda, spec, for_others)
+        # Time before stretch, so that a minibatch has steps of many.
+        flat = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), labelled)
+        return jax.tree.map(lambda leaf: leaf[:number], flat)
+
+    return draw
 
 
 def label(
     drawn: Transitions,
-    state: PyTree,
+    actions: ActionCritic,
+    state: ActionCriticState,
     moments: Moments,
-    scale: Float[Array, ""],
+    params: PyTree,
     critic_lambda: float,
     spec: Spec,
-    action_advantage: ActionAdvantage | None = None,
+    key: UInt32[Array, "2"],
 ) -> Labelled:
-    """What stretches of steps were worth, over `scale`.
+    """What the steps of stretches were worth, and are to a policy that goes on after them.
 
     Args:
       drawn: axes stretch, time.
-      state: of the run's value critic.
+      actions: critic of actions, whose values say what follows.
+      state: of it.
       moments: of observations.
-      scale: that advantages are divided by.
-      critic_lambda: see `ops.gae`. Nothing is known of what follows a stretch but its value.
-      spec: value critic, discount and actions.
-      action_advantage: takes what the later actions of a stretch happened to be out of its labels (see `ops.gae`).
+      params: of the policy.
+      critic_lambda: see `ops.gae`. Nothing is known of what follows a stretch but its value. What the later actions of
+        a stretch happened to be is taken out of what its earlier steps were worth.
+      spec: policy, discount and actions.
+      key: of the policy's own actions.
     """
     obs = normalize(drawn.obs, moments)
-    elapsed = drawn.elapsed.astype(jnp.int32)
-    value = spec.critic.value(state, obs, elapsed)
+    value = actions.value(state, obs)
     terminated = drawn.terminated > 0
     # The next row is the next step of the episode if it is one step further into it.
     goes_on = drawn.elapsed[:, 1:] == drawn.elapsed[:, :-1] + 1
@@ -102,9 +101,7 @@ def label(
 
     def values_after(chosen: Int[Array, "stretch few"]) -> Float[Array, "stretch time"]:
         final_obs = jnp.take_along_axis(drawn.final_obs, chosen[..., None], axis=1)
-        found = spec.critic.value(
-            state, normalize(final_obs, moments), jnp.take_along_axis(elapsed, chosen, axis=1) + 1
-        )
+        found = actions.value(state, normalize(final_obs, moments))
         return jnp.put_along_axis(jnp.zeros_like(value), chosen, found, axis=1, inplace=False)
 
     # What a step led to stands in the next row but where it is cut: at the end of a stretch, and seldom once within.
@@ -116,7 +113,12 @@ def label(
         lambda: values_after(jnp.stack([jnp.argmax(within, axis=1), last], axis=1)),
         lambda: values_after(jnp.broadcast_to(jnp.arange(length), cut.shape)),
     )
-    action = _as_taken(drawn.action, spec)
+    action = drawn.action.astype(jnp.int32) if spec.actions.counts else drawn.action  # the buffer holds real numbers
+    usual = usual_actions(spec.policy, params, obs)
+    other = spec.policy.apply(params, obs).sample(
+        spec.policy.draw_noise(key, (*obs.shape[:-1], spec.policy.noise_size))
+    )
+    known = actions.advantage_over(state, usual, obs, action, other).T if critic_lambda else None
     advantage, _ = generalized_advantages(
         drawn.reward.T,
         value.T,
@@ -127,11 +129,6 @@ def label(
         empty_tail(len(obs)),
         discount=spec.discount,
         gae_lambda=critic_lambda,
-        action_advantage=None if action_advantage is None else action_advantage(obs, action).T,
+        action_advantage=known,
     )
-    return Labelled(obs, encoded(action, spec.actions), advantage.T / scale, drawn.weight)
-
-
-def _as_taken(action: Float[Array, "... action"], spec: Spec) -> Array:
-    """The buffer holds real numbers; choices are whole ones."""
-    return action.astype(jnp.int32) if spec.actions.counts else action
+    return Labelled(obs, action, other, value + advantage.T, drawn.weight)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
@@ -17,6 +16,7 @@ from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.algorithms.actor_critic import no_observations
 from jaxtrpo.algorithms.advantages import valid_weight
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_surrogate_unset
+from jaxtrpo.critics.units import value_unit
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
@@ -25,7 +25,6 @@ from jaxtrpo.settings import call_in_words, require_bool, require_positive, requ
 from jaxtrpo.types import Batch, Hyperparameters
 
 NUM_ENVS, STEPS_PER_UPDATE = 16, 256
-REWARDS_IN_A_VALUE = 10.0  # values are in units of this many usual rewards, so that networks learn numbers around 1
 
 
 class NAFState(NamedTuple):
@@ -160,8 +159,7 @@ def naf(
             learner: NAFState, new_steps: Int[Array, ""], hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[NAFState, Info]:
             rewards, moments, ring = learner.rewards, learner.obs_moments, learner.replay
-            usual = jnp.sqrt(rewards.mean**2 + rewards.variance)
-            scale = REWARDS_IN_A_VALUE * jnp.where(usual > 0, usual, 1.0)
+            scale = value_unit(rewards)
             gradient_of, number = loss_of(moments, scale), jnp.maximum(jnp.round(replay_ratio * new_steps), 1)
             # One vector instead of a tree: Adam is then one operation, not one a leaf.
             first, unravel = ravel_pytree((learner.policy, learner.critic))
@@ -180,7 +178,7 @@ def naf(
             params, target, memory, total = over_drawn_minibatches(
                 step,
                 start,
-                functools.partial(buffer.draw, ring),
+                lambda _, key, number: buffer.draw(ring, key, number),
                 for_draws,
                 number=number.astype(jnp.int32),
                 size=minibatch_size,

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import Work, num_actors, side_by_side, worth_side_by_side
-from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, label
+from jaxtrpo.actors import Work, num_actors, side_by_side, sum_over_actors, worth_side_by_side
+from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled, usual_actions
 from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations
-from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
+from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages, valid_weight
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
 from jaxtrpo.algorithms.judged_step import Followed, judged_direction, none_followed
 from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, no_path, require_line_search, step_work, take_step
-from jaxtrpo.critics.actions import ActionCriticState, Labelled, action_critic
+from jaxtrpo.critics.actions import ActionCriticState, action_critic
+from jaxtrpo.critics.units import value_unit
 from jaxtrpo.losses import importance_weighted_advantage
-from jaxtrpo.ops.moments import Moments
+from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.policies.distributions import Differentiable, encoded_size
+from jaxtrpo.policies.distributions import Differentiable
 from jaxtrpo.replay import Ring, make_replay
 from jaxtrpo.settings import (
     call_in_words,
@@ -35,10 +37,8 @@ from jaxtrpo.settings import (
 )
 from jaxtrpo.types import Batch, Hyperparameters
 
-# The critic of actions is as good as the value function that its labels come from.
 VALUE_CRITIC = "mlp(hidden=(128, 128))"
 RULE = "trust(kl_range=(0.25, 2.5))"  # the bounds of `trpo` in nats, but it starts with twice as much
-SCALE_MEMORY = 100  # updates that the scale of the critic of actions is taken from where `advantage_memory` is 0
 FEWEST_ENVS = 4  # with fewer a batch goes on where the one before ended, and is no independent judge of it
 
 
@@ -47,7 +47,7 @@ class Memory(NamedTuple):
 
     path: Path
     followed: Followed
-    advantage_variance: RunningMean  # of the last updates, before standardising; the critic of actions has its scale
+    advantage_variance: RunningMean  # of the last updates, before standardising
 
 
 class ReplayState(NamedTuple):
@@ -57,6 +57,7 @@ class ReplayState(NamedTuple):
     critic: PyTree
     actions: ActionCriticState
     obs_moments: Moments
+    rewards: Moments
     memory: Memory
     replay: Ring
 
@@ -67,9 +68,11 @@ def trpo_replay(
     gae_lambda: float = 0.95,
     advantage_memory: int = 100,
     replay: int = 100_000,
-    replay_ratio: float = 0.25,
-    minibatch_size: int = 256,
+    replay_ratio: float = 1.0,
+    minibatch_size: int = 64,
     hidden: Sequence[int] = (64, 64),
+    value_hidden: Sequence[int] = (128, 128),
+    target_rate: float = 0.02,
     learning_rate: float = 1e-3,
     critic_lambda: float = 0.5,
     fisher_samples: int = 512,
@@ -81,10 +84,11 @@ def trpo_replay(
 ) -> Algorithm:
     """TRPO that also follows a critic of actions, which learns from a replay buffer, as far as new batches confirm it.
 
-    The critic D(s, a) is fitted to the advantages of all steps in the buffer, by the present value critic. Its gradient
-    in the action goes through the policy (stochastic value gradients, Heess et al. 2015, with one step). Its natural
-    direction and that of the batch's own score function are added with weights that batches which chose neither give
-    them (see `jaxtrpo.algorithms.judge`), and the step along the sum keeps TRPO's KL bound and line search.
+    The critic V(s) + D(s, a) is fitted to what the steps in the buffer were worth, whose policies were others: their
+    rewards, and what a slow copy V' says that the present policy makes of where they led. The gradient of D in the
+    action goes through the policy (stochastic value gradients, Heess et al. 2015, with one step). Its natural direction
+    and that of the batch's own score function are added with weights that batches which chose neither give them (see
+    `jaxtrpo.algorithms.judge`), and the step along the sum keeps TRPO's KL bound and line search.
 
     Args:
       max_kl: trust region of the first updates: mean KL divergence between the policies before and after one, nats.
@@ -92,12 +96,13 @@ def trpo_replay(
       advantage_memory: as in `trpo`.
       replay: environment steps that are kept.
       replay_ratio: gradient steps of the critic of actions for each environment step.
-      minibatch_size: environment steps in one of them; whole segments of single environments are drawn.
-      hidden: sizes of its hidden layers.
+      minibatch_size: environment steps in one of them.
+      hidden: sizes of the hidden layers of D.
+      value_hidden: of V.
+      target_rate: part of the way that V' goes towards V in a gradient step.
       learning_rate: of Adam.
-      critic_lambda: bias (0) against variance (1) of the advantages that it learns. With 0 its labels are one-step,
-        without noise where the dynamics have none; with more they depend less on the value critic. How the policies
-        acted that collected the buffer is taken out of them.
+      critic_lambda: bias (0) against variance (1) of what steps were worth. With 0 only V' says what follows a step;
+        with more the rewards that followed it do too, and how the policies acted that got them is taken out.
       fisher_samples: as in `trpo`.
       cg_iterations: as in `trpo`, for each direction.
       cg_damping: as in `trpo`.
@@ -110,10 +115,10 @@ def trpo_replay(
     """
     words = call_in_words(trpo_replay, locals())
     require_positive(max_kl=max_kl, replay_ratio=replay_ratio, learning_rate=learning_rate)
-    require_share(gae_lambda=gae_lambda, critic_lambda=critic_lambda)
+    require_share(gae_lambda=gae_lambda, critic_lambda=critic_lambda, target_rate=target_rate)
     require_whole(0, advantage_memory=advantage_memory)
     require_whole(1, replay=replay, minibatch_size=minibatch_size)
-    require_sizes(hidden=hidden)
+    require_sizes(hidden=hidden, value_hidden=value_hidden)
     require_natural_gradient(fisher_samples, cg_iterations, cg_damping)
     require_not_negative(critic_cg_damping=critic_cg_damping)
     require_line_search(line_search_shrink, line_search_steps)
@@ -121,15 +126,14 @@ def trpo_replay(
     def make(spec: Spec) -> Learner:
         _require_fitting(spec)
         policy, critic = spec.policy, spec.critic
-        features = encoded_size(spec.actions)
-        stretches = max(minibatch_size // spec.segment_length, 1)
         actions = action_critic(
             spec.observation_size,
-            features,
+            spec.actions,
             hidden=hidden,
+            value_hidden=value_hidden,
             learning_rate=learning_rate,
-            stretches=stretches,
-            stretch_length=spec.segment_length,
+            minibatch_size=minibatch_size,
+            target_rate=target_rate,
         )
         buffer = make_replay(
             replay,
@@ -147,6 +151,7 @@ def trpo_replay(
                 critic=critic.init(for_values),
                 actions=actions.init(for_actions),
                 obs_moments=no_observations(spec),
+                rewards=no_moments(()),
                 memory=Memory(no_path(params), none_followed(2, optax.tree.size(params)), no_mean()),
                 replay=buffer.empty(),
             )
@@ -155,8 +160,6 @@ def trpo_replay(
             learner: ReplayState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[ReplayState, Info]:
             for_policy, for_critic, for_actions = jax.random.split(key, 3)
-            before = learner.memory.advantage_variance
-            learned_by = actions, learner.actions, spec, learner.policy, jnp.sqrt(before.mean)
             found = estimate_advantages(
                 critic,
                 learner.critic,
@@ -164,10 +167,14 @@ def trpo_replay(
                 batch,
                 discount=spec.discount,
                 gae_lambda=gae_lambda,
-                action_advantage=advantage_over(*learned_by),
+                action_advantage=advantage_over(actions, learner.actions, policy, learner.policy),
             )
-            usual, share = compare_with_usual(before, found.variance, advantage_memory or SCALE_MEMORY)
-            bound = (share if advantage_memory else 1.0) * hyperparameters["max_kl"]
+            usual, bound = learner.memory.advantage_variance, hyperparameters["max_kl"]
+            if advantage_memory:
+                usual, share = compare_with_usual(usual, found.variance, advantage_memory)
+                bound = share * bound
+            of_rewards = weighted_moments(batch.steps.reward, valid_weight(batch), sum_over_actors)
+            rewards = merge(learner.rewards, of_rewards)
             ring = buffer.insert(learner.replay, batch)
             number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
             samples = found.targets.weight.size * num_actors()
@@ -186,7 +193,7 @@ def trpo_replay(
                     for_policy,
                     surrogates=(
                         spec.surrogate or importance_weighted_advantage,
-                        critic_surrogate(actions, learner.actions, spec),
+                        critic_surrogate(actions, learner.actions),
                     ),
                     fisher_samples=fisher_samples,
                     cg_iterations=cg_iterations,
@@ -205,22 +212,23 @@ def trpo_replay(
             def fit() -> tuple[PyTree, ActionCriticState, Float[Array, ""]]:
                 fitted = critic.fit(learner.critic, seen.targets, for_critic)
                 fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
-                scale = jnp.sqrt(usual.mean) + 1e-8
-
-                def draw(key: UInt32[Array, "2"], stretches: int) -> Labelled:
-                    for_rows, for_others = jax.random.split(key)
-                    drawn = buffer.draw_stretches(ring, for_rows, stretches)
-                    known = advantage_over(*learned_by, for_others) if critic_lambda else None
-                    return label(drawn, fitted, learner.obs_moments, scale, critic_lambda, spec, known)
-
-                learned, unexplained = actions.fit(learner.actions, draw, number.astype(jnp.int32), for_actions)
+                draw = draw_labelled(buffer, ring, actions, learner.obs_moments, learner.policy, critic_lambda, spec)
+                learned, unexplained = actions.fit(
+                    learner.actions,
+                    value_unit(rewards),
+                    draw,
+                    functools.partial(usual_actions, policy, learner.policy),
+                    number.astype(jnp.int32),
+                    for_actions,
+                )
                 return fitted, optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
 
             tasks = side_by_side(improve, fit) if beside else (improve(), fit())
             (params, path, followed, info), (fitted, learned, unexplained) = tasks
             info = {**about(spec, params, found), **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
             moments = with_observations(spec, learner.obs_moments, batch, found)
-            return ReplayState(params, fitted, learned, moments, Memory(path, followed, usual), ring), info
+            memory = Memory(path, followed, usual)
+            return ReplayState(params, fitted, learned, moments, rewards, memory, ring), info
 
         return Learner(init, learn, replay=buffer)
 

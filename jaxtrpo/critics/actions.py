@@ -10,39 +10,59 @@ import jax.numpy as jnp
 import optax
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
+from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.actors import Work
+from jaxtrpo.critics.units import REWARDS_IN_A_VALUE
+from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
+from jaxtrpo.policies.distributions import Differentiable, encoded, encoded_size
+from jaxtrpo.policies.networks import LAST
 
 
 class Labelled(NamedTuple):
-    """Steps and what they were worth; leading axes stretch, time."""
+    """Steps and what they were worth."""
 
-    obs: Float[Array, "stretch time obs"]  # normalised
-    action: Float[Array, "stretch time feature"]  # encoded
-    advantage: Float[Array, "stretch time"]  # in units of what it shall learn
-    weight: Float[Array, "stretch time"]  # 1 for a step that counts, 0 for one that does not
+    obs: Float[Array, "*rows obs"]  # normalised
+    action: Num[Array, "*rows action"]  # that was taken, in policy units
+    other: Num[Array, "*rows action"]  # that the policy would take
+    worth: Float[Array, "*rows"]  # reward of the step and of what follows it
+    weight: Float[Array, "*rows"]  # 1 for a step that counts, 0 for one that does not
 
 
 class ActionCriticState(NamedTuple):
     """What is learned; the parameters are one vector, so that Adam is one operation, not one a leaf."""
 
-    params: Float[Array, " parameter"]
+    params: Float[Array, " parameter"]  # of advantages and values
+    target: Float[Array, " value_parameter"]  # of a slow copy of the values
     optimizer: optax.OptState
+    unit: Float[Array, ""]  # of values, in units of reward
 
 
 class ActionCritic(NamedTuple):
-    """Predicts advantages. Pure functions; what is learned is in the state."""
+    """Predicts advantages. Pure functions; what is learned is in the state. Observations are normalised ones.
+
+    Advantages and values are in units of reward.
+    """
 
     init: Callable[[PRNGKeyArray], ActionCriticState]
-    # (state, normalised observations, encoded actions) -> advantages
-    advantage: Callable[[ActionCriticState, Float[Array, "... obs"], Float[Array, "... feature"]], Float[Array, "..."]]
-    # (state, (key, number) -> labelled stretches, gradient steps, key) -> (state, see `fit`)
-    fit: Callable[
-        [ActionCriticState, Callable[[UInt32[Array, "2"], int], Labelled], Int[Array, ""], PRNGKeyArray],
-        tuple[ActionCriticState, Float[Array, ""]],
+    # (state, observations, actions with any further leading axes) -> advantages; only differences mean something
+    advantage: Callable[[ActionCriticState, Float[Array, "*rows obs"], Num[Array, "... action"]], Float[Array, "..."]]
+    # (state, policy's distributions, observations, actions, policy's own actions) -> advantages, whose mean over the
+    # policy's actions is 0
+    advantage_over: Callable[
+        [
+            ActionCriticState,
+            Differentiable,
+            Float[Array, "*rows obs"],
+            Num[Array, "*rows action"],
+            Num[Array, "*rows action"],
+        ],
+        Float[Array, "*rows"],
     ]
+    value: Callable[[ActionCriticState, Float[Array, "*rows obs"]], Float[Array, "*rows"]]  # by the slow copy
+    # see `action_critic`
+    fit: Callable[..., tuple[ActionCriticState, Float[Array, ""]]]
     work: Callable[[float], Work]  # gradient steps -> of a fit
 
 
@@ -55,75 +75,138 @@ class _Network(nn.Module):
     def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "..."]:
         for size in self.hidden:
             x = nn.relu(nn.LayerNorm()(nn.Dense(size)(x)))
-        return nn.Dense(1)(x)[..., 0]
+        return nn.Dense(1, name=LAST)(x)[..., 0]
 
 
 def action_critic(
     observation_size: int,
-    action_features: int,
+    space: ActionSpace,
     *,
     hidden: Sequence[int],
+    value_hidden: Sequence[int],
     learning_rate: float,
-    stretches: int,
-    stretch_length: int,
+    minibatch_size: int,
+    target_rate: float,
 ) -> ActionCritic:
-    """A network with layer norm, fitted with Adam on minibatches of labelled stretches.
+    """Two networks with layer norm, D of advantages and V of values, fitted together.
+
+        Q(s, a) = V(s) + D(s, a) - the mean of D(s, .) over the policy
+
+    is fitted to what steps were worth, whoever made them (a dueling network, Wang et al. 2016, for the value of a
+    policy in place of that of the best one). V learns what the present policy is worth from steps of all policies
+    before it, since D tells what their actions made of it.
 
     Args:
       observation_size: numbers in an observation.
-      action_features: numbers in an encoded action.
-      hidden: sizes of the hidden layers.
+      space: of the actions.
+      hidden: sizes of the hidden layers of D.
+      value_hidden: of V.
       learning_rate: of Adam.
-      stretches: in one minibatch.
-      stretch_length: steps of a stretch.
+      minibatch_size: environment steps in a gradient step.
+      target_rate: part of the way that the slow copy of V goes towards V in a gradient step.
     """
-    network = _Network(tuple(hidden))
+    networks = _Network(tuple(hidden)), _Network(tuple(value_hidden))
     optimizer = optax.adam(learning_rate)
-    inputs = jax.ShapeDtypeStruct((observation_size + action_features,), jnp.float32)
-    shapes = jax.eval_shape(network.init, jax.random.PRNGKey(0), inputs)
-    first, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
+    inputs = observation_size + encoded_size(space), observation_size
+
+    def fresh(key: PRNGKeyArray) -> tuple[PyTree, PyTree]:
+        of_advantages, of_values = jax.random.split(key)
+        return networks[0].init(of_advantages, jnp.zeros(inputs[0])), networks[1].init(of_values, jnp.zeros(inputs[1]))
+
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(fresh, jax.random.PRNGKey(0)))
+    sizes = tuple(optax.tree.size(each) for each in blank)
+    unravel, unravel_values = ravel_pytree(blank)[1], ravel_pytree(blank[1])[1]
 
     def init(key: PRNGKeyArray) -> ActionCriticState:
-        params, _ = ravel_pytree(network.init(key, jnp.zeros(inputs.shape)))
-        return ActionCriticState(params, optimizer.init(params))
+        params = ravel_pytree(fresh(key))[0]
+        return ActionCriticState(params, params[sizes[0] :], optimizer.init(params), jnp.ones(()))
 
-    def predict(params: Array, obs: Float[Array, "... obs"], action: Float[Array, "... feature"]) -> Array:
-        return jnp.asarray(network.apply(unravel(params), jnp.concatenate([obs, action], axis=-1)))
+    def of_actions(params: PyTree, obs: Array, action: Array) -> Array:
+        """In usual rewards."""
+        features = encoded(action, space)
+        obs = jnp.broadcast_to(obs, (*features.shape[:-1], obs.shape[-1]))
+        return jnp.asarray(networks[0].apply(params, jnp.concatenate([obs, features], axis=-1)))
+
+    def over(params: PyTree, usual: Differentiable, obs: Array, action: Array, other: Array) -> Array:
+        def found(action: Array) -> Array:
+            return of_actions(params, obs, action)
+
+        return found(action) - usual.expected_value(usual, other, found)
+
+    def of_values(params: PyTree, obs: Array) -> Array:
+        return jnp.asarray(networks[1].apply(params, obs))
 
     def advantage(state: ActionCriticState, obs: Array, action: Array) -> Array:
-        return predict(state.params, obs, action)
+        return state.unit / REWARDS_IN_A_VALUE * of_actions(unravel(state.params)[0], obs, action)
+
+    def advantage_over(
+        state: ActionCriticState, usual: Differentiable, obs: Array, action: Array, other: Array
+    ) -> Array:
+        return state.unit / REWARDS_IN_A_VALUE * over(unravel(state.params)[0], usual, obs, action, other)
+
+    def value(state: ActionCriticState, obs: Array) -> Array:
+        return state.unit * of_values(unravel_values(state.target), obs)
 
     def fit(
         state: ActionCriticState,
-        draw: Callable[[UInt32[Array, "2"], int], Labelled],
+        unit: Float[Array, ""],
+        draw: Callable[[ActionCriticState, UInt32[Array, "2"], int], Labelled],
+        usual: Callable[[Float[Array, "row obs"]], Differentiable],
         number: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[ActionCriticState, Float[Array, ""]]:
-        """Makes `number` gradient steps on the mean squared error.
+        """Makes gradient steps on the mean squared error.
+
+        Args:
+          state: of before.
+          unit: that values shall be in, from now on.
+          draw: (state as it is then, key, number) -> so many steps, and what they were worth.
+          usual: (normalised observations) -> distributions of the present policy.
+          number: gradient steps.
+          key: of the draws.
 
         Returns:
-          The new state; and the part of the labels' mean square that was not predicted before each step.
+          The new state; and the part of what the values left open that was not predicted either before each step.
         """
+        state = _in_units(state, unit)
 
         def loss(params: Array, rows: Labelled) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            error = predict(params, rows.obs, rows.action) - rows.advantage
+            of_advantage, of_value = unravel(params)
+            better = over(of_advantage, usual(rows.obs), rows.obs, rows.action, rows.other) / REWARDS_IN_A_VALUE
+            left = rows.worth / unit - of_values(of_value, rows.obs)
             count = jnp.maximum(jnp.sum(rows.weight), 1.0)
-            size = jnp.sum(rows.weight * rows.advantage**2) / count
-            return jnp.sum(rows.weight * error**2) / count, size
+            return jnp.sum(rows.weight * (left - better) ** 2) / count, jnp.sum(rows.weight * left**2) / count
 
         def step(carry, rows: Labelled):
-            params, memory, missed, size = carry
-            (error, of_labels), gradient = jax.value_and_grad(loss, has_aux=True)(params, rows)
+            params, target, memory, missed, open_ = carry
+            (error, left), gradient = jax.value_and_grad(loss, has_aux=True)(params, rows)
             updates, memory = optimizer.update(gradient, memory, params)
-            return jnp.asarray(optax.apply_updates(params, updates)), memory, missed + error, size + of_labels
+            params = jnp.asarray(optax.apply_updates(params, updates))
+            target = target + target_rate * (params[sizes[0] :] - target)
+            return params, target, memory, missed + error, open_ + left
 
-        start = state.params, state.optimizer, jnp.zeros(()), jnp.zeros(())
-        params, memory, missed, size = over_drawn_minibatches(
-            step, start, draw, key, number=number, size=stretches, row_size=stretch_length
+        def drawn(carry, key: UInt32[Array, "2"], number: int) -> Labelled:
+            return draw(state._replace(params=carry[0], target=carry[1]), key, number)
+
+        start = state.params, state.target, state.optimizer, jnp.zeros(()), jnp.zeros(())
+        params, target, memory, missed, open_ = over_drawn_minibatches(
+            step, start, drawn, key, number=number, size=minibatch_size
         )
-        return ActionCriticState(params, memory), missed / jnp.where(size > 0, size, 1.0)
+        return ActionCriticState(params, target, memory, unit), missed / jnp.where(open_ > 0, open_, 1.0)
+
+    def _in_units(state: ActionCriticState, unit: Float[Array, ""]) -> ActionCriticState:
+        """The same predictions in other units (van Hasselt et al. 2016, section 2.1)."""
+
+        def scaled(path: tuple, leaf: Array) -> Array:
+            return leaf * (state.unit / unit if any(getattr(part, "key", None) == LAST for part in path) else 1.0)
+
+        params, target = unravel(state.params), unravel_values(state.target)
+        scaled_params, scaled_target = jax.tree_util.tree_map_with_path(scaled, (params, target))
+        return state._replace(params=ravel_pytree(scaled_params)[0], target=ravel_pytree(scaled_target)[0], unit=unit)
 
     def work(steps: float) -> Work:
-        return Work(first.size * steps * (6.0 * stretches * stretch_length + 15.0), shared=False)
+        # Three actions a row; values and their derivatives, and those that labels are made of; Adam.
+        of_rows = minibatch_size * (18.0 * sizes[0] + 8.0 * sizes[1])
+        return Work(steps * (of_rows + 15.0 * sum(sizes)), shared=False)
 
-    return ActionCritic(init, advantage, fit, work)
+    return ActionCritic(init, advantage, advantage_over, value, fit, work)

@@ -59,28 +59,27 @@ def pass_over_minibatches(
 def over_drawn_minibatches(
     step: Callable[[Carry, PyTree], Carry],
     carry: Carry,
-    draw: Callable[[UInt32[Array, "2"], int], PyTree],
+    draw: Callable[[Carry, UInt32[Array, "2"], int], PyTree],
     key: PRNGKeyArray | UInt32[Array, "2"],
     *,
     number: Int[Array, ""],
     size: int,
-    row_size: int = 1,
 ) -> Carry:
     """carry = step(carry, minibatch) for so many minibatches, each drawn anew.
 
     Args:
       step: (carry, rows of one minibatch) -> carry.
       carry: where it starts.
-      draw: (key, number) -> so many rows, with replacement.
+      draw: (carry, key, number) -> so many rows, with replacement; those of several minibatches, with the carry as
+        it is before the first of them.
       key: of the draws; the ones that lie behind it are used too (see `numbered_key`).
       number: minibatches; traced.
       size: rows of each.
-      row_size: how many usual rows one of these is like, where they are long.
     """
-    at_once = max(ROWS_AT_ONCE // (size * row_size), 1)  # minibatches
+    at_once = max(ROWS_AT_ONCE // size, 1)  # minibatches
 
     def some(index: Int[Array, ""], carry: Carry) -> Carry:
-        drawn = draw(numbered_key(key, index), at_once * size)
+        drawn = draw(carry, numbered_key(key, index), at_once * size)
         return _one_by_one(step, carry, drawn, jnp.minimum(at_once, number - index * at_once), size)
 
     return jax.lax.fori_loop(0, -(-number // at_once), some, carry)
