@@ -256,7 +256,7 @@ def test_the_critic_finds_what_a_policy_is_worth_from_steps_of_others():
 
 def test_other_units_leave_predictions_as_they_were():
     actions, rng = some_critic(), np.random.default_rng(0)
-    state = actions.init(jax.random.PRNGKey(0))
+    state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(2.0))
     obs, action = jnp.float32(rng.normal(size=(5, 3))), jnp.float32(rng.normal(size=(5, 2)))
 
     blank = Labelled(jnp.zeros((64, 3)), jnp.zeros((64, 2)), jnp.zeros((64, 2)), jnp.zeros(64), jnp.zeros(64))

@@ -68,7 +68,7 @@ def trpo_replay(
     gae_lambda: float = 0.95,
     advantage_memory: int = 100,
     replay: int = 100_000,
-    replay_ratio: float = 1.0,
+    replay_ratio: float = 0.5,
     minibatch_size: int = 64,
     hidden: Sequence[int] = (64, 64),
     value_hidden: Sequence[int] = (128, 128),

@@ -13,7 +13,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.actors import Work
-from jaxtrpo.critics.units import REWARDS_IN_A_VALUE
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.policies.distributions import Differentiable, encoded, encoded_size
@@ -36,7 +35,7 @@ class ActionCriticState(NamedTuple):
     params: Float[Array, " parameter"]  # of advantages and values
     target: Float[Array, " value_parameter"]  # of a slow copy of the values
     optimizer: optax.OptState
-    unit: Float[Array, ""]  # of values, in units of reward
+    unit: Float[Array, ""]  # of what the networks say, in units of reward; 0 before the first fit
 
 
 class ActionCritic(NamedTuple):
@@ -119,10 +118,9 @@ def action_critic(
 
     def init(key: PRNGKeyArray) -> ActionCriticState:
         params = ravel_pytree(fresh(key))[0]
-        return ActionCriticState(params, params[sizes[0] :], optimizer.init(params), jnp.ones(()))
+        return ActionCriticState(params, params[sizes[0] :], optimizer.init(params), jnp.zeros(()))
 
     def of_actions(params: PyTree, obs: Array, action: Array) -> Array:
-        """In usual rewards."""
         features = encoded(action, space)
         obs = jnp.broadcast_to(obs, (*features.shape[:-1], obs.shape[-1]))
         return jnp.asarray(networks[0].apply(params, jnp.concatenate([obs, features], axis=-1)))
@@ -137,12 +135,12 @@ def action_critic(
         return jnp.asarray(networks[1].apply(params, obs))
 
     def advantage(state: ActionCriticState, obs: Array, action: Array) -> Array:
-        return state.unit / REWARDS_IN_A_VALUE * of_actions(unravel(state.params)[0], obs, action)
+        return state.unit * of_actions(unravel(state.params)[0], obs, action)
 
     def advantage_over(
         state: ActionCriticState, usual: Differentiable, obs: Array, action: Array, other: Array
     ) -> Array:
-        return state.unit / REWARDS_IN_A_VALUE * over(unravel(state.params)[0], usual, obs, action, other)
+        return state.unit * over(unravel(state.params)[0], usual, obs, action, other)
 
     def value(state: ActionCriticState, obs: Array) -> Array:
         return state.unit * of_values(unravel_values(state.target), obs)
@@ -172,7 +170,7 @@ def action_critic(
 
         def loss(params: Array, rows: Labelled) -> tuple[Float[Array, ""], Float[Array, ""]]:
             of_advantage, of_value = unravel(params)
-            better = over(of_advantage, usual(rows.obs), rows.obs, rows.action, rows.other) / REWARDS_IN_A_VALUE
+            better = over(of_advantage, usual(rows.obs), rows.obs, rows.action, rows.other)
             left = rows.worth / unit - of_values(of_value, rows.obs)
             count = jnp.maximum(jnp.sum(rows.weight), 1.0)
             return jnp.sum(rows.weight * (left - better) ** 2) / count, jnp.sum(rows.weight * left**2) / count
@@ -196,9 +194,10 @@ def action_critic(
 
     def _in_units(state: ActionCriticState, unit: Float[Array, ""]) -> ActionCriticState:
         """The same predictions in other units (van Hasselt et al. 2016, section 2.1)."""
+        change = jnp.where(state.unit > 0, state.unit / unit, 1.0)
 
         def scaled(path: tuple, leaf: Array) -> Array:
-            return leaf * (state.unit / unit if any(getattr(part, "key", None) == LAST for part in path) else 1.0)
+            return leaf * (change if any(getattr(part, "key", None) == LAST for part in path) else 1.0)
 
         params, target = unravel(state.params), unravel_values(state.target)
         scaled_params, scaled_target = jax.tree_util.tree_map_with_path(scaled, (params, target))
