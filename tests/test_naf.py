@@ -43,6 +43,15 @@ def test_curvature_is_lower_triangular_and_positive_definite():
     assert np.all(np.linalg.eigvalsh(lower @ np.swapaxes(lower, 1, 2)) > 0)
 
 
+def test_curvature_does_not_vanish():
+    """A mean whose curvature is 0 would get no gradient, and on most seeds of Pendulum stay where it is for ever."""
+    network, obs = ValueAndCurvature((8,), 2), jnp.float32(np.random.default_rng(0).normal(size=(50, 4)))
+    params = jax.tree.map(lambda leaf: 100 * leaf, network.init(jax.random.PRNGKey(0), obs))
+    _, lower = network.apply(params, obs)
+    diagonal = np.diagonal(lower, axis1=1, axis2=2)
+    np.testing.assert_allclose([diagonal.min(), diagonal.max()], np.exp(np.float32([-2, 5])), rtol=1e-5)
+
+
 @functools.cache
 def learning(count: int, words_of: tuple = ()):
     algorithm = naf(hidden=(8,), replay=10_000, minibatch_size=4096, replay_ratio=1e-6, **dict(words_of))

@@ -25,6 +25,9 @@ from jaxtrpo.settings import call_in_words, require_bool, require_positive, requ
 from jaxtrpo.types import Batch, Hyperparameters
 
 NUM_ENVS, STEPS_PER_UPDATE = 16, 256
+# Bounds of log L(s) on its diagonal. Where the advantage has no peak the best fit is no curvature at all, and a mean
+# whose curvature is 0 gets no gradient and stays where it is for ever; the lower bound lets it follow the slope.
+LOG_DIAGONAL = -2.0, 5.0
 
 
 class NAFState(NamedTuple):
@@ -54,7 +57,7 @@ class ValueAndCurvature(nn.Module):
         n = self.action_size
         out = nn.Dense(1 + n * n)(x)  # what belongs above the diagonal does not count
         square = out[..., 1:].reshape(*out.shape[:-1], n, n)
-        diagonal = jnp.exp(jnp.clip(square, -5.0, 5.0)) * jnp.eye(n)
+        diagonal = jnp.exp(jnp.clip(square, *LOG_DIAGONAL)) * jnp.eye(n)
         return out[..., 0], square * jnp.tri(n, k=-1) + diagonal
 
 
