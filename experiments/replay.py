@@ -48,7 +48,10 @@ def against_published(curves: Curves) -> Iterator[str]:
             (ppo, "Tianshou, PPO"), (a2c, "Tianshou, A2C"), (of_trpo, "sb3-contrib, TRPO"), key=itemgetter(0)
         )
         ours = {label: best_of_mean(runs) for label, runs in by_label.items()}
-        shown = [f"{mean:.1f} ± {std:.1f}" for mean, std in (ours[TRPO], ours[REPLAY])]
+        shown = [
+            f"{mean:.1f} ± {std:.1f}" if np.isfinite(std) else f"{mean:.1f} (one seed)"
+            for mean, std in (ours[TRPO], ours[REPLAY])
+        ]
         at_or_above = np.round(ours[REPLAY][0], 1) >= np.array([best, of_sac])
         reached += at_or_above
         verdict = ", ".join("yes" if each else "no" for each in at_or_above)
