@@ -91,8 +91,12 @@ def make_replay(
         return Ring(jnp.zeros((capacity, ends[-1])), jnp.int32(0), jnp.int32(0))
 
     def insert(ring: Ring, batch: Batch) -> Ring:
+        # Outside of the loop. XLA keeps meetings of actors in one order, but forgets about those in loops when it reads
+        # the program from the compilation cache; two that cross wait for each other for ever.
+        everyone = gather_envs(batch.steps, axis=2)
+
         def one(index: Int[Array, ""], ring: Ring) -> Ring:
-            steps = gather_envs(jax.tree.map(lambda leaf: leaf[index], batch.steps), axis=1)
+            steps = jax.tree.map(lambda leaf: leaf[index], everyone)
             found = Transitions(
                 steps.obs, steps.action, steps.reward, steps.terminated, steps.final_obs, steps.elapsed, ~steps.invalid
             )

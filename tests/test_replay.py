@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.extend.core import jaxprs_in_params
 from support import actors, deal_batch, first, random_batch, spread
 from test_algorithms import ActingProbe, tiny
 
@@ -105,6 +106,25 @@ def test_stretches_are_consecutive_steps_of_one_environment_and_every_one_is_dra
             np.testing.assert_array_equal(found, expected)
     expected = number / len(held)
     assert len(held) == 4 * ENVS and all(abs(count - expected) < 5 * np.sqrt(expected) for count in often.values())
+
+
+def gathers(program, in_loop: bool = False) -> list[bool]:
+    """For every meeting of actors that gathers, whether it is in a loop."""
+    found = []
+    for equation in program.eqns:
+        found += [in_loop] if equation.primitive.name.startswith("all_gather") else []
+        for inner in jaxprs_in_params(equation.params):
+            found += gathers(inner, in_loop or equation.primitive.name in ("while", "scan"))
+    return found
+
+
+def test_actors_do_not_meet_in_a_loop():
+    """There a program from the compilation cache does not keep the order of meetings, and two that cross never end."""
+    capacity, batch = 5 * SEGMENT_STEPS, random_batch(0)
+    ring = spread(replay(capacity).empty(), 2)
+    program = jax.make_jaxpr(inserting(capacity, 2))(ring, deal_batch(batch, 2))
+    found = gathers(program.jaxpr)
+    assert found and not any(found)
 
 
 def test_minibatches_are_as_many_as_asked_and_each_is_drawn_anew():
