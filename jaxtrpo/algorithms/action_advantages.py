@@ -115,9 +115,7 @@ def label(
     )
     action = drawn.action.astype(jnp.int32) if spec.actions.counts else drawn.action  # the buffer holds real numbers
     usual = usual_actions(spec.policy, params, obs)
-    other = spec.policy.apply(params, obs).sample(
-        spec.policy.draw_noise(key, (*obs.shape[:-1], spec.policy.noise_size))
-    )
+    other = usual.sample(spec.policy.draw_noise(key, (*obs.shape[:-1], spec.policy.noise_size)))
     known = actions.advantage_over(state, usual, obs, action, other).T if critic_lambda else None
     advantage, _ = generalized_advantages(
         drawn.reward.T,

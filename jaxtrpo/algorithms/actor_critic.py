@@ -7,7 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxtrpo.actors import Work, gather_envs, num_actors, side_by_side, sum_over_actors, worth_side_by_side
 from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages
@@ -97,6 +97,11 @@ def with_observations(spec: Spec, moments: Moments, batch: Batch, found: Advanta
         return moments
     seen = weighted_moments(batch.steps.obs, found.targets.weight, sum_over_actors, batch.num_segments)
     return merge(moments, seen)
+
+
+def with_rewards(rewards: Moments, batch: Batch, weight: Float[Array, "segment time env"]) -> Moments:
+    """Takes a batch's rewards into the moments of all; `weight` is 1 for a step that counts, else 0."""
+    return merge(rewards, weighted_moments(batch.steps.reward, weight, sum_over_actors))
 
 
 def about(spec: Spec, params: PyTree, found: Advantages) -> Info:

@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.actors import sum_over_actors
-from jaxtrpo.algorithms.actor_critic import no_observations
+from jaxtrpo.algorithms.actor_critic import no_observations, with_rewards
 from jaxtrpo.algorithms.advantages import valid_weight
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_surrogate_unset
 from jaxtrpo.critics.units import value_unit
@@ -152,7 +152,7 @@ def naf(
 
         def insert(learner: NAFState, batch: Batch) -> NAFState:
             weight, moments = valid_weight(batch), learner.obs_moments
-            rewards = merge(learner.rewards, weighted_moments(batch.steps.reward, weight, sum_over_actors))
+            rewards = with_rewards(learner.rewards, batch, weight)
             if spec.normalize_observations:
                 seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
                 moments = merge(moments, seen)

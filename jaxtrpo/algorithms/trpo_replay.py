@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import Work, num_actors, side_by_side, sum_over_actors, worth_side_by_side
+from jaxtrpo.actors import Work, num_actors, side_by_side, worth_side_by_side
 from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled, usual_actions
-from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations
-from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages, valid_weight
+from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations, with_rewards
+from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
 from jaxtrpo.algorithms.judged_step import Followed, judged_direction, none_followed
 from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
@@ -22,7 +22,7 @@ from jaxtrpo.algorithms.trust_region import Path, no_path, require_line_search, 
 from jaxtrpo.critics.actions import ActionCriticState, action_critic
 from jaxtrpo.critics.units import value_unit
 from jaxtrpo.losses import importance_weighted_advantage
-from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
+from jaxtrpo.ops.moments import Moments, no_moments
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.policies.distributions import Differentiable
@@ -84,7 +84,7 @@ def trpo_replay(
 ) -> Algorithm:
     """TRPO that also follows a critic of actions, which learns from a replay buffer, as far as new batches confirm it.
 
-    The critic V(s) + D(s, a) is fitted to what the steps in the buffer were worth, whose policies were others: their
+    The critic V(s) + D(s, a) is fitted to what the steps in the buffer were worth, whichever policy made them: their
     rewards, and what a slow copy V' says that the present policy makes of where they led. The gradient of D in the
     action goes through the policy (stochastic value gradients, Heess et al. 2015, with one step). Its natural direction
     and that of the batch's own score function are added with weights that batches which chose neither give them (see
@@ -173,8 +173,7 @@ def trpo_replay(
             if advantage_memory:
                 usual, share = compare_with_usual(usual, found.variance, advantage_memory)
                 bound = share * bound
-            of_rewards = weighted_moments(batch.steps.reward, valid_weight(batch), sum_over_actors)
-            rewards = merge(learner.rewards, of_rewards)
+            rewards = with_rewards(learner.rewards, batch, found.targets.weight)
             ring = buffer.insert(learner.replay, batch)
             number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
             samples = found.targets.weight.size * num_actors()

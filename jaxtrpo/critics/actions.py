@@ -16,7 +16,7 @@ from jaxtrpo.actors import Work
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.policies.distributions import Differentiable, encoded, encoded_size
-from jaxtrpo.policies.networks import LAST
+from jaxtrpo.policies.networks import LAST, in_last_layer
 
 
 class Labelled(NamedTuple):
@@ -60,8 +60,19 @@ class ActionCritic(NamedTuple):
         Float[Array, "*rows"],
     ]
     value: Callable[[ActionCriticState, Float[Array, "*rows obs"]], Float[Array, "*rows"]]  # by the slow copy
-    # see `action_critic`
-    fit: Callable[..., tuple[ActionCriticState, Float[Array, ""]]]
+    # (state, unit, draw, policy's distributions for observations, gradient steps, key) -> (state, part of what values
+    # left open that was not predicted either); draw: (state, key, number) -> so many steps
+    fit: Callable[
+        [
+            ActionCriticState,
+            Float[Array, ""],
+            Callable[[ActionCriticState, UInt32[Array, "2"], int], Labelled],
+            Callable[[Float[Array, "row obs"]], Differentiable],
+            Int[Array, ""],
+            PRNGKeyArray,
+        ],
+        tuple[ActionCriticState, Float[Array, ""]],
+    ]
     work: Callable[[float], Work]  # gradient steps -> of a fit
 
 
@@ -197,7 +208,7 @@ def action_critic(
         change = jnp.where(state.unit > 0, state.unit / unit, 1.0)
 
         def scaled(path: tuple, leaf: Array) -> Array:
-            return leaf * (change if any(getattr(part, "key", None) == LAST for part in path) else 1.0)
+            return change * leaf if in_last_layer(path) else leaf
 
         params, target = unravel(state.params), unravel_values(state.target)
         scaled_params, scaled_target = jax.tree_util.tree_map_with_path(scaled, (params, target))

@@ -73,7 +73,7 @@ class Distribution(Protocol):
 
 
 @runtime_checkable
-class Differentiable(Protocol):
+class Differentiable(Distribution, Protocol):
     """A distribution through which the expected value of a function of the action can be differentiated.
 
     What a critic of actions says then has a gradient in the policy's parameters.

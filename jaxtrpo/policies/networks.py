@@ -80,6 +80,11 @@ class _CategoricalMLP(nn.Module):
         return Categorical(tuple(jnp.split(logits, np.cumsum(self.counts)[:-1], axis=-1)))
 
 
+def in_last_layer(path: tuple) -> bool:
+    """Whether a leaf at this path of the parameters belongs to a layer of the name `LAST`."""
+    return any(getattr(part, "key", None) == LAST for part in path)
+
+
 def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int, *, last_scale: float) -> PyTree:
     """Parameters with orthogonal matrices (Saxe et al. 2014), scaled by sqrt(2) and, in the last layer, `last_scale`.
 
@@ -105,8 +110,7 @@ def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int
             return leaf
         matrix, (rows, columns) = next(matrices)
         matrix = matrix[:rows, :columns]
-        is_last = any(getattr(part, "key", None) == LAST for part in path)
-        return (last_scale if is_last else 2**0.5) * (matrix if leaf.shape == matrix.shape else matrix.T)
+        return (last_scale if in_last_layer(path) else 2**0.5) * (matrix if leaf.shape == matrix.shape else matrix.T)
 
     return jax.tree_util.tree_map_with_path(fill, params)
 
