@@ -11,7 +11,7 @@ import contextvars
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,9 +25,9 @@ from jaxtrpo.machine import available_cores
 
 AXIS = "actors"
 JAX_CPU_DEVICES = "jax_num_cpu_devices"
-# XLA ends a process in which an actor waits 40 seconds for another. At 5 Gflop/s this takes ten; what a task takes is
+# XLA ends a process in which an actor waits 60 seconds for another. At 5 Gflop/s this takes 20; what a task takes is
 # known to a factor of two or three.
-MOST_FLOPS_ALONE = 5e10
+MOST_FLOPS_ALONE = 1e11
 
 _alone = contextvars.ContextVar("alone", default=False)  # while a task of `side_by_side` is traced
 
@@ -130,16 +130,17 @@ def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
 
 
 class Work(NamedTuple):
-    """A task of `side_by_side`."""
+    """A part of a task of `side_by_side`."""
 
     flops: float  # on the samples of all actors
     shared: bool  # whether actors that did it together would share it; otherwise each would do all of it
 
 
-def worth_side_by_side(*tasks: Work) -> bool:
+def worth_side_by_side(*tasks: Sequence[Work]) -> bool:
     """Inside a mapped function: whether tasks end sooner each done by one actor than all by all, one after another."""
-    longest = max(task.flops for task in tasks)
-    together = sum(task.flops / num_actors() if task.shared else task.flops for task in tasks)
+    longest = max(sum(part.flops for part in task) for task in tasks)
+    parts = [part for task in tasks for part in task]
+    together = sum(part.flops / num_actors() if part.shared else part.flops for part in parts)
     return longest < together and longest <= MOST_FLOPS_ALONE
 
 

@@ -50,7 +50,7 @@ def actor_critic(
         """What the policy's step gives, and the fitted critic's state."""
         for_policy, for_critic = jax.random.split(key)
         samples = found.targets.weight.size * num_actors()  # of the largest batch, because the choice is compiled
-        beside = worth_side_by_side(work(learner.policy, samples), critic.work(learner.critic, samples))
+        beside = worth_side_by_side([work(learner.policy, samples)], [critic.work(learner.critic, samples)])
         if beside:
             action, found = of_everyone(action, found)
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import Work, num_actors, side_by_side, worth_side_by_side
+from jaxtrpo.actors import num_actors, side_by_side, worth_side_by_side
 from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled, usual_actions
 from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations, with_rewards
 from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
@@ -177,12 +177,16 @@ def trpo_replay(
             ring = buffer.insert(learner.replay, batch)
             number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
             samples = found.targets.weight.size * num_actors()
-            all_steps = replay_ratio * samples
-            fits = _sum(critic.work(learner.critic, samples), actions.work(all_steps))
-            beside = worth_side_by_side(step_work(fisher_samples, 2 * cg_iterations)(learner.policy, samples), fits)
+            beside = worth_side_by_side(
+                [
+                    step_work(fisher_samples, 2 * cg_iterations)(learner.policy, samples),
+                    critic.work(learner.critic, samples),
+                ],
+                [actions.work(replay_ratio * samples)],
+            )
             action, seen = of_everyone(batch.steps.action, found) if beside else (batch.steps.action, found)
 
-            def improve() -> tuple[PyTree, Path, Followed, Info]:
+            def learn_from_batch() -> tuple[PyTree, Path, Followed, Info, PyTree]:
                 natural, followed, judged = judged_direction(
                     policy,
                     learner.policy,
@@ -206,11 +210,11 @@ def trpo_replay(
                     line_search_shrink=line_search_shrink,
                     line_search_steps=line_search_steps,
                 )
-                return params, path, followed, {**info._asdict(), **judged}
-
-            def fit() -> tuple[PyTree, ActionCriticState, Float[Array, ""]]:
                 fitted = critic.fit(learner.critic, seen.targets, for_critic)
                 fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
+                return params, path, followed, {**info._asdict(), **judged}, fitted
+
+            def learn_from_replay() -> tuple[ActionCriticState, Float[Array, ""]]:
                 draw = draw_labelled(buffer, ring, actions, learner.obs_moments, learner.policy, critic_lambda, spec)
                 learned, unexplained = actions.fit(
                     learner.actions,
@@ -220,10 +224,11 @@ def trpo_replay(
                     number.astype(jnp.int32),
                     for_actions,
                 )
-                return fitted, optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
+                return optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
 
-            tasks = side_by_side(improve, fit) if beside else (improve(), fit())
-            (params, path, followed, info), (fitted, learned, unexplained) = tasks
+            tasks = learn_from_batch, learn_from_replay
+            done = side_by_side(*tasks) if beside else tuple(task() for task in tasks)
+            (params, path, followed, info, fitted), (learned, unexplained) = done
             info = {**about(spec, params, found), **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
             moments = with_observations(spec, learner.obs_moments, batch, found)
             memory = Memory(path, followed, usual)
@@ -233,10 +238,6 @@ def trpo_replay(
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
     return Algorithm(words, starts, make, adapt=RULE, critic=VALUE_CRITIC)
-
-
-def _sum(a: Work, b: Work) -> Work:
-    return Work(a.flops + b.flops, a.shared and b.shared)
 
 
 def _require_fitting(spec: Spec) -> None:

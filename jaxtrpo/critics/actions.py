@@ -137,10 +137,11 @@ def action_critic(
         return jnp.asarray(networks[0].apply(params, jnp.concatenate([obs, features], axis=-1)))
 
     def over(params: PyTree, usual: Differentiable, obs: Array, action: Array, other: Array) -> Array:
-        def found(action: Array) -> Array:
-            return of_actions(params, obs, action)
+        def better(tried: Array) -> Array:  # than the action that was taken; all in one product, which is faster
+            found = of_actions(params, obs, jnp.concatenate([action[None], tried.reshape(-1, *action.shape)]))
+            return (found[1:] - found[0]).reshape(tried.shape[:-1])
 
-        return found(action) - usual.expected_value(usual, other, found)
+        return -usual.expected_value(usual, other, better)
 
     def of_values(params: PyTree, obs: Array) -> Array:
         return jnp.asarray(networks[1].apply(params, obs))

@@ -146,7 +146,7 @@ class Gaussian(NamedTuple):
         always calls for less exploration than is good.
         """
         offset = jax.lax.stop_gradient(jnp.exp(self.log_std)) * (action - old.mean) * jnp.exp(-old.log_std)
-        return 0.5 * (value(self.mean + offset) + value(self.mean - offset))
+        return jnp.mean(value(jnp.stack([self.mean + offset, self.mean - offset])), axis=0)
 
     def summary(self) -> dict[str, Float[Array, ""]]:
         """Mean standard deviation over states and coordinates, in policy units."""
