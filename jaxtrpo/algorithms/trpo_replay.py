@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -227,7 +227,7 @@ def trpo_replay(
                 return optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
 
             tasks = learn_from_batch, learn_from_replay
-            done = side_by_side(*tasks) if beside else tuple(task() for task in tasks)
+            done: tuple[Any, ...] = side_by_side(*tasks) if beside else tuple(task() for task in tasks)
             (params, path, followed, info, fitted), (learned, unexplained) = done
             info = {**about(spec, params, found), **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
             moments = with_observations(spec, learner.obs_moments, batch, found)
