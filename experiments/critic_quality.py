@@ -21,7 +21,7 @@ from jaxtyping import Array, PyTree
 
 from common.words import defaults_of
 from jaxtrpo.actors import first
-from jaxtrpo.algorithms.action_advantages import critic_surrogate, draw_labelled, usual_actions
+from jaxtrpo.algorithms.action_advantages import critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.advantages import estimate_advantages
 from jaxtrpo.algorithms.algorithm import Spec
 from jaxtrpo.algorithms.natural_gradient import look, solve
@@ -122,8 +122,7 @@ class Judging:
         def fit(learner: PyTree, ring: PyTree, batch: Batch, key: Array) -> Array:
             params = learner.policy
             draw = draw_labelled(self.replay, ring, actions, learner.obs_moments, params, critic_lambda, spec)
-            usual = functools.partial(usual_actions, spec.policy, params)
-            state, _ = actions.fit(actions.init(key), unit, draw, usual, jnp.int32(FIT_STEPS), key)
+            state, _ = actions.fit(actions.init(key), unit, draw, jnp.int32(FIT_STEPS), key)
             return self._look(learner, batch, key, (critic_surrogate(actions, state),)).gradients[0]
 
         insert, ring = self.map(self.replay.insert), jax.tree.map(lambda leaf: leaf[None], self.replay.empty())

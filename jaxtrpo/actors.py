@@ -199,11 +199,15 @@ def _make_cores_devices() -> bool:
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    asked_for = getattr(jax.config, JAX_CPU_DEVICES)
+    count = asked_for if asked_for > 0 else available_cores()
     try:
-        asked_for = getattr(jax.config, JAX_CPU_DEVICES)
-        jax.config.update(JAX_CPU_DEVICES, asked_for if asked_for > 0 else available_cores())
+        jax.config.update(JAX_CPU_DEVICES, count)
     except RuntimeError:
         return False
+    # Nor are there more threads than actors: XLA would have others do small parts of a loop, which takes longer than
+    # if one thread does all of it. JAX reads this when it starts.
+    os.environ.setdefault("NPROC", str(count))
     return True
 
 

@@ -221,18 +221,19 @@ def test_the_critic_finds_what_a_policy_is_worth_from_steps_of_others():
     actions = some_critic(hidden=(64,), value_hidden=(64,), learning_rate=3e-3)
 
     def usual(obs):
-        return Gaussian(-0.5 * obs[:, :1] * jnp.ones(2), jnp.full(2, np.log(spread)))
+        return Gaussian(-0.5 * obs[:1] * jnp.ones(2), jnp.full(2, np.log(spread)))
 
     def draw(state, key, number):
         rows, noise = jax.random.split(key)
         chosen = jax.random.randint(rows, (number,), 0, len(obs))
-        other = usual(obs[chosen]).sample(jax.random.normal(noise, (number, 2)))
+        policy = jax.vmap(usual)(obs[chosen])
+        other = policy.sample(jax.random.normal(noise, (number, 2)))
         worth = reward[chosen] + discount * actions.value(state, after[chosen])
-        return Labelled(obs[chosen], action[chosen], other, worth, jnp.ones(number))
+        return Labelled(obs[chosen], action[chosen], policy, other, worth, jnp.ones(number))
 
     @jax.jit
     def fit(state, key, unit):
-        return actions.fit(state, unit, draw, usual, jnp.int32(3_000), key)
+        return actions.fit(state, unit, draw, jnp.int32(3_000), key)
 
     state = actions.init(jax.random.PRNGKey(0))
     for number, unit in enumerate((1.0, 1.0, 4.0, 4.0)):  # predictions stay what they were in other units
@@ -259,9 +260,9 @@ def test_other_units_leave_predictions_as_they_were():
     state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(2.0))
     obs, action = jnp.float32(rng.normal(size=(5, 3))), jnp.float32(rng.normal(size=(5, 2)))
 
-    blank = Labelled(jnp.zeros((64, 3)), jnp.zeros((64, 2)), jnp.zeros((64, 2)), jnp.zeros(64), jnp.zeros(64))
-    usual = lambda obs: Gaussian(jnp.zeros((len(obs), 2)), jnp.zeros(2))  # noqa: E731
-    other, _ = actions.fit(state, jnp.float32(7.0), lambda *_: blank, usual, jnp.int32(0), jax.random.PRNGKey(0))
+    nothing, ignored = jnp.zeros((64, 2)), jnp.zeros(64)
+    blank = Labelled(jnp.zeros((64, 3)), nothing, Gaussian(nothing, nothing), nothing, ignored, ignored)
+    other, _ = actions.fit(state, jnp.float32(7.0), lambda *_: blank, jnp.int32(0), jax.random.PRNGKey(0))
     assert other.unit == 7 and not np.array_equal(other.params, state.params)
     np.testing.assert_allclose(actions.value(other, obs), actions.value(state, obs), rtol=1e-5)
     np.testing.assert_allclose(actions.advantage(other, obs, action), actions.advantage(state, obs, action), rtol=1e-5)

@@ -114,7 +114,8 @@ def label(
         lambda: values_after(jnp.broadcast_to(jnp.arange(length), cut.shape)),
     )
     action = drawn.action.astype(jnp.int32) if spec.actions.counts else drawn.action  # the buffer holds real numbers
-    usual = usual_actions(spec.policy, params, obs)
+    # By the row, because a leaf of distributions may have fewer axes than observations.
+    usual = jax.vmap(jax.vmap(functools.partial(usual_actions, spec.policy, params)))(obs)
     other = usual.sample(spec.policy.draw_noise(key, (*obs.shape[:-1], spec.policy.noise_size)))
     known = actions.advantage_over(state, usual, obs, action, other).T if critic_lambda else None
     advantage, _ = generalized_advantages(
@@ -129,4 +130,4 @@ def label(
         gae_lambda=critic_lambda,
         action_advantage=known,
     )
-    return Labelled(obs, action, other, value + advantage.T, drawn.weight)
+    return Labelled(obs, action, usual, other, value + advantage.T, drawn.weight)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxtrpo.actors import num_actors, side_by_side, worth_side_by_side
-from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled, usual_actions
+from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations, with_rewards
 from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
@@ -220,7 +219,6 @@ def trpo_replay(
                     learner.actions,
                     value_unit(rewards),
                     draw,
-                    functools.partial(usual_actions, policy, learner.policy),
                     number.astype(jnp.int32),
                     for_actions,
                 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -24,7 +26,8 @@ class Labelled(NamedTuple):
 
     obs: Float[Array, "*rows obs"]  # normalised
     action: Num[Array, "*rows action"]  # that was taken, in policy units
-    other: Num[Array, "*rows action"]  # that the policy would take
+    usual: Differentiable  # the present policy's distributions; every leaf has the axes of the rows
+    other: Num[Array, "*rows action"]  # that it would take
     worth: Float[Array, "*rows"]  # reward of the step and of what follows it
     weight: Float[Array, "*rows"]  # 1 for a step that counts, 0 for one that does not
 
@@ -60,14 +63,13 @@ class ActionCritic(NamedTuple):
         Float[Array, "*rows"],
     ]
     value: Callable[[ActionCriticState, Float[Array, "*rows obs"]], Float[Array, "*rows"]]  # by the slow copy
-    # (state, unit, draw, policy's distributions for observations, gradient steps, key) -> (state, part of what values
-    # left open that was not predicted either); draw: (state, key, number) -> so many steps
+    # (state, unit, draw, gradient steps, key) -> (state, part of what values left open that was not predicted either);
+    # draw: (state, key, number) -> so many steps
     fit: Callable[
         [
             ActionCriticState,
             Float[Array, ""],
             Callable[[ActionCriticState, UInt32[Array, "2"], int], Labelled],
-            Callable[[Float[Array, "row obs"]], Differentiable],
             Int[Array, ""],
             PRNGKeyArray,
         ],
@@ -76,14 +78,30 @@ class ActionCritic(NamedTuple):
     work: Callable[[float], Work]  # gradient steps -> of a fit
 
 
+class _Joined(nn.Module):
+    """A dense layer of several inputs, as if they were one; those with fewer leading axes are not repeated for it."""
+
+    size: int
+
+    @nn.compact
+    def __call__(self, *inputs: Float[Array, "... input"]) -> Float[Array, "... output"]:
+        sizes = [each.shape[-1] for each in inputs]
+        kernel = self.param("kernel", nn.initializers.lecun_normal(), (sum(sizes), self.size))
+        parts = jnp.split(kernel, list(itertools.accumulate(sizes))[:-1])
+        bias = self.param("bias", nn.initializers.zeros, (self.size,))
+        return functools.reduce(jnp.add, [each @ part for each, part in zip(inputs, parts, strict=True)], bias)
+
+
 class _Network(nn.Module):
     """Layer norm keeps what it says beyond the actions that were taken from growing without bounds."""
 
     hidden: Sequence[int]
 
     @nn.compact
-    def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "..."]:
-        for size in self.hidden:
+    def __call__(self, *inputs: Float[Array, "... input"]) -> Float[Array, "..."]:
+        first, *others = self.hidden
+        x = nn.relu(nn.LayerNorm()(_Joined(first)(*inputs)))
+        for size in others:
             x = nn.relu(nn.LayerNorm()(nn.Dense(size)(x)))
         return nn.Dense(1, name=LAST)(x)[..., 0]
 
@@ -117,11 +135,11 @@ def action_critic(
     """
     networks = _Network(tuple(hidden)), _Network(tuple(value_hidden))
     optimizer = optax.adam(learning_rate)
-    inputs = observation_size + encoded_size(space), observation_size
+    obs, features = jnp.zeros(observation_size), jnp.zeros(encoded_size(space))
 
     def fresh(key: PRNGKeyArray) -> tuple[PyTree, PyTree]:
         of_advantages, of_values = jax.random.split(key)
-        return networks[0].init(of_advantages, jnp.zeros(inputs[0])), networks[1].init(of_values, jnp.zeros(inputs[1]))
+        return networks[0].init(of_advantages, obs, features), networks[1].init(of_values, obs)
 
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape), jax.eval_shape(fresh, jax.random.PRNGKey(0)))
     sizes = tuple(optax.tree.size(each) for each in blank)
@@ -132,9 +150,7 @@ def action_critic(
         return ActionCriticState(params, params[sizes[0] :], optimizer.init(params), jnp.zeros(()))
 
     def of_actions(params: PyTree, obs: Array, action: Array) -> Array:
-        features = encoded(action, space)
-        obs = jnp.broadcast_to(obs, (*features.shape[:-1], obs.shape[-1]))
-        return jnp.asarray(networks[0].apply(params, jnp.concatenate([obs, features], axis=-1)))
+        return jnp.asarray(networks[0].apply(params, obs, encoded(action, space)))
 
     def over(params: PyTree, usual: Differentiable, obs: Array, action: Array, other: Array) -> Array:
         def better(tried: Array) -> Array:  # than the action that was taken; all in one product, which is faster
@@ -161,7 +177,6 @@ def action_critic(
         state: ActionCriticState,
         unit: Float[Array, ""],
         draw: Callable[[ActionCriticState, UInt32[Array, "2"], int], Labelled],
-        usual: Callable[[Float[Array, "row obs"]], Differentiable],
         number: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[ActionCriticState, Float[Array, ""]]:
@@ -171,7 +186,6 @@ def action_critic(
           state: of before.
           unit: that values shall be in, from now on.
           draw: (state as it is then, key, number) -> so many steps, and what they were worth.
-          usual: (normalised observations) -> distributions of the present policy.
           number: gradient steps.
           key: of the draws.
 
@@ -182,7 +196,7 @@ def action_critic(
 
         def loss(params: Array, rows: Labelled) -> tuple[Float[Array, ""], Float[Array, ""]]:
             of_advantage, of_value = unravel(params)
-            better = over(of_advantage, usual(rows.obs), rows.obs, rows.action, rows.other)
+            better = over(of_advantage, rows.usual, rows.obs, rows.action, rows.other)
             left = rows.worth / unit - of_values(of_value, rows.obs)
             count = jnp.maximum(jnp.sum(rows.weight), 1.0)
             return jnp.sum(rows.weight * (left - better) ** 2) / count, jnp.sum(rows.weight * left**2) / count
