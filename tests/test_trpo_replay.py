@@ -308,7 +308,7 @@ def test_a_critic_that_is_right_is_confirmed_and_keeps_a_share(monkeypatch):
 def test_the_critic_of_a_run_explains_what_actions_are_worth():
     result = train(WORDS, **{**SETTINGS, "total_steps": 8_000})
     # Later the policy does what is best, and actions make no difference any more.
-    assert np.mean(result.metrics["critic_unexplained"][5:15]) < 0.3, result.metrics["critic_unexplained"]
+    assert np.mean(result.metrics["critic_unexplained"][5:15]) < 0.5, result.metrics["critic_unexplained"]
     assert np.nanmean(result.metrics["mean_return"][-10:]) > -0.4
 
 

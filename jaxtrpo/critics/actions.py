@@ -84,7 +84,7 @@ class _Joined(nn.Module):
     size: int
 
     @nn.compact
-    def __call__(self, *inputs: Float[Array, "... input"]) -> Float[Array, "... output"]:
+    def __call__(self, *inputs: Float[Array, "... _input"]) -> Float[Array, "... output"]:
         sizes = [each.shape[-1] for each in inputs]
         kernel = self.param("kernel", nn.initializers.lecun_normal(), (sum(sizes), self.size))
         parts = jnp.split(kernel, list(itertools.accumulate(sizes))[:-1])
@@ -98,12 +98,10 @@ class _Network(nn.Module):
     hidden: Sequence[int]
 
     @nn.compact
-    def __call__(self, *inputs: Float[Array, "... input"]) -> Float[Array, "..."]:
-        first, *others = self.hidden
-        x = nn.relu(nn.LayerNorm()(_Joined(first)(*inputs)))
-        for size in others:
-            x = nn.relu(nn.LayerNorm()(nn.Dense(size)(x)))
-        return nn.Dense(1, name=LAST)(x)[..., 0]
+    def __call__(self, *inputs: Float[Array, "... _input"]) -> Float[Array, "..."]:
+        for size in self.hidden:
+            inputs = (nn.relu(nn.LayerNorm()(_Joined(size)(*inputs))),)
+        return _Joined(1, name=LAST)(*inputs)[..., 0]
 
 
 def action_critic(
@@ -230,8 +228,10 @@ def action_critic(
         return state._replace(params=ravel_pytree(scaled_params)[0], target=ravel_pytree(scaled_target)[0], unit=unit)
 
     def work(steps: float) -> Work:
-        # Three actions a row; values and their derivatives, and those that labels are made of; Adam.
-        of_rows = minibatch_size * (18.0 * sizes[0] + 8.0 * sizes[1])
+        # Three actions a row, whose observation is multiplied once; values and their derivatives, and those that labels
+        # are made of; Adam.
+        of_obs = observation_size * hidden[0] if hidden else observation_size
+        of_rows = minibatch_size * (18.0 * sizes[0] - 12.0 * of_obs + 8.0 * sizes[1])
         return Work(steps * (of_rows + 15.0 * sum(sizes)), shared=False)
 
     return ActionCritic(init, advantage, advantage_over, value, fit, work)
