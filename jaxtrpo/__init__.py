@@ -20,17 +20,29 @@ if TYPE_CHECKING:
     from jaxtrpo.envs.mujoco.task import Task
     from jaxtrpo.envs.registry import make_env
     from jaxtrpo.evaluate import evaluate
+    from jaxtrpo.runs.config_file import load_config
     from jaxtrpo.runs.policy_file import load_policy
     from jaxtrpo.train import train
 
 __version__ = "0.1.0"
-__all__ = ["Config", "MujocoEnvironment", "Task", "__version__", "evaluate", "load_policy", "make_env", "train"]
+__all__ = [
+    "Config",
+    "MujocoEnvironment",
+    "Task",
+    "__version__",
+    "evaluate",
+    "load_config",
+    "load_policy",
+    "make_env",
+    "train",
+]
 
 _HOMES = {
     "Config": "jaxtrpo.config",
     "MujocoEnvironment": "jaxtrpo.envs.mujoco.environment",
     "Task": "jaxtrpo.envs.mujoco.task",
     "evaluate": "jaxtrpo.evaluate",
+    "load_config": "jaxtrpo.runs.config_file",
     "load_policy": "jaxtrpo.runs.policy_file",
     "make_env": "jaxtrpo.envs.registry",
     "train": "jaxtrpo.train",

@@ -21,16 +21,19 @@ from jaxtrpo.evaluate import make_evaluator
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.replaying import replaying_updates
-from jaxtrpo.runs.checkpoint import save_checkpoint, save_config
-from jaxtrpo.runs.directory import METRICS_FILE, clear, hold
+from jaxtrpo.runs.checkpoint import save_checkpoint
+from jaxtrpo.runs.config_file import save_config
+from jaxtrpo.runs.directory import hold
 from jaxtrpo.runs.metrics import Metrics, Row
+from jaxtrpo.runs.output import Output, Saving
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
+from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Column, Update, gather
 
 T = TypeVar("T")
-SECONDS_BETWEEN_CHECKPOINTS = 60.0
+OnUpdate = Callable[[Row, TrainState], object]
 
 
 class Result(NamedTuple):
@@ -56,26 +59,31 @@ class Run(NamedTuple):
     metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it goes on with a run
     close: Callable[[], object]  # ends what was started for this run alone
     notes: tuple[str, ...] = ()  # what a person should know before it starts
+    saving: Saving = Saving()
+    on_update: OnUpdate | None = None  # called after each update
 
     def run(self, *, progress: bool = True) -> Result:
-        """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases."""
+        """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases.
+
+        Raises:
+          OutputError: the directory cannot be written to any more.
+          Terminated: SIGTERM was received; everything is saved.
+        """
         try:
-            with nullcontext() if self.directory is None else hold(self.directory):
+            with nullcontext() if self.directory is None else hold(self.directory), termination_as_interrupt():
                 return self._run(progress=progress)
         finally:
             self.close()
 
     def _run(self, *, progress: bool) -> Result:
-        if self.directory is not None:
-            clear(self.directory, keep_run=bool(self.metrics))
-        metrics = Metrics(self.directory and self.directory / METRICS_FILE, self.metrics)
-        last = metrics.rows[-1] if metrics.rows else NOTHING_DONE
-        # One name: an interrupt finds a state and its number.
-        reached: tuple[Callable[[], TrainState], int] = (lambda: self.state), int(last["update"] or 0)
-        self._save(*reached, metrics)
-        if self.directory is not None:
-            save_config(self.directory, self.env.name, self.config)
-        save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
+        # One name: an interrupt finds a state and the number of updates that led to it.
+        reached: tuple[Callable[[], TrainState], int] = (lambda: self.state), self._updates_before()
+
+        def write(place: Path, metrics: Metrics) -> None:
+            self._write(place, metrics, *reached)
+
+        output = Output(self.directory, self.saving, self.metrics, write)
+        last, interruption = output.last or NOTHING_DONE, None
         with (
             Progress(self.config.total_steps, last, enabled=progress) as bar,
             closing(self._updates(last)) as updates,
@@ -84,26 +92,33 @@ class Run(NamedTuple):
                 bar.note(note)
             try:
                 for moment, rows in updates:
-                    metrics.add(*rows)
+                    output.add(rows)
                     reached = moment, int(rows[-1]["update"])
                     bar.update(rows[-1])
-                    if time.monotonic() >= save_at:
-                        self._save(*reached, metrics)
-                        save_at = time.monotonic() + SECONDS_BETWEEN_CHECKPOINTS
-            except KeyboardInterrupt:
+                    output.keep(len(rows))
+                    if self.on_update is not None:
+                        for row in rows:
+                            self.on_update(row, moment())
+            except KeyboardInterrupt as error:
+                interruption = error
                 bar.note("interrupted; keeping what was learned so far")
             except Exception:
-                self._save(*reached, metrics)
+                output.save()
                 raise
-        self._save(*reached, metrics)
+        output.save()
+        if isinstance(interruption, Termination):
+            raise Terminated
         state = reached[0]()
-        return Result(self._policy(state), metrics.columns(), state, self.config)
+        return Result(self._policy(state), output.metrics.columns(), state, self.config)
 
-    def _save(self, moment: Callable[[], TrainState], updates: int, metrics: Metrics) -> None:
-        if self.directory is not None:
-            done, state = metrics.columns(updates), moment()
-            save_checkpoint(self.directory, self.env.name, self.config, done, gather(state))
-            save_policy(self.directory, self._policy(state))
+    def _updates_before(self) -> int:
+        return int(self.metrics["update"][-1]) if self.metrics else 0
+
+    def _write(self, place: Path, metrics: Metrics, moment: Callable[[], TrainState], updates: int) -> None:
+        state = moment()
+        save_checkpoint(place, self.env.name, self.config, metrics.columns(updates), gather(state))
+        save_policy(place, self._policy(state))
+        save_config(place, self.env.name, self.config)
 
     def _updates(self, last: Row = NOTHING_DONE) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
         """What gives the state, and rows of metrics, one an update; the row before them was `last`."""

@@ -19,11 +19,13 @@ from jaxtrpo.config import Config, Sizes, for_all, make_config, resolve_sizes
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.envs.base import Environment, require_time_limit
 from jaxtrpo.envs.registry import environment_for
-from jaxtrpo.loop import Result, Run
+from jaxtrpo.loop import OnUpdate, Result, Run
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation import cache_compilations
 from jaxtrpo.runs.directory import has_checkpoint, open_directory
+from jaxtrpo.runs.output import Saving
+from jaxtrpo.settings import require_bool, require_not_negative, require_whole
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Parts, make_update
 from jaxtrpo.words import parse, policy_maker
@@ -40,6 +42,10 @@ def train(
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    checkpoint_seconds: float = 60.0,
+    keep_best: bool = False,
+    keep_every: int = 0,
+    on_update: OnUpdate | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> Result:
@@ -57,12 +63,18 @@ def train(
       surrogate: what the policy maximises (see `jaxtrpo.losses`), in place of what the algorithm would.
       out: directory for metrics.csv, the policy and checkpoints; nothing is written without it.
       overwrite: replace a run that `out` already holds.
-      resume: go on with the run that `out` holds, if it holds one, from its last checkpoint (one a minute, when it was
-        interrupted, and at its end). It takes the same arguments as before, except that `total_steps` and `actors` may
-        differ, and ends as if it had never stopped: to the bit if `actors` is the same. Settings are compared with
-        those of the run; what you wrote yourself (environment, `surrogate`, a rule) cannot be.
-        Environments whose simulators cannot be saved (Gymnasium's) begin new episodes, and `a3c` is never the same
-        twice.
+      resume: go on with the run that `out` holds, if it holds one, from its last checkpoint. It takes the same
+        arguments as before, except that `total_steps` and `actors` may differ, and ends as if it had never stopped: to
+        the bit if `actors` is the same. Settings are compared with those of the run; what you wrote yourself
+        (environment, `surrogate`, a rule) cannot be. Environments whose simulators cannot be saved (Gymnasium's) begin
+        new episodes, and `a3c` is never the same twice.
+      checkpoint_seconds: seconds between checkpoints; there also is one at the end of a run, and where it is
+        interrupted, by SIGTERM too.
+      keep_best: keep the state with the best evaluation, as `out`/best; needs `eval_every`.
+      keep_every: environment steps between states that are kept, as `out`/step-0000200704 and so on; 0 for none.
+        Kept states are directories like `out`, which `load_policy` and `jaxtrpo evaluate` take.
+      on_update: (row of metrics, state of the run) called after each update; what it raises ends the run, which is
+        saved. Where several updates are one program the state is that after the last of them.
       progress: show a bar, or lines where the output is no terminal.
       **settings: see `jaxtrpo.Config`.
 
@@ -77,6 +89,8 @@ def train(
       FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` says what to do with it.
       BlockingIOError: another process is writing to `out`.
       SimulatorError: a simulator of Gymnasium's kind failed while training; what was learned before is saved.
+      OutputError: `out` cannot be written to any more, as on a full disk; what was saved before is whole.
+      Terminated: a SystemExit, since SIGTERM was received; everything is saved.
     """
     run = prepare(
         env,
@@ -88,6 +102,10 @@ def train(
         out=out,
         overwrite=overwrite,
         resume=resume,
+        checkpoint_seconds=checkpoint_seconds,
+        keep_best=keep_best,
+        keep_every=keep_every,
+        on_update=on_update,
         **settings,
     )
     return run.run(progress=progress)
@@ -119,11 +137,17 @@ def prepare(
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
+    checkpoint_seconds: float = 60.0,
+    keep_best: bool = False,
+    keep_every: int = 0,
+    on_update: OnUpdate | None = None,
     **settings: Any,
 ) -> Run:
     """Checks everything that a person may get wrong; arguments and errors as in `train`."""
     started = time.perf_counter()
     config = make_config(settings)
+    saving = Saving(checkpoint_seconds, keep_best, keep_every)
+    _require_saving(saving, out, config)
     parts = _parts(config, algorithm, policy, critic, adapt, surrogate)
     directory = _open(out, overwrite=overwrite, resume=resume)
     saved = load_checkpoint(directory) if directory is not None and resume and has_checkpoint(directory) else None
@@ -152,6 +176,8 @@ def prepare(
             metrics={},
             close=close,
             notes=() if replay is None else (replay.in_words(),),
+            saving=saving,
+            on_update=on_update,
         )
         return _begin(run) if saved is None else _go_on(run, saved)
     except BaseException:
@@ -245,6 +271,17 @@ def _open(out: str | Path | None, *, overwrite: bool, resume: bool) -> Path | No
     if resume and overwrite:
         raise ValueError("resume=True (--resume) and overwrite=True (--overwrite) contradict each other")
     return None if out is None else open_directory(out, overwrite=overwrite, resume=resume)
+
+
+def _require_saving(saving: Saving, out: str | Path | None, config: Config) -> None:
+    require_not_negative(checkpoint_seconds=saving.checkpoint_seconds)
+    require_bool(keep_best=saving.keep_best)
+    require_whole(0, keep_every=saving.keep_every)
+    for name, value in (("keep_best", saving.keep_best), ("keep_every", saving.keep_every)):
+        if value and out is None:
+            raise ValueError(f"{name}={value} needs out, the directory of the run")
+    if saving.keep_best and not config.eval_every:
+        raise ValueError("keep_best=True needs eval_every, environment steps between evaluations")
 
 
 def _require_finite_start(env: Environment, state: TrainState) -> None:

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import jaxtrpo
 from jaxtrpo.config import Config
 from jaxtrpo.runs import directory, progress
-from jaxtrpo.runs.checkpoint import save_config
+from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.metrics import Metrics
 
 # ---- metrics
@@ -323,5 +324,8 @@ def test_config_file_holds_every_setting(tmp_path):
     save_config(tmp_path, "Some-v1", config)
     read = json.loads((tmp_path / directory.CONFIG_FILE).read_text())
     assert read.pop("env") == "Some-v1"
+    versions, machine = read.pop("versions"), read.pop("machine")
+    assert versions["jaxtrpo"] == jaxtrpo.__version__ and {"python", "jax", "mujoco"} <= versions.keys()
+    assert machine["cores"] >= 1
     tuples = {name: tuple(value) if isinstance(value, list) else value for name, value in read.items()}
     assert Config(**tuples) == config

@@ -275,9 +275,8 @@ def test_state_may_hold_typed_keys_and_anything_that_is_a_tree(tmp_path):
 
 
 @pytest.mark.parametrize(("seconds", "kept"), [(0.0, 2), (1e6, 2)])
-def test_run_that_fails_can_go_on_from_its_last_checkpoint(seconds, kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["jaxtrpo.loop"], "SECONDS_BETWEEN_CHECKPOINTS", seconds)
-    run = prepare(PENDULUM, out=tmp_path, total_steps=128, **PARTS)
+def test_run_that_fails_can_go_on_from_its_last_checkpoint(seconds, kept, tmp_path):
+    run = prepare(PENDULUM, out=tmp_path, total_steps=128, checkpoint_seconds=seconds, **PARTS)
     with pytest.raises(RuntimeError, match="out of luck"):
         stop_in_the_third_update(run, RuntimeError("out of luck")).run(progress=False)
     again = prepare(PENDULUM, out=tmp_path, total_steps=128, resume=True, **PARTS)

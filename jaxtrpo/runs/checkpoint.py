@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,7 +12,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxtrpo.config import Config
-from jaxtrpo.runs.directory import CHECKPOINT_FILE, CONFIG_FILE, write_whole
+from jaxtrpo.runs.config_file import as_json
+from jaxtrpo.runs.directory import CHECKPOINT_BEFORE, CHECKPOINT_FILE, link_before
 from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
 
 FORMAT = 2
@@ -33,7 +32,7 @@ class Checkpoint(NamedTuple):
 def save_checkpoint(
     directory: Path, env: str, config: Config, metrics: Mapping[str, np.ndarray], state: PyTree
 ) -> None:
-    """Writes a run into a directory that exists, to the bit, in place of any that lies there.
+    """Writes a run into a directory that exists, to the bit; the checkpoint that lies there stays as the one before.
 
     Args:
       directory: of the run.
@@ -44,6 +43,7 @@ def save_checkpoint(
     """
     leaves = {jax.tree_util.keystr(path): _as_numpy(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
     content = Checkpoint(env, as_json(config), dict(metrics), leaves)._asdict()
+    link_before(directory / CHECKPOINT_FILE, directory / CHECKPOINT_BEFORE)
     write_msgpack(directory / CHECKPOINT_FILE, FORMAT, {**content, "columns": list(metrics)})
 
 
@@ -51,9 +51,20 @@ def load_checkpoint(directory: Path) -> Checkpoint:
     """Reads what `save_checkpoint` wrote.
 
     Raises:
-      ValueError: the file is damaged, or of another version.
+      ValueError: the file is damaged, or of another version; says how to go on with the one before, if that can be.
     """
-    return read_msgpack(directory / CHECKPOINT_FILE, FORMAT, _checkpoint)
+    path, before = directory / CHECKPOINT_FILE, directory / CHECKPOINT_BEFORE
+    try:
+        return read_msgpack(path, FORMAT, _checkpoint)
+    except ValueError as error:
+        try:
+            steps = read_msgpack(before, FORMAT, _checkpoint).metrics["env_steps"][-1]
+        except (OSError, ValueError, KeyError):
+            raise error from None
+        raise ValueError(
+            f"{error}; the checkpoint before it, of {steps:,} environment steps, is whole: rename {before} to "
+            f"{path.name} to go on with that"
+        ) from error
 
 
 def _checkpoint(content: dict[str, Any]) -> Checkpoint:
@@ -101,16 +112,6 @@ def restore(saved: Mapping[str, np.ndarray], like: PyTree) -> PyTree:
             raise ValueError(f"resume=True (--resume): the run is of another kind: {name} is {there}, not {here}")
     leaves = [_as_leaf(saved[name], leaf) for name, leaf in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
-
-
-def as_json(config: Config) -> dict[str, Any]:
-    """Every setting as it comes back from JSON."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
-
-
-def save_config(directory: Path, env: str, config: Config) -> None:
-    """Writes the environment's name and every setting as JSON, for people; nothing reads it."""
-    write_whole(directory / CONFIG_FILE, (json.dumps({"env": env, **as_json(config)}, indent=2) + "\n").encode())
 
 
 def _kind(leaf: Any) -> str:

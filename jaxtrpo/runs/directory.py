@@ -5,16 +5,25 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 METRICS_FILE = "metrics.csv"
 POLICY_FILE = "policy.msgpack"
 CONFIG_FILE = "config.json"
 CHECKPOINT_FILE = "checkpoint.msgpack"
+CHECKPOINT_BEFORE = "checkpoint.before.msgpack"  # in case that the newest turns out to be damaged
 # Removed in this order: there is never a state or a policy beside the metrics of another run.
-RUN_FILES = (CHECKPOINT_FILE, POLICY_FILE, METRICS_FILE, CONFIG_FILE)
+RUN_FILES = (CHECKPOINT_FILE, CHECKPOINT_BEFORE, POLICY_FILE, METRICS_FILE, CONFIG_FILE)
+BEST = "best"  # a link to the directory of the best state
+KEPT = re.compile(r"(best|step)-\d+")  # directories of states, by their environment steps
+
+
+class OutputError(OSError):
+    """What a run should leave cannot be written any more; the message is a sentence."""
 
 
 def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = False) -> Path:
@@ -95,6 +104,12 @@ def clear(directory: Path, *, keep_run: bool = False) -> None:
             unfinished.unlink()
         if not keep_run:
             (directory / name).unlink(missing_ok=True)
+    for place in directory.iterdir():
+        name, unfinished = place.name, place.name.startswith(".")
+        if KEPT.fullmatch(name.lstrip(".").split(".")[0]) and place.is_dir() and (unfinished or not keep_run):
+            shutil.rmtree(place)
+        elif place.is_symlink() and name in (f".{BEST}", *(() if keep_run else (BEST,))):
+            place.unlink()
 
 
 @contextlib.contextmanager
@@ -114,6 +129,60 @@ def hold(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextlib.contextmanager
+def writing(directory: Path) -> Iterator[None]:
+    """Around what writes to a directory of a run.
+
+    Raises:
+      OutputError: it cannot be written to.
+    """
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"out={str(directory)!r} cannot be written to: {error.strerror or error}; what was saved before is whole, "
+            "and resume=True (--resume) goes on with it"
+        ) from error
+
+
+def write_directory(path: Path, write: Callable[[Path], None]) -> None:
+    """Replaces a directory so that there is all of the new one or nothing new.
+
+    Args:
+      path: of it.
+      write: puts its files into the directory that it is given.
+    """
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        write(temporary)
+        os.chmod(temporary, 0o777 & ~_umask())  # mkdtemp's directories are private
+        if path.exists():
+            shutil.rmtree(path)
+        os.rename(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def link_before(path: Path, before: Path) -> None:
+    """Lets a file, if there is one, stay under another name when it is replaced."""
+    if path.exists() and not (before.exists() and os.path.samefile(path, before)):
+        temporary = before.with_name(f".{before.name}.link")  # no one else writes here
+        temporary.unlink(missing_ok=True)
+        os.link(path, temporary)
+        os.replace(temporary, before)
+
+
+def link_whole(path: Path, target: str) -> None:
+    """Makes a symbolic link, or lets the one that is there point elsewhere, at once."""
+    temporary = path.with_name(f".{path.name}")  # no one else writes here
+    temporary.unlink(missing_ok=True)
+    os.symlink(target, temporary)
+    os.replace(temporary, path)
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -45,9 +46,7 @@ class Metrics:
                 raise ValueError(f"columns {sorted(set(row) ^ set(names))} are not in both this row and the first")
             new.append({name: _number(name, row[name]) for name in names})
         if self._path is not None:
-            # Opened anew every time, so that a file is whole whenever and however a run ends.
-            with open(self._path, "a" if self.rows else "w", newline="", encoding="utf-8") as file:
-                file.write(_as_csv(names, new, header=not self.rows))
+            _append(self._path, _as_csv(names, new, header=not self.rows).encode(), anew=not self.rows)
         self.rows += new
 
     def columns(self, number: int | None = None) -> dict[str, np.ndarray]:
@@ -58,6 +57,18 @@ class Metrics:
         """
         rows = self.rows[:number]
         return {name: _column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+
+
+def _append(path: Path, data: bytes, *, anew: bool) -> None:
+    """Writes all of it or nothing. The file is opened anew every time, so that it is whole however a run ends."""
+    with open(path, "wb" if anew else "ab", buffering=0) as file:
+        before = file.tell()
+        try:
+            while data:  # a disk that gets full takes a part first
+                data = data[file.write(data) :]
+        except OSError:
+            os.ftruncate(file.fileno(), before)
+            raise
 
 
 def _as_csv(names: Iterable[str], rows: Iterable[Row], *, header: bool) -> str:

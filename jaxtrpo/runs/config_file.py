@@ -1,0 +1,90 @@
+"""The settings of a run as JSON, with what it ran on; a run can be repeated from it."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib.metadata
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+from jaxtrpo.config import Config
+from jaxtrpo.machine import available_cores
+from jaxtrpo.runs.directory import CONFIG_FILE, write_whole
+
+PACKAGES = ("jaxtrpo", "jax", "jaxlib", "flax", "optax", "numpy", "mujoco", "brax", "gymnasium")
+MADE_WITH = ("versions", "machine")
+
+
+def as_json(config: Config) -> dict[str, Any]:
+    """Every setting as it comes back from JSON."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def save_config(directory: Path, env: str, config: Config) -> None:
+    """Writes the environment's name, every setting, and the packages and machine of this process."""
+    content = {"env": env, **as_json(config), "versions": _versions(), "machine": _machine()}
+    write_whole(directory / CONFIG_FILE, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def load_config(path: str | Path) -> dict[str, Any]:
+    """Reads the settings of a run, so that `train(**load_config("runs/one"))` repeats it.
+
+    Args:
+      path: the run's directory, or its config.json.
+
+    Returns:
+      Arguments of `train` by name.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      ValueError: it is no file of settings, or has one that this version does not know.
+    """
+    place = Path(path).expanduser()
+    place = place / CONFIG_FILE if place.is_dir() else place
+    try:
+        content = json.loads(place.read_text())
+        env = content["env"]
+    except FileNotFoundError:
+        raise FileNotFoundError(f"config={str(path)!r}: there is no {place}") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"config={str(path)!r}: {place} is no file of settings that `train` wrote") from error
+    settings = {name: value for name, value in content.items() if name not in ("env", *MADE_WITH)}
+    known = [field.name for field in dataclasses.fields(Config)]
+    for name in settings:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise ValueError(
+                f"config={str(path)!r}: unknown setting {name!r}{f'; did you mean {near[0]}?' if near else ''}"
+            )
+    return {"env": env, **settings}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:  # not every one is needed
+            continue
+    return found
+
+
+def _machine() -> dict[str, str | int]:
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": _processor(),
+        "cores": available_cores(),
+    }
+
+
+def _processor() -> str:
+    """Its name, where the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

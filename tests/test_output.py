@@ -1,0 +1,261 @@
+"""What a run leaves in its directory, and that it survives what machines do."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from test_train import PARTS, PENDULUM, train_part, without_seconds
+
+import jaxtrpo
+from jaxtrpo import cli
+from jaxtrpo.evaluate import Evaluation
+from jaxtrpo.runs.checkpoint import load_checkpoint
+from jaxtrpo.runs.directory import (
+    BEST,
+    CHECKPOINT_BEFORE,
+    CHECKPOINT_FILE,
+    METRICS_FILE,
+    OutputError,
+    clear,
+)
+from jaxtrpo.runs.metrics import Metrics
+from jaxtrpo.train import prepare
+
+LONG = [PENDULUM, "--total-steps", "1000000000", "--actors", "1", "--steps-per-update", "64"]
+
+
+def steps_of(place) -> int:
+    return int(load_checkpoint(place).metrics["env_steps"][-1])
+
+
+# ---- states that are kept
+
+
+def test_kept_states_are_those_asked_for_and_act_and_go_on(tmp_path):
+    out = tmp_path / "run"
+    whole = train_part(out, total_steps=640, keep_best=True, keep_every=200)
+    kept = sorted(place.name for place in out.iterdir() if place.is_dir() and place.name.startswith("step-"))
+    steps = whole.metrics["env_steps"]
+    crossed = steps[np.diff(steps // 200, prepend=0) > 0]
+    assert len(crossed) == 3 and kept == [f"step-{number:010d}" for number in crossed]
+    best = int(steps[np.nanargmax(whole.metrics["eval_return"])])
+    assert steps_of(out / BEST) == best and [place.name for place in out.glob("best-*")] == [f"best-{best:010d}"]
+    returns = load_checkpoint(out / BEST).metrics["eval_return"]
+    assert returns[-1] == np.nanmax(whole.metrics["eval_return"])
+    assert jaxtrpo.load_policy(out / BEST)(np.ones(4)).shape == (1,)
+    on = train_part(out / kept[0], total_steps=640, resume=True)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(on.state), jax.device_get(whole.state))
+
+
+def test_the_best_stays_the_best_when_a_run_goes_on(tmp_path, monkeypatch):
+    train_part(tmp_path, total_steps=128, keep_best=True)
+    before = steps_of(tmp_path / BEST)
+    monkeypatch.setattr("jaxtrpo.loop.make_evaluator", lambda *_: lambda *_: Evaluation(-1.0, 0.0, np.zeros(0)))
+    train_part(tmp_path, total_steps=640, keep_best=True, resume=True)
+    assert steps_of(tmp_path / BEST) == before
+
+
+def test_a_new_run_takes_the_place_of_kept_states_and_of_nothing_else(tmp_path):
+    train_part(tmp_path, total_steps=200, keep_best=True, keep_every=64)
+    (tmp_path / "step-by-step").mkdir()
+    (tmp_path / ".step-0000000064.abc").mkdir()
+    clear(tmp_path, keep_run=True)
+    assert (tmp_path / BEST).exists() and not (tmp_path / ".step-0000000064.abc").exists()
+    clear(tmp_path)
+    assert [place.name for place in tmp_path.iterdir()] == ["step-by-step"]
+
+
+# ---- the checkpoint before
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b""])
+def test_a_damaged_checkpoint_offers_the_one_before_which_ends_alike(tmp_path, damage):
+    whole, out = train_part(tmp_path / "whole", total_steps=640), tmp_path / "run"
+    train_part(out, total_steps=320, checkpoint_seconds=0.0)
+    path, before = out / CHECKPOINT_FILE, out / CHECKPOINT_BEFORE
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(
+        ValueError, match=r"damaged; the checkpoint before it, of \d+ environment steps, is whole: rename"
+    ):
+        prepare(PENDULUM, out=out, resume=True, **PARTS)
+    before.rename(path)
+    on = train_part(out, total_steps=640, resume=True)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(on.state), jax.device_get(whole.state))
+    assert without_seconds(out) == without_seconds(tmp_path / "whole")
+
+
+# ---- after each update
+
+
+def test_on_update_sees_every_row_and_its_state():
+    seen = []
+    result = train_part(total_steps=320, on_update=lambda row, state: seen.append((row, state)))
+    assert [row["update"] for row, _ in seen] == list(result.metrics["update"])
+    np.testing.assert_array_equal([row["kl"] for row, _ in seen], result.metrics["kl"])
+    assert seen[-1][1] is result.state
+
+
+def test_an_error_of_on_update_ends_the_run_with_a_checkpoint(tmp_path):
+    def unhappy(row, state):
+        if row["update"] == 3:
+            raise LookupError("mine")
+
+    with pytest.raises(LookupError, match="mine"):
+        train_part(tmp_path, total_steps=640, on_update=unhappy)
+    assert len(load_checkpoint(tmp_path).metrics["update"]) == 3
+
+
+# ---- the settings of a run
+
+
+def test_a_run_is_repeated_from_its_settings(tmp_path):
+    one, two, three = (tmp_path / name for name in ("one", "two", "three"))
+    train_part(one, total_steps=200, seed=3)
+    jaxtrpo.train(out=two, progress=False, **jaxtrpo.load_config(one))
+    assert without_seconds(one) == without_seconds(two)
+    assert cli.main(["train", "--config", str(one), "--total-steps", "100", "--out", str(three), "--quiet"]) == 0
+    assert without_seconds(one)[: len(without_seconds(three))] == without_seconds(three)
+    assert 0 < len(without_seconds(three)) < len(without_seconds(one))
+
+
+def test_settings_that_are_none_are_refused_in_a_sentence(tmp_path, capsys):
+    path = tmp_path / "config.json"
+    for content, told in (
+        (None, "there is no"),
+        ("{", "is no file of settings"),
+        ("[]", "is no file of settings"),
+        ('{"env": "X", "total_stps": 3}', "unknown setting 'total_stps'; did you mean total_steps?"),
+        ('{"env": "X", "total_steps": 0}', "total_steps=0"),
+    ):
+        if content is not None:
+            path.write_text(content)
+        assert cli.main(["train", "--config", str(path)]) == cli.INPUT_ERROR
+        error = capsys.readouterr().err
+        assert told in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"checkpoint_seconds": -1.0}, "checkpoint_seconds=-1.0"),
+        ({"keep_every": 1.5}, "keep_every=1.5"),
+        ({"keep_every": 100}, "keep_every=100 needs out"),
+        ({"keep_best": True}, "keep_best=True needs out"),
+        ({"keep_best": True, "out": "new"}, "keep_best=True needs eval_every"),
+        ({"keep_best": 1, "out": "new"}, "keep_best=1"),
+    ],
+)
+def test_when_to_save_is_checked_first(arguments, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=told):
+        prepare("Nothing-v0", **arguments)
+    assert not list(tmp_path.iterdir())
+
+
+# ---- ends that nobody wants
+
+
+def started(*arguments, **how) -> subprocess.Popen:
+    """The command, with one actor, once it has made a few updates."""
+    command = [sys.executable, "-m", "jaxtrpo", "train", *arguments]
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **how)
+
+
+def wait_for_updates(out, number: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if (out / METRICS_FILE).exists() and (out / METRICS_FILE).read_text().count("\n") > number:
+            return
+        time.sleep(0.02)
+    raise AssertionError("no updates")
+
+
+def test_termination_saves_and_says_how_to_go_on(tmp_path):
+    out = tmp_path / "run"
+    with started(*LONG, "--out", str(out), "--quiet") as process:
+        wait_for_updates(out, 5)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said == f"terminated; saved in {out}, where the same words with --resume go on\n"
+    rows = (out / METRICS_FILE).read_text().count("\n") - 1
+    assert rows >= 5 and len(load_checkpoint(out).metrics["update"]) in (rows, rows - 1)
+
+
+def test_who_handles_termination_goes_on_to_do_so(tmp_path):
+    calls = []
+    before = signal.signal(signal.SIGTERM, lambda *_: calls.append("mine"))
+    try:
+        train_part(total_steps=96, on_update=lambda row, state: os.kill(os.getpid(), signal.SIGTERM))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert calls and set(calls) == {"mine"}
+    train_part(total_steps=32)
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_full_disk_is_one_sentence_and_what_was_saved_is_whole(tmp_path):
+    """The size of files is limited, which a process meets like the end of a disk."""
+    out = tmp_path / "run"
+    words = ["--policy", "mlp(hidden=(8,))", "--critic", "mlp(hidden=(8,))", "--checkpoint-seconds", "0.2"]
+    no_cache = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "0", "JAX_NUM_CPU_DEVICES": "1"}
+    # In KiB: the policy fits, and a checkpoint until it has some hundred rows.
+    limited = ["bash", "-c", 'ulimit -f 40; exec "$@"', "bash", sys.executable, "-m", "jaxtrpo", "train"]
+    command = [*limited, *LONG, *words, "--out", str(out), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, env=no_cache, timeout=300)
+    assert done.returncode == cli.FAILED and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"jaxtrpo: error: out='{out}' cannot be written to: ")
+    lines = (out / METRICS_FILE).read_text().splitlines()
+    assert len({line.count(",") for line in lines}) == 1
+    assert not list(out.glob(".*"))
+    saved = load_checkpoint(out)
+    assert 0 < len(saved.metrics["update"]) < len(lines)
+    on = [*words, "--total-steps", str(int(saved.metrics["env_steps"][-1]) + 64), "--resume"]
+    assert cli.main(["train", *LONG, "--out", str(out), "--quiet", *on]) == 0
+
+
+def test_rows_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    path = tmp_path / METRICS_FILE
+    metrics = Metrics(path)
+    metrics.add({"update": 1, "kl": 0.5})
+    before = path.read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 3, hard))
+    try:
+        with pytest.raises(OSError):
+            metrics.add({"update": 2, "kl": 0.25})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert path.read_bytes() == before and len(metrics.rows) == 1
+
+
+def test_a_directory_that_vanishes_is_a_sentence(tmp_path):
+    out = tmp_path / "run"
+
+    def remove(row, state):
+        if row["update"] == 2:
+            for path in (*out.iterdir(), out):
+                path.rmdir() if path.is_dir() else path.unlink()
+
+    with pytest.raises(OutputError, match=r"out='.*run' cannot be written to: No such file or directory; what was"):
+        train_part(out, total_steps=640, on_update=remove)
+
+
+@pytest.mark.parametrize("words", ["--help", "train --help", "algorithms"])
+def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(words):
+    program = f"import sys; sys.stdin.readline(); from jaxtrpo.cli import main; sys.exit(main({words.split()!r}))"
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], text=True, **piped) as listing:
+        listing.stdout.close()
+        listing.stdin.write("go on\n")
+        listing.stdin.close()
+        assert listing.stderr.read() == "" and listing.wait(60) == 0
