@@ -10,6 +10,8 @@ import pytest
 
 import jaxtrpo
 from jaxtrpo import cli
+from jaxtrpo.config import Config
+from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.words import parse
 
 # Box2D's binding, made by SWIG, crashes where this warning is an error.
@@ -39,7 +41,10 @@ def test_python_runs_as_it_stands(number, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_are_understood(command):
+def test_commands_are_understood(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/cheetah").mkdir(parents=True)  # which a command before has made
+    save_config(Path("runs/cheetah"), "HalfCheetah-v5", Config())
     understood = cli.parse(shlex.split(command, comments=True)[1:])
     assert isinstance(understood, cli.Train)
     for kind in ("algorithm", "policy", "critic", "adapt"):
