@@ -20,6 +20,7 @@ CHECKPOINT_BEFORE = "checkpoint.before.msgpack"  # in case that the newest turns
 RUN_FILES = (CHECKPOINT_FILE, CHECKPOINT_BEFORE, POLICY_FILE, METRICS_FILE, CONFIG_FILE)
 BEST = "best"  # a link to the directory of the best state
 KEPT = re.compile(r"(best|step)-\d+")  # directories of states, by their environment steps
+GOES_ON = "; what was saved before is whole, and resume=True (--resume) goes on with it"
 
 
 class OutputError(OSError):
@@ -132,8 +133,12 @@ def hold(directory: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing(directory: Path) -> Iterator[None]:
-    """Around what writes to a directory of a run.
+def writing(directory: Path, what_then: str = GOES_ON) -> Iterator[None]:
+    """Around what writes to a directory.
+
+    Args:
+      directory: named in the error, which also says `what_then`.
+      what_then: what a person may do; by default, to a directory of a run.
 
     Raises:
       OutputError: it cannot be written to.
@@ -143,10 +148,8 @@ def writing(directory: Path) -> Iterator[None]:
     except OutputError:
         raise
     except OSError as error:
-        raise OutputError(
-            f"out={str(directory)!r} cannot be written to: {error.strerror or error}; what was saved before is whole, "
-            "and resume=True (--resume) goes on with it"
-        ) from error
+        why = error.strerror or str(error)
+        raise OutputError(f"out={str(directory)!r} cannot be written to: {why}{what_then}") from error
 
 
 def write_directory(path: Path, write: Callable[[Path], None]) -> None:

@@ -1,0 +1,172 @@
+"""What is read of runs, what seeds say together, and pictures of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxtrpo import cli
+from jaxtrpo.config import Config
+from jaxtrpo.runs.config_file import save_config
+from jaxtrpo.runs.curves import curve_of, interquartile_mean
+from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
+from jaxtrpo.runs.metrics import Metrics
+from jaxtrpo.runs.read import ALL, Seen, find_runs, in_groups, read_run
+
+
+def make_run(place: Path, env: str = "Some-v1", updates: int = 5, slope: float = 1.0, **settings) -> Path:
+    """A run whose return grows with its steps; before the first episode has ended it has none."""
+    place.mkdir(parents=True)
+    save_config(place, env, Config(**settings))
+    metrics = Metrics(place / METRICS_FILE)
+    for i in range(1, updates + 1):
+        value = np.nan if i == 1 else slope * 100 * i
+        metrics.add({"update": i, "env_steps": 100 * i, "wall_seconds": 0.5 * i, "return_100": value, "kl": 0.01})
+    return place
+
+
+def test_what_was_written_is_read(tmp_path):
+    run = read_run(make_run(tmp_path / "run", seed=3, max_kl=0.02))
+    assert run.env == "Some-v1" and run.settings["seed"] == 3 and run.settings["max_kl"] == 0.02
+    np.testing.assert_array_equal(run.columns["env_steps"], [100, 200, 300, 400, 500])
+    np.testing.assert_array_equal(run.columns["return_100"], [np.nan, 200, 300, 400, 500])
+
+
+@given(cut=st.integers(1, 60))
+def test_a_line_that_is_half_written_is_left_out(tmp_path_factory, cut):
+    place = make_run(tmp_path_factory.mktemp("runs") / "run")
+    whole = (place / METRICS_FILE).read_text()
+    (place / METRICS_FILE).write_text(whole[:-cut])
+    columns = read_run(place).columns
+    assert len(columns["update"]) == whole[:-cut].count("\n") - 1
+    np.testing.assert_array_equal(columns["kl"], 0.01)
+
+
+@pytest.mark.parametrize("text", ["", "update,env_steps", "update,env_steps\n"])
+def test_a_run_without_an_update_has_no_rows(tmp_path, text):
+    (tmp_path / METRICS_FILE).write_text(text)
+    run = read_run(tmp_path)
+    assert all(len(column) == 0 for column in run.columns.values()) and run.env == tmp_path.name
+
+
+def test_other_files_are_refused_in_a_sentence(tmp_path):
+    place = make_run(tmp_path / "run")
+    (place / METRICS_FILE).write_text("update,kl\n1,many\n")
+    with pytest.raises(ValueError, match=r"metrics\.csv is no table of metrics that `train` wrote: .*many"):
+        read_run(place)
+    (place / CONFIG_FILE).write_text("{")
+    with pytest.raises(ValueError, match=r"config\.json is no file of settings"):
+        read_run(place)
+
+
+def test_runs_are_found_in_directories_once(tmp_path):
+    one, two = make_run(tmp_path / "a" / "one"), make_run(tmp_path / "a" / "b" / "two")
+    assert find_runs([tmp_path, one, two]) == [two, one]
+    (tmp_path / "empty").mkdir()
+    for path, told in ((tmp_path / "empty", "no metrics.csv in"), (tmp_path / "none", "no such directory")):
+        with pytest.raises(FileNotFoundError, match=told):
+            find_runs([path])
+    with pytest.raises(NotADirectoryError, match="is not a directory"):
+        find_runs([one / METRICS_FILE])
+
+
+def seen(env: str = "X", **settings) -> Seen:
+    return Seen(Path("run"), env, settings, {})
+
+
+def test_groups_are_told_apart_by_as_few_settings_as_possible():
+    runs = [
+        seen(seed=seed, algorithm=algorithm, critic=critic, max_kl=max_kl, machine=seed)
+        for seed in (0, 1)
+        for algorithm, critic, max_kl in (("ppo", "mlp", None), ("trpo", "linear", 0.01), ("trpo", "linear", 0.02))
+    ]
+    labels = ["algorithm=ppo, max_kl=None", "algorithm=trpo, max_kl=0.01", "algorithm=trpo, max_kl=0.02"]
+    groups = in_groups([*runs, seen("Y", seed=0), seen("Y", seed=1)])
+    assert list(groups["X"]) == labels and all(len(of) == 2 for of in groups["X"].values())
+    assert list(groups["Y"]) == [ALL] and len(groups["Y"][ALL]) == 2
+
+
+def test_interquartile_mean_is_that_of_the_middle_half_and_lies_in_its_interval():
+    values = np.random.default_rng(0).normal(size=(8, 5))
+    mean, low, high = interquartile_mean(values)
+    np.testing.assert_allclose(mean, np.sort(values, axis=0)[2:6].mean(axis=0))
+    assert np.all(low < mean) and np.all(mean < high)
+    mean, low, high = interquartile_mean(values[:1])
+    np.testing.assert_array_equal(mean, values[0])
+    assert np.isnan(low).all() and np.isnan(high).all()
+
+
+def test_intervals_hold_what_they_should_about_as_often():
+    rng, inside = np.random.default_rng(1), []
+    for _ in range(200):
+        _, low, high = interquartile_mean(rng.normal(size=(10, 1)))
+        inside.append(low[0] <= 0 <= high[0])
+    assert 0.85 < np.mean(inside) < 0.99  # bootstrap intervals of ten are a little too short
+
+
+def test_a_curve_ends_where_the_shortest_run_does_and_begins_where_all_have_a_value(tmp_path):
+    runs = [read_run(make_run(tmp_path / str(n), updates=n, slope=s)) for n, s in ((4, 1.0), (9, 3.0))]
+    curve = curve_of(runs, "env_steps", "return_100")
+    assert (curve.x[0], curve.x[-1], curve.seeds) == (200, 400, 2)
+    np.testing.assert_allclose(curve.mean, 2 * curve.x)
+    assert curve_of([runs[0]], "update", "kl").x[0] == 1
+
+
+def test_plot_writes_pictures_and_their_numbers(tmp_path, capsys):
+    for seed in range(3):
+        for max_kl in (0.01, 0.02):
+            make_run(tmp_path / f"runs/{seed}-{max_kl}", "Hopper-v5", seed=seed, max_kl=max_kl, slope=max_kl)
+        make_run(tmp_path / f"runs/{seed}", "Ant-v4", seed=seed)
+    stem = tmp_path / "picture"
+    assert cli.main(["plot", str(tmp_path / "runs"), "--out", str(stem), "--x", "wall_seconds"]) == 0
+    files = [stem.with_suffix(f".{kind}") for kind in ("png", "svg", "csv")]
+    assert capsys.readouterr().out.split() == list(map(str, files))
+    assert files[0].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    words = " ".join("".join(node.itertext()) for node in ElementTree.parse(files[1]).iter())
+    for told in ("Hopper-v5, 3 seeds", "Ant-v4, 3 seeds", "max_kl=0.02", "seconds", "return_100"):
+        assert told in words
+    with files[2].open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["env"], row["settings"]) for row in rows} == {
+        ("Hopper-v5", "max_kl=0.01"), ("Hopper-v5", "max_kl=0.02"), ("Ant-v4", ALL)
+    }  # fmt: skip
+    last = next(row for row in reversed(rows) if row["settings"] == "max_kl=0.02")
+    assert float(last["interquartile_mean"]) == 10 and float(last["wall_seconds"]) == 2.5
+    assert cli.main(["plot", str(tmp_path / "runs"), "--out", str(tmp_path / "again"), "--x", "wall_seconds"]) == 0
+    assert (tmp_path / "again.svg").read_bytes() == files[1].read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("plot", "at least one run"),
+        ("plot RUN --y returns", "returns is no column of"),
+        ("plot RUN --out nowhere/curves", "there is no directory nowhere"),
+        ("plot NONE", "no such directory"),
+        ("plot BLANK", "return_100 has no value in any of the runs"),
+    ],
+)
+def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("RUN"))
+    make_run(Path("BLANK"), updates=1)
+    before = sorted(tmp_path.rglob("*"))
+    assert cli.main(words.split()) == cli.INPUT_ERROR
+    error = capsys.readouterr().err
+    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_settings_of_an_old_run_need_not_be_there(tmp_path):
+    place = make_run(tmp_path / "run")
+    content = json.loads((place / CONFIG_FILE).read_text())
+    del content["versions"], content["critic"]
+    (place / CONFIG_FILE).write_text(json.dumps(content))
+    assert list(in_groups([read_run(place)])) == ["Some-v1"]
