@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, subcommand
 
 import jaxtrpo
 from jaxtrpo.commands.listing import Algorithms
-from jaxtrpo.commands.looking import Plot
+from jaxtrpo.commands.looking import Plot, Video
 from jaxtrpo.commands.training import Evaluate, Train
 from jaxtrpo.commands.work import FAILED, INPUT_ERROR, INTERRUPTED, Command
 from jaxtrpo.config import Config
@@ -34,9 +34,10 @@ def parse(arguments: Sequence[str]) -> Command:
     train = Annotated[Train, subcommand("train", prefix_name=False, **as_before)]
     evaluate = Annotated[Evaluate, subcommand("evaluate", prefix_name=False)]
     plot = Annotated[Plot, subcommand("plot", prefix_name=False)]
+    video = Annotated[Video, subcommand("video", prefix_name=False)]
     algorithms = Annotated[Algorithms, subcommand("algorithms", prefix_name=False)]
     return tyro.cli(
-        train | evaluate | plot | algorithms,
+        train | evaluate | plot | video | algorithms,
         prog="jaxtrpo",
         description=f"Trust-region and actor-critic reinforcement learning in JAX, version {jaxtrpo.__version__}.",
         args=list(arguments),

@@ -60,12 +60,7 @@ def prepare_evaluation(
     actors = choose_actors()
     environment, _ = environment_for(policy.env_name if env is None else env, actors.count)
     require_time_limit(environment, "evaluate")
-    sizes = environment.observation_size, environment.action_size
-    if sizes != (policy.observation_size, policy.actions.size):
-        raise ValueError(
-            f"the policy has {policy.observation_size} observations and {policy.actions.size} actions, but "
-            f"{environment.name} has {sizes[0]} and {sizes[1]}"
-        )
+    require_fitting(policy, environment)
     run = make_evaluator(environment, policy.network, actors, episodes)
 
     def evaluate_once(seed: int) -> Evaluation:
@@ -76,6 +71,16 @@ def prepare_evaluation(
                 getattr(environment, "close", lambda: None)()
 
     return evaluate_once
+
+
+def require_fitting(policy: TrainedPolicy, env: Environment) -> None:
+    """Raises ValueError if a policy has not the sizes of an environment."""
+    sizes = env.observation_size, env.action_size
+    if sizes != (policy.observation_size, policy.actions.size):
+        raise ValueError(
+            f"the policy has {policy.observation_size} observations and {policy.actions.size} actions, but "
+            f"{env.name} has {sizes[0]} and {sizes[1]}"
+        )
 
 
 Evaluator = Callable[[tuple[PyTree, Moments], UInt32[Array, "2"]], Evaluation]

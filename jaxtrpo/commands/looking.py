@@ -1,14 +1,82 @@
-"""Commands that show runs: `jaxtrpo plot`."""
+"""Commands that show runs: `jaxtrpo plot` and `jaxtrpo video`."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from jaxtrpo.commands.work import Work, needs
+from jaxtrpo.commands.work import Work, needs, require_place, require_some
+from jaxtrpo.runs.opengl import choose_opengl
+from jaxtrpo.settings import require_whole
+
+
+@dataclasses.dataclass(frozen=True)
+class Video:
+    """Film an episode of the deterministic policy; several runs, or kept states of one, side by side."""
+
+    directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
+    """runs, or states that were kept of one"""
+    out: Path = Path("video.mp4")
+    """the file"""
+    gif: FlagCreatePairsOff[bool] = False
+    """also write a GIF beside it"""
+    seed: int = 0
+    """of the first state"""
+    width: int = 480
+    """pixels of each; environments of Gymnasium have a size of their own"""
+    height: int = 360
+    """pixels"""
+    env: str | None = None
+    """where, if not in the environment that the policy was trained in"""
+
+    def prepare(self) -> Work:
+        """As for `Train`."""
+        require_whole(16, width=self.width, height=self.height)
+        if self.width % 2 or self.height % 2:
+            raise ValueError(f"width={self.width}, height={self.height}: the codec wants even numbers")
+        if self.out.suffix != ".mp4":
+            raise ValueError(f"out={str(self.out)!r} must end with .mp4")
+        require_some(self.directories)
+        require_place(self.out)
+        choose_opengl()  # before anything imports MuJoCo
+        try:
+            from jaxtrpo.runs.video import write_video
+        except ModuleNotFoundError as error:
+            raise needs("video", error, "view") from error
+        from jaxtrpo.actors import choose_actors
+        from jaxtrpo.envs.registry import make_env
+        from jaxtrpo.evaluate import require_fitting
+        from jaxtrpo.film import film
+        from jaxtrpo.runs.policy_file import load_policy
+
+        choose_actors(1)
+        films = {}
+        for label, place in _labels(self.directories).items():
+            policy = load_policy(place)
+            env = make_env(self.env or policy.env_name)
+            require_fitting(policy, env)
+            films[label] = film(policy, env, seed=self.seed, width=self.width, height=self.height)
+
+        def work() -> int:
+            for path in write_video(films, self.out.expanduser(), gif=self.gif):
+                print(path)
+            return 0
+
+        return work
+
+
+def _labels(places: Sequence[Path]) -> dict[str, Path]:
+    """What tells directories apart: their names, with as many of those above them as it takes."""
+    parts = [place.absolute().parts for place in places]
+    for number in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(each[-number:]) for each in parts]
+        if len(set(labels)) == len(set(places)):
+            return dict(zip(labels, places, strict=True))
+    return {str(place): place for place in places}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +100,8 @@ class Plot:
             raise needs("plot", error, "view") from error
         from jaxtrpo.runs.read import find_runs, read_run
 
-        if not self.directories:
-            raise ValueError("DIR: give the directory of at least one run")
-        if not self.out.expanduser().parent.is_dir():
-            raise NotADirectoryError(f"out={str(self.out)!r}: there is no directory {self.out.parent}")
+        require_some(self.directories)
+        require_place(self.out)
         curves = curves_of([read_run(place) for place in find_runs(self.directories)], self.x, self.y)
 
         def work() -> int:

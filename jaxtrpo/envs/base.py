@@ -51,6 +51,10 @@ class Environment(Protocol):
     flat; and, where what a state holds is only a handle to simulators elsewhere, of which there is one set:
     `saves_state = False`, `copy()`, which gives another set of them, `close()`, which ends them, `failure`, the error
     of one that failed, and `for_groups(n)`, the same environment for `n` actors.
+
+    One that can be seen has `seconds_per_step`, and `render(physics, width, height)`, which gives a picture for each of
+    several `EnvState.physics` of one environment; or `watched(policy, seed)` where only a simulator that is made for it
+    can be seen.
     """
 
     name: str

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 from jaxtrpo.envs import base
 from jaxtrpo.envs.names import unknown_name
 
+RENDERED_AT_ONCE = 100  # pictures
 BACKENDS = ("generalized", "positional", "spring", "mjx")
 
 
@@ -81,6 +83,21 @@ class BraxEnvironment:
         )
         return base.advance(state, moved, self._reset_rows, self.episode_length)
 
+    @property
+    def seconds_per_step(self) -> float:
+        """Simulated time between two actions."""
+        return float(self.env.dt)
+
+    def render(self, physics: Iterable[Any], width: int, height: int) -> Iterator[np.ndarray]:
+        """A picture [height, width, 3] of each `physics` of one environment, on the host."""
+        with _quiet(), contextlib.redirect_stdout(io.StringIO()):
+            from brax.io import image
+        camera = "track" if "track" in _cameras(self.env.sys.mj_model) else None
+        states = iter(physics)
+        while some := list(itertools.islice(states, RENDERED_AT_ONCE)):  # each call makes a renderer
+            positions = [state.pipeline_state for state in some]
+            yield from image.render_array(self.env.sys, positions, height=height, width=width, camera=camera)
+
     def _reset(self, keys: UInt32[Array, "env 2"]) -> Any:
         with _quiet():
             return jax.vmap(self.env.reset)(keys)
@@ -92,6 +109,10 @@ class BraxEnvironment:
             return jnp.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old).astype(old.dtype)
 
         return jax.tree.map(choose, first, now), first.obs.astype(jnp.float32)
+
+
+def _cameras(model: mujoco.MjModel) -> list[str]:
+    return [model.camera(i).name for i in range(model.ncam)]
 
 
 def _finite(state: Any) -> Bool[Array, " env"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jaxtrpo.envs import base, foreign
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.live import HANDLE_SIZE, Host, hosts
 from jaxtrpo.envs.gymnasium.plan import Plan
+from jaxtrpo.envs.gymnasium.watched import watched
 
 
 class GymnasiumEnvironment:
@@ -80,6 +82,26 @@ class GymnasiumEnvironment:
     def flatten(self, obs: Any) -> Float[np.ndarray, "*batch obs"]:
         """The simulator's own observation, or a batch of them, as this environment gives it."""
         return self.plan.observations.flatten(obs)
+
+    def watched(
+        self, act: Callable[[np.ndarray], Any], seed: int, width: int, height: int
+    ) -> tuple[float, Iterator[tuple[np.ndarray, float]]]:
+        """An episode in a simulator that is made to be seen, in this process; it has the size that it likes.
+
+        Args:
+          act: (flat observations [1, obs]) -> flat actions [1, action].
+          seed: of the first state.
+          width: not used.
+          height: not used.
+
+        Returns:
+          Simulated seconds of a step; and pictures with the return up to each.
+
+        Raises:
+          ValueError: it has no pictures of itself.
+        """
+        del width, height
+        return watched(self.plan, act, seed)
 
     def copy(self) -> GymnasiumEnvironment:
         """The same environment with simulators of its own, which its first reset starts."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, UInt32
 
 from jaxtrpo.envs import base
+from jaxtrpo.envs.mujoco.film import render
 from jaxtrpo.envs.mujoco.physics import Physics
 from jaxtrpo.envs.mujoco.task import Fields, Task
 
@@ -79,6 +81,15 @@ class MujocoEnvironment:
             finite=jnp.all(jnp.isfinite(rows), axis=-1),
         )
         return base.advance(state, moved, self._reset_rows, self.episode_length)
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Simulated time between two actions."""
+        return float(self.model.opt.timestep * self.task.frame_skip)
+
+    def render(self, physics: Iterable[np.ndarray], width: int, height: int) -> Iterator[np.ndarray]:
+        """A picture [height, width, 3] of each `physics` of one environment, on the host."""
+        return render(self.model, self.physics.layout, physics, width, height)
 
     def _reset_rows(self, keys, mask, bits):
         qpos, qvel = jax.vmap(lambda key: self.task.initial_state(key, self.model))(keys)
