@@ -73,7 +73,7 @@ def _write_mp4(path: Path, pictures: Iterator[np.ndarray], fps: Fraction, *, kee
 
 def _write_gif(path: Path, pictures: list[Timed]) -> None:
     times = [seconds for seconds, _ in pictures]
-    shown = [1000 * (later - now) for now, later in pairwise([*times, times[-1] + 1.0])]  # milliseconds
+    shown = [round(1000 * (later - now)) for now, later in pairwise([*times, times[-1] + 1.0])]  # milliseconds
     first, *others = [picture for _, picture in pictures]
     first.save(path, format="GIF", save_all=True, append_images=others, duration=shown, loop=0)
 
@@ -106,7 +106,7 @@ class _Player:
 
     def next(self) -> np.ndarray:
         """The next picture; the last one where the episode is over."""
-        wanted = round(self._number * self._steps_a_frame)
+        wanted = int(self._number * self._steps_a_frame + 1e-6)
         self._number += 1
         while self._made < wanted and not self.over:
             found = next(self._film.frames, None)

@@ -1,0 +1,224 @@
+"""Films of episodes, and files of them; pictures are drawn in processes that have chosen their OpenGL."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from PIL import Image
+
+import jaxtrpo
+from jaxtrpo import cli
+from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
+from jaxtrpo.envs.mujoco.tasks import TASKS
+from jaxtrpo.film import Film, Frame, film
+from jaxtrpo.runs import opengl
+from jaxtrpo.runs.directory import OutputError
+from jaxtrpo.runs.policy_file import save_policy
+from jaxtrpo.runs.video import write_video
+
+PENDULUM = "InvertedPendulum-v5"
+
+
+@functools.cache
+def can_draw() -> bool:
+    program = "from jaxtrpo.runs.opengl import choose_opengl; choose_opengl()"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0
+
+
+def require_drawing() -> None:
+    if not can_draw() and "CI" not in os.environ:
+        pytest.skip("neither EGL nor OSMesa works here")
+
+
+@functools.cache
+def policy_for(env: str):
+    return jaxtrpo.train(env, total_steps=1, steps_per_update=16, num_envs=1, actors=1, progress=False).policy
+
+
+def saved(place: Path, env: str = PENDULUM) -> Path:
+    place.mkdir(parents=True)
+    save_policy(place, policy_for(env))
+    return place
+
+
+def frames_of(path: Path) -> tuple[list[np.ndarray], Fraction]:
+    with av.open(str(path)) as file:
+        return [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)], file.streams.video[0].average_rate
+
+
+class Seen(MujocoEnvironment):
+    """Its pictures are not drawn: they hold the pole's angle."""
+
+    def render(self, physics, width, height):
+        for state in physics:
+            assert state.dtype == np.uint32 and state.ndim == 1
+            yield np.full((height, width, 3), len(state), np.uint8)
+
+
+# ---- films
+
+
+def test_a_film_shows_the_episode_that_is_evaluated():
+    env, policy = Seen(TASKS[PENDULUM]()), policy_for(PENDULUM)
+    found = film(policy, env, seed=3, width=32, height=16)
+    frames = list(found.frames)
+    whole = jaxtrpo.evaluate(policy, env, episodes=1, seed=3)
+    # What the last step led to cannot be seen: the next episode has begun.
+    assert [frame.total for frame in frames] == list(range(len(frames))) and len(frames) - 1 <= whole.mean <= len(
+        frames
+    )
+    assert frames[0].picture.shape == (16, 32, 3) and found.seconds_per_step == pytest.approx(0.04)
+
+
+def test_an_environment_without_pictures_is_refused():
+    class Blind:
+        name = "Blind-v0"
+
+    with pytest.raises(ValueError, match="Blind-v0 has no pictures of itself"):
+        film(policy_for(PENDULUM), Blind())
+
+
+# ---- files
+
+
+def made_up(number: int, seconds_per_step: float, size=(32, 48)) -> Film:
+    """Its pictures are as grey as they are late."""
+    return Film((Frame(np.full((*size, 3), 2 * i, np.uint8), float(i)) for i in range(number)), seconds_per_step)
+
+
+def greys(frames, columns) -> list[int]:
+    return [round(float(frame[-4:, columns].mean()) / 2) for frame in frames]
+
+
+def test_films_are_seen_in_the_time_that_they_simulate_and_wait_for_each_other(tmp_path):
+    path = tmp_path / "two.mp4"
+    assert write_video({"slow": made_up(100, 0.1), "fast": made_up(60, 0.05)}, path) == [path]
+    frames, fps = frames_of(path)
+    assert fps == 20 and len(frames) == 200 and frames[0].shape == (32, 96, 3)
+    slow, fast = greys(frames, slice(0, 48)), greys(frames, slice(48, 96))
+    np.testing.assert_allclose(slow[:190], np.arange(190) // 2, atol=2)
+    np.testing.assert_allclose(fast[:58], np.arange(58), atol=2)
+    np.testing.assert_allclose(fast[70:], 59 / 2, atol=2)  # faded: it is over
+
+
+def test_many_steps_a_second_are_not_all_seen(tmp_path):
+    write_video({"one": made_up(100, 0.005)}, tmp_path / "one.mp4")
+    frames, fps = frames_of(tmp_path / "one.mp4")
+    assert fps == 50 and len(frames) == 25
+    np.testing.assert_allclose(greys(frames, slice(None)), 4 * np.arange(25), atol=2)
+
+
+def test_a_gif_lasts_as_long(tmp_path):
+    files = write_video({"one": made_up(90, 0.02)}, tmp_path / "one.mp4", gif=True)
+    assert [file.name for file in files] == ["one.mp4", "one.gif"]
+    with Image.open(files[1]) as gif:
+        shown = []
+        for number in range(gif.n_frames):
+            gif.seek(number)
+            shown.append(gif.info["duration"])
+        assert gif.info["loop"] == 0
+    assert sum(shown) == pytest.approx(90 * 20 + 1000, abs=61)  # it pauses at the end
+
+
+def test_sizes_that_the_codec_does_not_take_are_cut(tmp_path):
+    write_video({"odd": made_up(5, 0.1, size=(33, 47))}, tmp_path / "odd.mp4")
+    assert frames_of(tmp_path / "odd.mp4")[0][0].shape == (32, 46, 3)
+
+
+def test_a_film_that_breaks_leaves_nothing_and_what_was_there_stays(tmp_path):
+    path = tmp_path / "one.mp4"
+    path.write_text("of before")
+
+    def broken():
+        yield Frame(np.zeros((32, 32, 3), np.uint8), 0.0)
+        raise RuntimeError("torn")
+
+    with pytest.raises(RuntimeError, match="torn"):
+        write_video({"one": Film(broken(), 0.1)}, path, gif=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["one.mp4"] and path.read_text() == "of before"
+
+
+def test_no_place_for_a_video_is_a_sentence(tmp_path):
+    with pytest.raises(OutputError, match=r"out='.*one\.mp4' cannot be written to: No such file or directory$"):
+        write_video({"one": made_up(3, 0.1)}, tmp_path / "nowhere" / "one.mp4")
+
+
+# ---- OpenGL
+
+
+def test_what_works_is_chosen_and_what_a_person_chose_stays(monkeypatch):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(opengl, "_works", lambda name: name == "osmesa")
+    assert opengl.choose_opengl() == "osmesa" == os.environ["MUJOCO_GL"]
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    assert opengl.choose_opengl() == "glfw"
+
+
+def test_where_nothing_can_draw_the_packages_are_named(monkeypatch, capsys, tmp_path):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(opengl, "_works", lambda name: False)
+    assert cli.main(["video", str(saved(tmp_path / "run"))]) == cli.INPUT_ERROR
+    error = capsys.readouterr().err
+    assert "apt-get install libegl1" in error and error.count("\n") == 1
+
+
+# ---- the command
+
+
+def command(*words, **how) -> subprocess.CompletedProcess:
+    whole = [sys.executable, "-m", "jaxtrpo", "video", *words]
+    return subprocess.run(whole, capture_output=True, text=True, timeout=300, check=False, **how)
+
+
+def test_runs_are_filmed_side_by_side(tmp_path):
+    require_drawing()
+    runs = [saved(tmp_path / name / "run") for name in ("one", "two")]
+    out = tmp_path / "both.mp4"
+    done = command(*map(str, runs), "--out", str(out), "--width", "96", "--height", "64", "--gif")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(out), str(out.with_suffix(".gif"))] and done.stderr == ""
+    frames, fps = frames_of(out)
+    assert fps == 25 and frames[0].shape == (64, 192, 3) and frames[0].std() > 5
+    np.testing.assert_allclose(frames[0][30:, :96], frames[0][30:, 96:], atol=25)  # they begin alike
+
+
+def test_environments_of_gymnasium_show_their_own_pictures(tmp_path):
+    out = tmp_path / "cart.mp4"
+    environment = {**os.environ, "SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
+    done = command(str(saved(tmp_path / "run", "CartPole-v1")), "--out", str(out), env=environment)
+    assert done.returncode == 0, done.stderr
+    frames, fps = frames_of(out)
+    assert fps == 50 and frames[0].shape == (400, 600, 3) and 5 <= len(frames) <= 500
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("video", "at least one run"),
+        ("video NONE", "no such directory: NONE"),
+        ("video EMPTY", "no policy.msgpack in EMPTY"),
+        ("video RUN --width 0", "width=0"),
+        ("video RUN --width 33", "even numbers"),
+        ("video RUN --out film.avi", "must end with .mp4"),
+        ("video RUN --out nowhere/film.mp4", "there is no directory nowhere"),
+        ("video RUN --env HalfCheetah-v5", "HalfCheetah-v5 has 17 and 6"),
+        ("video RUN --env Nothing-v0", "Nothing-v0"),
+    ],
+)
+def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    saved(Path("RUN"))
+    Path("EMPTY").mkdir()
+    assert cli.main(words.split()) == cli.INPUT_ERROR
+    error = capsys.readouterr().err
+    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["EMPTY", "RUN"]
