@@ -13,7 +13,7 @@ from tyro.conf import OmitArgPrefixes, subcommand
 
 import jaxtrpo
 from jaxtrpo.commands.listing import Algorithms
-from jaxtrpo.commands.looking import Plot, Video
+from jaxtrpo.commands.looking import Plot, Report, Video, Watch
 from jaxtrpo.commands.training import Evaluate, Train
 from jaxtrpo.commands.work import FAILED, INPUT_ERROR, INTERRUPTED, Command
 from jaxtrpo.config import Config
@@ -35,9 +35,11 @@ def parse(arguments: Sequence[str]) -> Command:
     evaluate = Annotated[Evaluate, subcommand("evaluate", prefix_name=False)]
     plot = Annotated[Plot, subcommand("plot", prefix_name=False)]
     video = Annotated[Video, subcommand("video", prefix_name=False)]
+    report = Annotated[Report, subcommand("report", prefix_name=False)]
+    watch = Annotated[Watch, subcommand("watch", prefix_name=False)]
     algorithms = Annotated[Algorithms, subcommand("algorithms", prefix_name=False)]
     return tyro.cli(
-        train | evaluate | plot | video | algorithms,
+        train | evaluate | plot | video | report | watch | algorithms,
         prog="jaxtrpo",
         description=f"Trust-region and actor-critic reinforcement learning in JAX, version {jaxtrpo.__version__}.",
         args=list(arguments),

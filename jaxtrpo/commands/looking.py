@@ -1,8 +1,9 @@
-"""Commands that show runs: `jaxtrpo plot` and `jaxtrpo video`."""
+"""Commands that show runs: `jaxtrpo plot`, `video`, `report` and `watch`."""
 
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -107,6 +108,80 @@ class Plot:
         def work() -> int:
             for path in draw(curves, self.out.expanduser(), x=self.x, y=self.y):
                 print(path)
+            return 0
+
+        return work
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Write one page of HTML about runs, which needs nothing from elsewhere."""
+
+    directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
+    """runs, or directories that hold some"""
+    out: Path = Path("report.html")
+    """the page"""
+    video: Path | None = None
+    """an mp4, such as `jaxtrpo video` makes, that becomes a part of it"""
+
+    def prepare(self) -> Work:
+        """As for `Train`."""
+        require_some(self.directories)
+        require_place(self.out)
+        video = self.video and self.video.expanduser()
+        if video and not video.is_file():
+            raise FileNotFoundError(f"video={str(self.video)!r}: there is no such file")
+        try:
+            from jaxtrpo.runs.report import write_report
+        except ModuleNotFoundError as error:
+            raise needs("report", error, "view") from error
+        from jaxtrpo.runs.read import find_runs, read_run
+
+        runs = [read_run(place) for place in find_runs(self.directories)]
+
+        def work() -> int:
+            write_report(runs, self.out.expanduser(), video=video)
+            print(self.out)
+            return 0
+
+        return work
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """Serve the page of `jaxtrpo report` to this machine's browsers while runs train."""
+
+    directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
+    """runs, or directories that hold some"""
+    port: int = 0
+    """of the loopback address; 0 for one that is free"""
+
+    def prepare(self) -> Work:
+        """As for `Train`."""
+        require_some(self.directories)
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"port={self.port} must be between 0 and 65535")
+        try:
+            from jaxtrpo.runs.watch import serve
+        except ModuleNotFoundError as error:
+            raise needs("watch", error, "view") from error
+        from jaxtrpo.runs.read import find_runs, read_run
+
+        places = find_runs(self.directories)
+        for place in places:
+            read_run(place)
+        try:
+            server = serve(places, self.port)
+        except OSError as error:
+            raise OSError(f"port={self.port} cannot be used: {error.strerror}") from error
+
+        def work() -> int:
+            print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+            with server:
+                try:
+                    server.serve_forever()
+                except KeyboardInterrupt:
+                    print(file=sys.stderr)
             return 0
 
         return work

@@ -1,0 +1,299 @@
+"""The page of runs, in a real browser where there is one, and how it is served while they train."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_plot import make_run
+
+from jaxtrpo import cli
+from jaxtrpo.config import Config
+from jaxtrpo.runs.config_file import save_config
+from jaxtrpo.runs.directory import METRICS_FILE
+from jaxtrpo.runs.figures import LOOKS, seconds_of
+from jaxtrpo.runs.metrics import Metrics
+from jaxtrpo.runs.read import read_run
+from jaxtrpo.runs.report import page_of, settings_of, summary
+from jaxtrpo.runs.watch import serve
+
+FIGURES = len(LOOKS) + 1
+
+
+def make_full_run(place: Path, updates: int = 50, **settings) -> Path:
+    """A run with all that a page shows."""
+    place.mkdir(parents=True)
+    save_config(place, "Some-v1", Config(**settings))
+    rng, metrics = np.random.default_rng(settings.get("seed", 0)), Metrics(place / METRICS_FILE)
+    numbers = [
+        {
+            "update": i + 1, "env_steps": 1024 * (i + 1), "wall_seconds": 0.1 * (i + 1), "collect_seconds": 0.04,
+            "learn_seconds": 0.05, "steps_per_update": 1024, "max_kl": 0.02, "return_100": 10.0 * i + rng.normal(),
+            "kl": 0.01 * rng.uniform(0.5, 1), "signal": rng.normal(), "explained_variance": rng.uniform(),
+            "entropy": 3 - 0.01 * i, "policy_std": 0.5, "eval_return": 20.0 * i if i % 10 == 9 else np.nan,
+        }
+        for i in range(updates)
+    ]  # fmt: skip
+    metrics.add(*numbers)
+    return place
+
+
+# ---- what stands there
+
+
+def test_numbers_of_a_run(tmp_path):
+    run = read_run(make_full_run(tmp_path / "run", total_steps=102_400))
+    told = summary(run, 0)
+    assert (told["steps"], told["done"], told["best"]) == (51_200, 0.5, 980.0)
+    np.testing.assert_allclose(seconds_of(run), [2.0, 2.5, 0.5])
+    blank = read_run(make_run(tmp_path / "blank", updates=1))
+    assert summary(blank, 1)["return_100"] is None and seconds_of(blank)[0] == 0
+
+
+def test_settings_that_differ_stand_apart(tmp_path):
+    runs = [read_run(make_full_run(tmp_path / str(seed), seed=seed, max_kl=0.02)) for seed in (0, 1)]
+    differing, common = settings_of(runs)
+    assert differing == {"seed": [0, 1]} and common["max_kl"] == 0.02 and "versions" not in common
+
+
+def test_ten_runs_of_a_thousand_updates_are_below_five_megabytes(tmp_path):
+    runs = [read_run(make_full_run(tmp_path / str(seed), updates=1_000, seed=seed)) for seed in range(10)]
+    assert len(page_of(runs).encode()) < 5e6
+
+
+def test_names_of_directories_cannot_write_the_page(tmp_path):
+    page = page_of([read_run(make_run(tmp_path / "<script>alert(1)<"))])
+    assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
+
+
+def test_nothing_is_asked_of_elsewhere(tmp_path):
+    page = page_of([read_run(make_full_run(tmp_path / "run"))])
+    assert not re.findall(r"<(?:script|link|img|video)[^>]*(?:src|href)=\"(?!data:)", page)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("report", "at least one run"),
+        ("report NONE", "no such directory"),
+        ("report RUN --out nowhere/page.html", "there is no directory nowhere"),
+        ("report RUN --video film.mp4", "video='film.mp4': there is no such file"),
+        ("watch", "at least one run"),
+        ("watch NONE", "no such directory"),
+        ("watch RUN --port 70000", "port=70000"),
+    ],
+)
+def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    make_run(Path("RUN"))
+    assert cli.main(words.split()) == cli.INPUT_ERROR
+    error = capsys.readouterr().err
+    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
+    assert [place.name for place in tmp_path.iterdir()] == ["RUN"]
+
+
+# ---- served
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A run, the directories that are served, and where."""
+    place = make_full_run(tmp_path / "run", total_steps=102_400)
+    server = serve([place], 0)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield place, f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def get(url: str, host: str | None = None) -> str:
+    request = urllib.request.Request(url, headers={} if host is None else {"Host": host})
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        return answer.read().decode()
+
+
+def test_data_is_that_of_now(served):
+    place, url = served
+    before = json.loads(get(f"{url}/data"))["runs"][0]
+    assert len(before["columns"]["kl"]) == 50 and before["cells"]["done"] == "50%"
+    with (place / METRICS_FILE).open("a") as file:
+        file.write((place / METRICS_FILE).read_text().splitlines()[-1].replace("50,51200", "51,52224", 1) + "\n51,")
+    found = json.loads(get(f"{url}/data"))
+    assert found["runs"][0]["columns"]["env_steps"][-1] == 52224 and len(found["runs"][0]["columns"]["kl"]) == 51
+    assert found["runs"][0]["columns"]["eval_return"][0] is None and found["time"]["run"] == ["1"]
+    shutil.rmtree(place)
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        get(f"{url}/data")
+
+
+def test_only_this_machine_is_answered_and_only_what_is_there(served):
+    _, url = served
+    assert "<html" in get(f"{url}/", host="localhost:80")
+    for path, host in (("/", "evil.example"), ("/../run", None), ("/etc/passwd", None)):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(url + path, host)
+
+
+def test_a_port_that_is_taken_is_a_sentence(served, capsys):
+    place, url = served
+    assert cli.main(["watch", str(place), "--port", url.rpartition(":")[2]]) == cli.INPUT_ERROR
+    assert "cannot be used: Address already in use" in capsys.readouterr().err
+
+
+def test_watching_says_where_and_ends_with_an_interrupt(tmp_path):
+    command = [sys.executable, "-m", "jaxtrpo", "watch", str(make_run(tmp_path / "run"))]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        url = process.stdout.readline().split()[0]
+        assert "<html" in get(url)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+
+
+# ---- in a browser
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if shutil.which("chromedriver") is None and "CI" not in os.environ:
+        pytest.skip("chromedriver is not installed")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    yield driver
+    driver.quit()
+
+
+READY = (
+    "return typeof Bokeh !== 'undefined' && Bokeh.documents.length > 0 && Bokeh.documents.every((doc) => doc.is_idle)"
+)
+# A figure is seen if a canvas, somewhere in trees of its own, has pixels of several colours.
+SEEN = """
+function canvases(node) {
+  const inner = [...node.querySelectorAll("*")].filter((each) => each.shadowRoot);
+  return [...node.querySelectorAll("canvas"), ...inner.flatMap((each) => canvases(each.shadowRoot))];
+}
+function colours(canvas) {
+  if (!canvas.width || !canvas.height) return 0;
+  const copy = document.createElement("canvas");
+  [copy.width, copy.height] = [canvas.width, canvas.height];
+  const context = copy.getContext("2d", {willReadFrequently: true});
+  context.drawImage(canvas, 0, 0);
+  return new Set(new Uint32Array(context.getImageData(0, 0, copy.width, copy.height).data.buffer)).size;
+}
+return [...document.querySelectorAll(".drawing")].map((place) => canvases(place).some((each) => colours(each) > 2));
+"""
+LINES = """
+const figures = Bokeh.documents.flatMap((doc) => doc.roots());
+const lines = figures.flatMap((figure) => figure.renderers ?? []).filter((each) => /^\\d+:/.test(String(each.name)));
+return lines.map((each) => [each.name, each.visible, each.glyph.x.field]);
+"""
+AGAINST_SECONDS = """
+const axis = document.getElementById("axis");
+axis.value = "wall_seconds";
+axis.dispatchEvent(new Event("change"));
+"""
+
+
+def opened(driver, url: str, *, width: int = 1280, dark: bool = False) -> list[bool]:
+    """Opens a page; which of its figures are seen."""
+    driver.get_log("performance"), driver.get_log("browser")
+    size = {"width": width, "height": 1600, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+    driver.get(url)
+    wait_until(lambda: driver.execute_script(READY))
+    wait_until(lambda: all(driver.execute_script(SEEN)))
+    return driver.execute_script(SEEN)
+
+
+def wait_until(true, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true() and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def complaints(driver) -> list[str]:
+    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("WARNING", "SEVERE")]
+
+
+def requests(driver) -> list[str]:
+    messages = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    asked = [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+    return [url for url in asked if not url.startswith("data:")]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_figure_is_seen_and_nothing_is_asked_for(browser, tmp_path, width, dark):
+    for seed in range(3):
+        make_full_run(tmp_path / f"runs/{seed}", seed=seed)
+    page = tmp_path / "report.html"
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(page)]) == 0
+    assert opened(browser, page.as_uri(), width=width, dark=dark) == [True] * FIGURES
+    assert complaints(browser) == [] and requests(browser) == [page.as_uri()]
+    inside, there = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
+    assert inside <= there
+    back = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (max(map(int, re.findall(r"\d+", back)[:3])) < 60) == dark
+
+
+def test_a_report_of_ten_runs_opens_in_under_two_seconds(browser, tmp_path):
+    for seed in range(10):
+        make_full_run(tmp_path / f"runs/{seed}", updates=1_000, seed=seed)
+    page = tmp_path / "report.html"
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(page)]) == 0
+    took = []
+    for _ in range(3):
+        opened(browser, page.as_uri())
+        timing = "return performance.getEntriesByType('navigation')[0].loadEventEnd"
+        took.append(browser.execute_script(timing) / 1000)
+    assert min(took) < 2, took
+
+
+def test_runs_are_chosen_and_axes_change(browser, tmp_path):
+    for seed in range(2):
+        make_full_run(tmp_path / f"runs/{seed}", seed=seed)
+    page = tmp_path / "report.html"
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(page)]) == 0
+    opened(browser, page.as_uri())
+    before = browser.execute_script(LINES)
+    assert len(before) == 2 * sum(len(look.columns) + bool(look.points) for look in LOOKS)
+    assert all(seen and x == "env_steps" for _, seen, x in before)
+    browser.execute_script("document.querySelector('[data-shows=\"1\"]').click()")
+    browser.execute_script(AGAINST_SECONDS)
+    for name, seen, x in browser.execute_script(LINES):
+        assert seen == name.startswith("0:") and x == "wall_seconds"
+    assert complaints(browser) == []
+
+
+def test_a_page_that_is_watched_shows_what_is_new(browser, served):
+    place, url = served
+    assert opened(browser, f"{url}/") == [True] * FIGURES
+    with (place / METRICS_FILE).open("a") as file:
+        file.write((place / METRICS_FILE).read_text().splitlines()[-1].replace("50,51200", "51,61440", 1) + "\n")
+    cell = "return document.querySelector('[data-cell=\"steps\"]').textContent"
+    wait_until(lambda: browser.execute_script(cell) == "61,440")
+    assert browser.execute_script(cell) == "61,440"
+    length = "return Bokeh.documents[0].get_model_by_name('run-0').data.kl.length"
+    assert browser.execute_script(length) == 51
+    assert complaints(browser) == [] and set(requests(browser)) <= {f"{url}/", f"{url}/data"}
