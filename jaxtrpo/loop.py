@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -24,6 +24,7 @@ from jaxtrpo.replaying import replaying_updates
 from jaxtrpo.runs.checkpoint import save_checkpoint
 from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.directory import hold
+from jaxtrpo.runs.followers import Follower
 from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.output import Output, Saving
 from jaxtrpo.runs.policy_file import save_policy
@@ -61,6 +62,7 @@ class Run(NamedTuple):
     notes: tuple[str, ...] = ()  # what a person should know before it starts
     saving: Saving = Saving()
     on_update: OnUpdate | None = None  # called after each update
+    follow: tuple[Callable[[Row | None], Follower], ...] = ()  # given the last row of what it goes on with
 
     def run(self, *, progress: bool = True) -> Result:
         """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases.
@@ -85,9 +87,11 @@ class Run(NamedTuple):
         output = Output(self.directory, self.saving, self.metrics, write)
         last, interruption = output.last or NOTHING_DONE, None
         with (
+            ExitStack() as stack,
             Progress(self.config.total_steps, last, enabled=progress) as bar,
             closing(self._updates(last)) as updates,
         ):
+            followers = [stack.enter_context(closing(begin(output.last))) for begin in self.follow]
             for note in self.notes:
                 bar.note(note)
             try:
@@ -95,6 +99,8 @@ class Run(NamedTuple):
                     output.add(rows)
                     reached = moment, int(rows[-1]["update"])
                     bar.update(rows[-1])
+                    for follower in followers:
+                        follower.add(rows)
                     output.keep(len(rows))
                     if self.on_update is not None:
                         for row in rows:

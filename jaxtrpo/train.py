@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import inspect
 import time
 from collections.abc import Callable
@@ -23,7 +24,10 @@ from jaxtrpo.loop import OnUpdate, Result, Run
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation import cache_compilations
+from jaxtrpo.runs.config_file import as_json
 from jaxtrpo.runs.directory import has_checkpoint, open_directory
+from jaxtrpo.runs.followers import Follower, TensorBoard, WeightsAndBiases
+from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Saving
 from jaxtrpo.settings import require_bool, require_not_negative, require_whole
 from jaxtrpo.types import TrainState
@@ -46,6 +50,8 @@ def train(
     keep_best: bool = False,
     keep_every: int = 0,
     on_update: OnUpdate | None = None,
+    tensorboard: bool = False,
+    wandb: str | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> Result:
@@ -75,6 +81,8 @@ def train(
         Kept states are directories like `out`, which `load_policy` and `jaxtrpo evaluate` take.
       on_update: (row of metrics, state of the run) called after each update; what it raises ends the run, which is
         saved. Where several updates are one program the state is that after the last of them.
+      tensorboard: write event files into `out`/tensorboard.
+      wandb: project of Weights & Biases (the package `wandb`) that is told the metrics; its own settings say where.
       progress: show a bar, or lines where the output is no terminal.
       **settings: see `jaxtrpo.Config`.
 
@@ -106,6 +114,8 @@ def train(
         keep_best=keep_best,
         keep_every=keep_every,
         on_update=on_update,
+        tensorboard=tensorboard,
+        wandb=wandb,
         **settings,
     )
     return run.run(progress=progress)
@@ -141,6 +151,8 @@ def prepare(
     keep_best: bool = False,
     keep_every: int = 0,
     on_update: OnUpdate | None = None,
+    tensorboard: bool = False,
+    wandb: str | None = None,
     **settings: Any,
 ) -> Run:
     """Checks everything that a person may get wrong; arguments and errors as in `train`."""
@@ -148,6 +160,7 @@ def prepare(
     config = make_config(settings)
     saving = Saving(checkpoint_seconds, keep_best, keep_every)
     _require_saving(saving, out, config)
+    _require_followers(out, tensorboard, wandb)
     parts = _parts(config, algorithm, policy, critic, adapt, surrogate)
     directory = _open(out, overwrite=overwrite, resume=resume)
     saved = load_checkpoint(directory) if directory is not None and resume and has_checkpoint(directory) else None
@@ -178,6 +191,7 @@ def prepare(
             notes=() if replay is None else (replay.in_words(),),
             saving=saving,
             on_update=on_update,
+            follow=_followers(directory, environment.name, config, tensorboard, wandb),
         )
         return _begin(run) if saved is None else _go_on(run, saved)
     except BaseException:
@@ -282,6 +296,29 @@ def _require_saving(saving: Saving, out: str | Path | None, config: Config) -> N
             raise ValueError(f"{name}={value} needs out, the directory of the run")
     if saving.keep_best and not config.eval_every:
         raise ValueError("keep_best=True needs eval_every, environment steps between evaluations")
+
+
+def _require_followers(out: str | Path | None, tensorboard: bool, wandb: str | None) -> None:
+    require_bool(tensorboard=tensorboard)
+    if tensorboard and out is None:
+        raise ValueError("tensorboard=True needs out, the directory of the run")
+    if wandb is not None and not (isinstance(wandb, str) and wandb):
+        raise ValueError(f"wandb={wandb!r} must be the name of a project")
+    for setting, wanted, package in (("tensorboard", tensorboard, "tensorboardX"), ("wandb", wandb, "wandb")):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ValueError(f"{setting}={wanted!r} needs the package {package}: pip install {package}")
+
+
+def _followers(
+    directory: Path | None, env: str, config: Config, tensorboard: bool, wandb: str | None
+) -> tuple[Callable[[Row | None], Follower], ...]:
+    found: list[Callable[[Row | None], Follower]] = []
+    if tensorboard and directory is not None:
+        found.append(lambda last: TensorBoard(directory, last))
+    if wandb is not None:
+        name = env if directory is None else directory.name
+        found.append(lambda last: WeightsAndBiases(wandb, directory, name, {"env": env, **as_json(config)}))
+    return tuple(found)
 
 
 def _require_finite_start(env: Environment, state: TrainState) -> None:

@@ -40,6 +40,10 @@ class Train:
     """keep the state with the best evaluation, as DIR/best"""
     keep_every: int = 0
     """environment steps between states that are kept, as DIR/step-0000200704 and so on; 0 for none"""
+    tensorboard: FlagCreatePairsOff[bool] = False
+    """write event files into DIR/tensorboard"""
+    wandb: str | None = None
+    """project of Weights & Biases that is told the metrics; its own settings, such as WANDB_MODE, say where"""
     quiet: FlagCreatePairsOff[bool] = False
     """no progress"""
     backend: str | None = None
@@ -53,7 +57,7 @@ class Train:
         choose_actors(self.config.actors)  # before an environment starts JAX, with one device
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env if self.backend is None else _make_env(self.env, self.backend)
-        files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every")
+        files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every", "tensorboard", "wandb")
         run = prepare(env, **{name: getattr(self, name) for name in files}, **settings)
 
         def work() -> int:

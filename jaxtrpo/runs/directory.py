@@ -16,8 +16,10 @@ POLICY_FILE = "policy.msgpack"
 CONFIG_FILE = "config.json"
 CHECKPOINT_FILE = "checkpoint.msgpack"
 CHECKPOINT_BEFORE = "checkpoint.before.msgpack"  # in case that the newest turns out to be damaged
+WANDB_FILE = "wandb-run.txt"  # what Weights & Biases calls the run
+TENSORBOARD = "tensorboard"  # a directory of event files
 # Removed in this order: there is never a state or a policy beside the metrics of another run.
-RUN_FILES = (CHECKPOINT_FILE, CHECKPOINT_BEFORE, POLICY_FILE, METRICS_FILE, CONFIG_FILE)
+RUN_FILES = (CHECKPOINT_FILE, CHECKPOINT_BEFORE, POLICY_FILE, METRICS_FILE, CONFIG_FILE, WANDB_FILE)
 BEST = "best"  # a link to the directory of the best state
 KEPT = re.compile(r"(best|step)-\d+")  # directories of states, by their environment steps
 GOES_ON = "; what was saved before is whole, and resume=True (--resume) goes on with it"
@@ -105,6 +107,8 @@ def clear(directory: Path, *, keep_run: bool = False) -> None:
             unfinished.unlink()
         if not keep_run:
             (directory / name).unlink(missing_ok=True)
+    if not keep_run and not (directory / TENSORBOARD).is_symlink():
+        shutil.rmtree(directory / TENSORBOARD, ignore_errors=True)
     for place in directory.iterdir():
         name, unfinished = place.name, place.name.startswith(".")
         if KEPT.fullmatch(name.lstrip(".").split(".")[0]) and place.is_dir() and (unfinished or not keep_run):

@@ -1,0 +1,130 @@
+"""TensorBoard and Weights & Biases, as their own readers find what was written."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from test_train import PARTS, PENDULUM, stop_in_the_third_update, train_part
+
+from jaxtrpo.runs.directory import TENSORBOARD, WANDB_FILE
+from jaxtrpo.train import prepare
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(tensorboard|wandb|google)")
+
+
+def events(out, name: str) -> tuple[list[int], list[float]]:
+    """Steps and values, by TensorBoard."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(out / TENSORBOARD), purge_orphaned_data=True)
+    found.Reload()
+    return [each.step for each in found.Scalars(name)], [each.value for each in found.Scalars(name)]
+
+
+def records(path: Path) -> Iterator[bytes]:
+    """Of a W&B file: LevelDB's log format, in blocks of 32 KiB, after seven bytes of their own."""
+    data, place, whole = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if 32_768 - place % 32_768 < 7:
+            place += 32_768 - place % 32_768
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, place)
+        whole += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # all of a record, or the last part of one
+            yield whole
+            whole = b""
+
+
+def history(out) -> list[dict[str, float]]:
+    """Rows of every W&B file of a run, in order."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    rows = []
+    for path in sorted(out.glob("wandb/offline-run-*/*.wandb")):
+        for data in records(path):
+            record = Record.FromString(data)
+            if record.WhichOneof("record_type") == "history":
+                items = record.history.item
+                rows.append({"/".join(item.nested_key) or item.key: json.loads(item.value_json) for item in items})
+    return rows
+
+
+def test_tensorboard_reads_every_number(tmp_path):
+    result = train_part(tmp_path, total_steps=320, tensorboard=True)
+    steps, values = events(tmp_path, "kl")
+    np.testing.assert_array_equal(steps, result.metrics["env_steps"])
+    np.testing.assert_allclose(values, result.metrics["kl"], rtol=1e-6)
+    returns = result.metrics["eval_return"]
+    steps, values = events(tmp_path, "eval_return")  # blanks are no numbers
+    np.testing.assert_array_equal(steps, result.metrics["env_steps"][np.isfinite(returns)])
+
+
+def test_what_was_told_beyond_the_checkpoint_counts_no_more_when_a_run_goes_on(tmp_path):
+    whole = train_part(tmp_path / "whole", total_steps=640)
+    out = tmp_path / "run"
+    train_part(out, total_steps=192, tensorboard=True)
+    early = tmp_path / "early"
+    shutil.copytree(out, early)
+    train_part(out, total_steps=384, tensorboard=True, resume=True)
+    for file in (early).iterdir():  # as if the process had been killed before the later checkpoints
+        if file.is_file():
+            shutil.copy(file, out / file.name)
+    train_part(out, total_steps=640, tensorboard=True, resume=True)
+    steps, values = events(out, "kl")
+    np.testing.assert_array_equal(steps, whole.metrics["env_steps"])
+    np.testing.assert_allclose(values, whole.metrics["kl"], rtol=1e-6)
+
+
+def test_weights_and_biases_reads_every_number_and_goes_on_with_the_same_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    train_part(tmp_path, total_steps=192, wandb="jaxtrpo-tests")
+    name = (tmp_path / WANDB_FILE).read_text()
+    result = train_part(tmp_path, total_steps=384, wandb="jaxtrpo-tests", resume=True)
+    assert (tmp_path / WANDB_FILE).read_text() == name
+    assert all(name.strip() in path.name for path in tmp_path.glob("wandb/offline-run-*"))
+    rows = history(tmp_path)
+    np.testing.assert_array_equal([row["env_steps"] for row in rows], result.metrics["env_steps"])
+    np.testing.assert_allclose([row["kl"] for row in rows], result.metrics["kl"])
+
+
+def test_a_run_that_fails_leaves_whole_events(tmp_path):
+    run = prepare(PENDULUM, out=tmp_path, total_steps=640, tensorboard=True, **PARTS)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        stop_in_the_third_update(run, RuntimeError("out of luck")).run(progress=False)
+    assert len(events(tmp_path, "kl")[0]) == 2
+
+
+def test_a_new_run_takes_the_place_of_events(tmp_path):
+    train_part(tmp_path, total_steps=192, tensorboard=True)
+    result = train_part(tmp_path, total_steps=96, tensorboard=True, overwrite=True)
+    np.testing.assert_array_equal(events(tmp_path, "kl")[0], result.metrics["env_steps"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"tensorboard": True}, "tensorboard=True needs out"),
+        ({"tensorboard": 1}, "tensorboard=1"),
+        ({"wandb": ""}, "wandb='' must be the name of a project"),
+        ({"wandb": True}, "wandb=True must be the name of a project"),
+    ],
+)
+def test_what_is_wrong_is_said_first(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        prepare("Nothing-v0", **arguments)
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for arguments, package in (({"tensorboard": True, "out": tmp_path}, "tensorboardX"), ({"wandb": "mine"}, "wandb")):
+        with pytest.raises(ValueError, match=f"needs the package {package}: pip install {package}"):
+            prepare("Nothing-v0", **arguments)
