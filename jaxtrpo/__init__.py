@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxtrpo.envs.registry import make_env
     from jaxtrpo.evaluate import evaluate
     from jaxtrpo.runs.config_file import load_config
-    from jaxtrpo.runs.policy_file import load_policy
+    from jaxtrpo.runs.policy_file import load_policy, save_policy
     from jaxtrpo.train import train
 
 __version__ = "0.1.0"
@@ -34,6 +34,7 @@ __all__ = [
     "load_config",
     "load_policy",
     "make_env",
+    "save_policy",
     "train",
 ]
 
@@ -45,6 +46,7 @@ _HOMES = {
     "load_config": "jaxtrpo.runs.config_file",
     "load_policy": "jaxtrpo.runs.policy_file",
     "make_env": "jaxtrpo.envs.registry",
+    "save_policy": "jaxtrpo.runs.policy_file",
     "train": "jaxtrpo.train",
 }
 

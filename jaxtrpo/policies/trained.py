@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -72,6 +73,15 @@ class TrainedPolicy:
             action = distribution.sample(noise)
         action = to_simulator(action, self.actions)
         return self._as_simulator(action if isinstance(obs, jax.Array) else np.asarray(action))
+
+    def deterministic(self) -> Callable[[Float[Array, "... obs"]], Num[Array, "..."]]:
+        """The actions of `__call__` as a function that can be traced, and whose network is made once, here."""
+        network, actions, params, moments = self.network, self.actions, self.params, self.moments
+
+        def act(obs: Float[Array, "... obs"]) -> Num[Array, "..."]:
+            return self._as_simulator(to_simulator(network.apply(params, normalize(obs, moments)).mode(), actions))
+
+        return act
 
     def _as_simulator(self, action: Any) -> Any:
         """Gives flat actions the simulator's shape, and choices its numbers."""

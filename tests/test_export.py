@@ -1,0 +1,130 @@
+"""Policies for those who have no jaxtrpo: the same actions, by onnxruntime alone and by JAX alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from flax import linen as nn
+from huggingface_hub import ModelCard
+from test_policy_file import make_policy
+
+import jaxtrpo
+from jaxtrpo import cli
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.distributions import Gaussian
+from jaxtrpo.policies.networks import mlp
+from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, export_policy
+from jaxtrpo.words import policy_maker
+
+CHOICES = ActionSpace(np.float32([1, 0]), np.float32([3, 4]), counts=(3, 5))
+NUMBERS = ActionSpace(np.float32([-1, -2]), np.float32([1, 0.5]))
+ONE_CHOICE = ActionSpace(np.float32([0]), np.float32([1]), counts=(2,), shape=())
+# Another process, in which it is an error to import what trained the policy.
+ALONE = """
+import sys
+for name in ("jax", "jaxlib", "flax", "jaxtrpo"):
+    sys.modules[name] = None
+import numpy as np, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1])
+obs = np.load(sys.argv[2])
+np.savez(sys.argv[3], *(session.run(["action"], {"observation": rows})[0] for rows in (obs, obs[:1])))
+"""
+
+
+class Own(nn.Module):
+    """A network of one's own."""
+
+    @nn.compact
+    def __call__(self, obs):
+        x = nn.LayerNorm()(nn.relu(nn.Dense(16)(obs)))
+        return Gaussian(nn.Dense(2)(x), self.param("log_std", nn.initializers.zeros, (2,)))
+
+
+def policy_of(maker, actions: ActionSpace) -> TrainedPolicy:
+    rng = np.random.default_rng(0)
+    params = maker.make(4, actions).init(jax.random.PRNGKey(0))
+    params = jax.tree.map(lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype(np.float32), params)
+    moments = Moments(np.float32(1e6), rng.normal(size=4).astype(np.float32), np.float32([0.1, 1, 4, 9]))
+    return TrainedPolicy("Some-v1", 4, actions, maker, params, moments)
+
+
+@pytest.mark.parametrize(
+    ("maker", "actions"),
+    [
+        (mlp(), NUMBERS),
+        (mlp(hidden=(8,), state_dependent_std=True), NUMBERS),
+        (mlp(hidden=()), NUMBERS),
+        (policy_maker(Own()), NUMBERS),
+        (mlp(), CHOICES),
+        (mlp(), ONE_CHOICE),
+    ],
+)
+def test_actions_are_the_same_without_jaxtrpo(maker, actions, tmp_path):
+    policy = policy_of(maker, actions)
+    files = export_policy(policy, tmp_path / "export")
+    assert [file.name for file in files] == [ONNX_FILE, STABLEHLO_FILE]
+    obs = np.random.default_rng(1).normal(scale=3, size=(50, 4)).astype(np.float32)
+    np.save(tmp_path / "obs.npy", obs)
+    words = [str(files[0]), str(tmp_path / "obs.npy"), str(tmp_path / "actions.npz")]
+    subprocess.run([sys.executable, "-c", ALONE, *words], check=True, timeout=120)
+    wanted = np.asarray(policy(obs))
+    with np.load(tmp_path / "actions.npz") as found:
+        many, one = found["arr_0"], found["arr_1"]
+    again = np.asarray(jax.export.deserialize(files[1].read_bytes()).call(obs))
+    assert many.shape == again.shape == wanted.shape and one.shape == wanted[:1].shape
+    for actions_found in (many, again):
+        np.testing.assert_allclose(actions_found, wanted, atol=1e-5)
+    np.testing.assert_allclose(one, wanted[:1], atol=1e-5)
+    if not actions.counts:
+        assert np.all(many >= actions.low) and np.all(many <= actions.high) and np.any(many == actions.high)
+
+
+def test_a_policy_of_any_network_is_saved_and_loaded(tmp_path):
+    policy = policy_of(policy_maker(Own()), NUMBERS)
+    jaxtrpo.save_policy(tmp_path, policy)
+    loaded = jaxtrpo.load_policy(tmp_path, policy=Own())
+    obs = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
+    np.testing.assert_array_equal(loaded(obs), policy(obs))
+
+
+def test_the_card_is_one_that_the_hub_reads(tmp_path, capsys):
+    run = tmp_path / "run"
+    jaxtrpo.train("InvertedPendulum-v5", total_steps=2_048, out=run, progress=False)
+    assert cli.main(["export", str(run), "--card", "--episodes", "3"]) == 0
+    files = [str(run / "export" / name) for name in (ONNX_FILE, STABLEHLO_FILE, "README.md")]
+    assert capsys.readouterr().out.split("\n") == [*files, ""]
+    card = ModelCard.load(files[-1])
+    (result,) = card.data.eval_results
+    evaluation = jaxtrpo.evaluate(jaxtrpo.load_policy(run), episodes=3, seed=0)
+    assert result.metric_value == f"{evaluation.mean:.2f} +/- {evaluation.std:.2f}"
+    assert (result.metric_type, result.dataset_name) == ("mean_reward", "InvertedPendulum-v5")
+    assert "environment steps | 2,048" in card.content and "`max_kl`" in card.content
+    code = card.content.split("```python\n")[1].split("```")[0].replace(ONNX_FILE, files[0])
+    exec(code, {})
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("export NONE", "no such directory: NONE"),
+        ("export EMPTY", "no policy.msgpack in EMPTY"),
+        ("export POLICY --out POLICY/policy.msgpack", "is not a directory"),
+        ("export POLICY --card", "Some-v1"),
+        ("export POLICY --card --episodes 0", "episodes=0"),
+    ],
+)
+def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name in ("EMPTY", "POLICY"):
+        (tmp_path / name).mkdir()
+    jaxtrpo.save_policy("POLICY", make_policy())
+    assert cli.main(words.split()) == cli.INPUT_ERROR
+    error = capsys.readouterr().err
+    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
+    assert not (tmp_path / "POLICY" / "export").exists()
