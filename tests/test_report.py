@@ -155,7 +155,12 @@ def test_a_port_that_is_taken_is_a_sentence(served, capsys):
 
 
 def test_watching_says_where_and_ends_with_an_interrupt(tmp_path):
-    command = [sys.executable, "-m", "jaxtrpo", "watch", str(make_run(tmp_path / "run"))]
+    # Where tests run in the background of a shell, interrupts are ignored by whom they start.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from jaxtrpo.cli import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "watch", str(make_run(tmp_path / "run"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         url = process.stdout.readline().split()[0]
         assert "<html" in get(url)
