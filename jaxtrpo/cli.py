@@ -15,6 +15,7 @@ import jaxtrpo
 from jaxtrpo.commands.listing import Algorithms
 from jaxtrpo.commands.looking import Plot, Report, Video, Watch
 from jaxtrpo.commands.sharing import Export
+from jaxtrpo.commands.sweeping import Sweep
 from jaxtrpo.commands.training import Evaluate, Train
 from jaxtrpo.commands.work import FAILED, INPUT_ERROR, INTERRUPTED, Command
 from jaxtrpo.config import Config
@@ -39,9 +40,10 @@ def parse(arguments: Sequence[str]) -> Command:
     report = Annotated[Report, subcommand("report", prefix_name=False)]
     watch = Annotated[Watch, subcommand("watch", prefix_name=False)]
     export = Annotated[Export, subcommand("export", prefix_name=False)]
+    sweep = Annotated[Sweep, subcommand("sweep", prefix_name=False)]
     algorithms = Annotated[Algorithms, subcommand("algorithms", prefix_name=False)]
     return tyro.cli(
-        train | evaluate | plot | video | report | watch | export | algorithms,
+        train | evaluate | sweep | plot | video | report | watch | export | algorithms,
         prog="jaxtrpo",
         description=f"Trust-region and actor-critic reinforcement learning in JAX, version {jaxtrpo.__version__}.",
         args=list(arguments),

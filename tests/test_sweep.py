@@ -1,0 +1,247 @@
+"""Sweeps: what may be tried, and that trials are judged, go on and are shared as they should."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxtrpo import cli
+from jaxtrpo.config import Config
+from jaxtrpo.runs.curves import interquartile_mean
+from jaxtrpo.runs.read import read_run
+from jaxtrpo.runs.space import (
+    Interval,
+    Values,
+    combinations,
+    parse_grid,
+    parse_random,
+    require_different,
+    with_settings,
+)
+from jaxtrpo.words import parse
+
+SMALL = [
+    "sweep", "InvertedPendulum-v5", "--total-steps", "512", "--steps-per-update", "128", "--num-envs", "4",
+    "--policy", "mlp(hidden=(8,))", "--critic", "mlp(hidden=(8,))",
+]  # fmt: skip
+GRID = ["--grid", "max_kl=0.01,0.02", "--seeds", "2"]
+
+# ---- what is tried
+
+
+def test_words_of_a_grid():
+    assert parse_grid(["max_kl=0.005,0.01", "policy=mlp,mlp(hidden=(8, 8))", "normalize_observations=True,False"]) == [
+        Values("max_kl", (0.005, 0.01)),
+        Values("policy", ("mlp", "mlp(hidden=(8, 8))")),
+        Values("normalize_observations", (True, False)),
+    ]
+
+
+@given(st.floats(1e-6, 1.0), st.floats(1.1, 100.0))
+def test_words_of_intervals(low, factor):
+    high = low * factor
+    found = parse_random([f"log(a, {low!r}, {high!r})", f"uniform(b, {-high!r}, {low!r})", "integer(c, 2, 9)"])
+    assert found == [Interval("a", low, high, log=True), Interval("b", -high, low), Interval("c", 2, 9, whole=True)]
+    assert parse_random(["choice(algorithm, ppo, trpo)"]) == [Values("algorithm", ("ppo", "trpo"))]
+
+
+@pytest.mark.parametrize(
+    ("read", "words", "told"),
+    [
+        (parse_grid, "max_kl", "is not like max_kl=0.005,0.01"),
+        (parse_grid, "max_kl=", "is not like max_kl=0.005,0.01"),
+        (parse_grid, "max kl=1", "is not like max_kl=0.005,0.01"),
+        (parse_grid, "max_kl=1,,2", "cannot be read"),
+        (parse_random, "max_kl", "is not like log"),
+        (parse_random, "log()", "is not like log"),
+        (parse_random, "log(max_kl, 1)", "is not like log"),
+        (parse_random, "normal(max_kl, 0, 1)", "is not like log"),
+        (parse_random, "log(max_kl, low=1, high=2)", "is not like log"),
+        (parse_random, "log(max_kl, 0, 1)", "0 and 1 are no bounds of log"),
+        (parse_random, "uniform(max_kl, 2, 1)", "2 and 1 are no bounds of uniform"),
+        (parse_random, "integer(actors, 1, 2.5)", "1 and 2.5 are no bounds of integer"),
+    ],
+)
+def test_words_that_are_none_are_refused_in_a_sentence(read, words, told):
+    with pytest.raises(ValueError, match=told) as error:
+        read([words])
+    assert repr(words) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_every_combination_is_tried_once():
+    found = list(combinations([Values("a", (1, 2)), Values("b", (3, 4, 5))]))
+    assert len(found) == 6 == len({tuple(each.items()) for each in found})
+
+
+def test_a_setting_is_tried_once_and_the_seed_never():
+    for dimensions, told in (
+        ([], "at least one"),
+        ([Values("a", (1,)), Interval("a", 0, 1)], "a is tried twice"),
+        ([Values("seed", (1,))], "seed is no setting that is tuned"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            require_different(dimensions)
+
+
+def test_settings_of_parts_become_words():
+    config = {"algorithm": "ppo(clip=0.1)", "critic": None, "max_kl": None}
+    chosen = {"critic_learning_rate": 1e-4, "algorithm_clip": 0.3, "algorithm_epochs": 4, "max_kl": 0.02}
+    found = with_settings(config, chosen, lambda part: "mlp(hidden=(32, 32))")
+    assert found == {
+        "algorithm": "ppo(clip=0.3, epochs=4)", "critic": "mlp(hidden=(32, 32), learning_rate=0.0001)", "max_kl": 0.02
+    }  # fmt: skip
+    assert parse("critic", found["critic"]).words == found["critic"]
+    with pytest.raises(ValueError, match="no setting 'max_kll'"):
+        with_settings(config, {"max_kll": 1}, lambda part: "mlp")
+
+
+# ---- the command
+
+
+def rows(out: Path) -> list[dict[str, str]]:
+    with (out / "sweep.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def scores(out: Path) -> dict[str, str]:
+    return {row["max_kl"]: row["interquartile_mean"] for row in rows(out)}
+
+
+def started(*words) -> subprocess.Popen:
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from jaxtrpo.cli import main; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, *SMALL, *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(there, seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A sweep from its beginning to its end, and what it said."""
+    out = tmp_path_factory.mktemp("sweep") / "whole"
+    with started(*GRID, "--out", str(out)) as process:
+        said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    return out, said
+
+
+def test_trials_are_judged_by_all_of_their_seeds(whole):
+    out, said = whole
+    assert {row["max_kl"] for row in rows(out)} == {"0.01", "0.02"}
+    for row in rows(out):
+        runs = [read_run(out / f"trial-{int(row['trial']):04d}" / f"seed-{seed}") for seed in range(2)]
+        ends = [run.columns["return_100"][-1] for run in runs]
+        np.testing.assert_allclose(json.loads(row["seeds"]), ends, atol=1e-3)
+        judged = interquartile_mean(np.array(ends)[:, None])[0][0]
+        assert math.isclose(float(row["interquartile_mean"]), judged, rel_tol=1e-4)
+        assert {run.settings["max_kl"] for run in runs} == {float(row["max_kl"])}
+        assert [run.settings["seed"] for run in runs] == [0, 1]
+    assert float(rows(out)[0]["interquartile_mean"]) >= float(rows(out)[1]["interquartile_mean"])
+    assert (out / "sweep.png").read_bytes()[:4] == b"\x89PNG" and str(out / "sweep.csv") in said
+
+
+def test_the_command_at_the_end_is_the_best_trial(whole):
+    out, said = whole
+    words = shlex.split(said.strip().splitlines()[-1].partition(": ")[2])
+    best = cli.parse(words[1:])
+    assert best.env == "InvertedPendulum-v5" and best.config.max_kl == float(rows(out)[0]["max_kl"])
+    assert (best.config.total_steps, best.config.policy) == (512, "mlp(hidden=(8,))")
+
+
+def test_a_sweep_that_is_finished_trains_nothing(whole):
+    out, _ = whole
+    before = {path: path.stat().st_mtime_ns for path in out.glob("trial-*/*/*")}
+    with started(*GRID, "--out", str(out)) as process:
+        process.communicate(timeout=300)
+    assert process.returncode == 0 and {path: path.stat().st_mtime_ns for path in out.glob("trial-*/*/*")} == before
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_sweep_that_is_ended_goes_on_to_the_same_result(whole, tmp_path, how):
+    out = tmp_path / "sweep"
+    with started(*GRID, "--out", str(out), "--cores", "1") as process:
+        wait_for(lambda: len(list(out.glob("trial-*/seed-*/metrics.csv"))) >= 2)
+        process.send_signal(how)
+        process.communicate(timeout=60)
+    assert process.returncode == (cli.INTERRUPTED if how == signal.SIGINT else -how)
+    with started(*GRID, "--out", str(out)) as process:
+        said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert scores(out) == scores(whole[0])
+
+
+def test_two_sweeps_share_a_study(whole, tmp_path):
+    storage = ["--storage", f"sqlite:///{tmp_path}/shared.sqlite"]
+    outs = [tmp_path / name for name in ("here", "there")]
+    both = [started(*GRID, *storage, "--cores", "1", "--out", str(out)) for out in outs]
+    for process in both:
+        with process:
+            said = process.communicate(timeout=300)
+        assert process.returncode == 0, said
+    # Who ends last knows of all. Both may have taken the same combination when they began.
+    assert scores(whole[0]) in [scores(out) for out in outs]
+    places = [place.name for out in outs for place in out.glob("trial-*")]
+    assert len(set(places)) == len(places) <= 3
+
+
+def test_two_sweeps_in_one_directory_are_refused(tmp_path, capsys):
+    out = tmp_path / "sweep"
+    with started(*GRID, "--out", str(out), "--cores", "1") as process:
+        wait_for(lambda: list(out.glob("trial-*/seed-*")))
+        assert cli.main([*SMALL, *GRID, "--out", str(out)]) == cli.INPUT_ERROR
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert "is being written to by another run" in capsys.readouterr().err
+
+
+def test_a_trial_that_fails_is_told_and_the_others_go_on(tmp_path):
+    words = ["sweep", "Nothing-v0", "--grid", "max_kl=0.01", "--seeds", "1", "--out", str(tmp_path / "sweep")]
+    command = [sys.executable, "-m", "jaxtrpo", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == cli.FAILED
+    assert "trial 0, seed 0 failed: jaxtrpo: error:" in done.stderr and "no trial came to its end" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "at least one setting"),
+        ("--grid max_kl=-1,2", "max_kl=-1"),
+        ("--grid max_kl=0.1 --seeds 0", "seeds=0"),
+        ("--grid max_kl=0.1 --trials 0", "trials=0"),
+        ("--grid critic_learning_rat=0.1", "did you mean learning_rate?"),
+        ("--grid adapt=trsut", "did you mean trust"),
+        ("--random log(discount,0.5,2)", "discount=2.0"),
+        ("--grid max_kl=0.1 --storage nothing://x", "storage='nothing://x' cannot be used"),
+    ],
+)
+def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["sweep", "Hopper-v5", *words.split()]) == cli.INPUT_ERROR
+    error = capsys.readouterr().err
+    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
+
+
+def test_flags_of_a_sweep_are_those_of_a_training():
+    command = cli.parse(["sweep", "X", "--grid", "max_kl=1,2", "--grid", "discount=0.9", "--total-steps", "7"])
+    assert command.config == Config(total_steps=7) and command.grid == ("max_kl=1,2", "discount=0.9")
