@@ -65,12 +65,13 @@ def test_the_best_stays_the_best_when_a_run_goes_on(tmp_path, monkeypatch):
 
 def test_a_new_run_takes_the_place_of_kept_states_and_of_nothing_else(tmp_path):
     train_part(tmp_path, total_steps=200, keep_best=True, keep_every=64)
-    (tmp_path / "step-by-step").mkdir()
+    for mine in ("step-by-step", "step-0000000064.backup"):
+        (tmp_path / mine).mkdir()
     (tmp_path / ".step-0000000064.abc").mkdir()
     clear(tmp_path, keep_run=True)
     assert (tmp_path / BEST).exists() and not (tmp_path / ".step-0000000064.abc").exists()
     clear(tmp_path)
-    assert [place.name for place in tmp_path.iterdir()] == ["step-by-step"]
+    assert sorted(place.name for place in tmp_path.iterdir()) == ["step-0000000064.backup", "step-by-step"]
 
 
 # ---- the checkpoint before

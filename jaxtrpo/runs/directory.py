@@ -21,7 +21,7 @@ TENSORBOARD = "tensorboard"  # a directory of event files
 # Removed in this order: there is never a state or a policy beside the metrics of another run.
 RUN_FILES = (CHECKPOINT_FILE, CHECKPOINT_BEFORE, POLICY_FILE, METRICS_FILE, CONFIG_FILE, WANDB_FILE)
 BEST = "best"  # a link to the directory of the best state
-KEPT = re.compile(r"(best|step)-\d+")  # directories of states, by their environment steps
+KEPT = re.compile(r"(best|step)-\d{10,}")  # directories of states, by their environment steps
 GOES_ON = "; what was saved before is whole, and resume=True (--resume) goes on with it"
 
 
@@ -110,11 +110,13 @@ def clear(directory: Path, *, keep_run: bool = False) -> None:
     if not keep_run and not (directory / TENSORBOARD).is_symlink():
         shutil.rmtree(directory / TENSORBOARD, ignore_errors=True)
     for place in directory.iterdir():
-        name, unfinished = place.name, place.name.startswith(".")
-        if KEPT.fullmatch(name.lstrip(".").split(".")[0]) and place.is_dir() and (unfinished or not keep_run):
+        name = place.name
+        unfinished = name.startswith(".") and KEPT.fullmatch(name[1:].partition(".")[0])  # in `write_directory`
+        if place.is_symlink():
+            if name == f".{BEST}" or (name == BEST and not keep_run):
+                place.unlink()
+        elif place.is_dir() and (unfinished or (KEPT.fullmatch(name) and not keep_run)):
             shutil.rmtree(place)
-        elif place.is_symlink() and name in (f".{BEST}", *(() if keep_run else (BEST,))):
-            place.unlink()
 
 
 @contextlib.contextmanager
@@ -176,12 +178,13 @@ def write_directory(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def link_before(path: Path, before: Path) -> None:
-    """Lets a file, if there is one, stay under another name when it is replaced."""
+    """Lets a file, if there is one, stay under another name when it is replaced; not where there are no links."""
     if path.exists() and not (before.exists() and os.path.samefile(path, before)):
         temporary = before.with_name(f".{before.name}.link")  # no one else writes here
-        temporary.unlink(missing_ok=True)
-        os.link(path, temporary)
-        os.replace(temporary, before)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+            os.link(path, temporary)
+            os.replace(temporary, before)
 
 
 def link_whole(path: Path, target: str) -> None:
