@@ -10,13 +10,10 @@ import sys
 
 import numpy as np
 import pytest
-from test_policy_file import make_policy
 
 import jaxtrpo
 from jaxtrpo import cli, config
 from jaxtrpo.config import Config
-from jaxtrpo.runs.directory import METRICS_FILE
-from jaxtrpo.runs.policy_file import save_policy
 
 # A value of every setting that is not its default, as words and as what they mean.
 SETTINGS = {
@@ -116,53 +113,6 @@ def test_bad_setting_is_one_line_long_before_jax_starts():
     done = run("train", "HalfCheetah-v5", "--max-kl", "-1")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "jaxtrpo: error: max_kl=-1.0 must be positive\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("train X --steps-per-update 0", "steps_per_update=0"),
-        ("train X --num-envs 3 --actors 2", "num_envs=3"),
-        ("train X --steps-per-update 15", "steps_per_update=15"),
-        ("train X --steps-per-update 64 --segment-length 16", "steps_per_update=64"),
-        ("train X --actors 1000", "actors=1000"),
-        ("train X --adapt mragin", "did you mean margin?"),
-        ("train X --adapt margin(window=0)", "window=0"),
-        ("train X --algorithm pop", "did you mean ppo"),
-        ("train X --algorithm ppo(clip=0)", "clip=0"),
-        ("train X --algorithm ppo(cilp=0.1)", "did you mean clip?"),
-        ("train X --policy mpl", "did you mean mlp?"),
-        ("train X --critic mlp(epochs=0)", "epochs=0"),
-        ("train X --critic ridge", "mlp or linear or none"),
-        ("train InvertedPendulum-v5 --algorithm ppo --max-kl 0.1", "ppo has no max_kl"),
-        ("train InvertedPendulum-v5 --algorithm ppo --adapt trust", "adapt=trust"),
-        ("train InvertedPendulum-v5 --algorithm a2c --critic linear", "needs the critic mlp"),
-        ("train Halfcheetah", "HalfCheetah-v5"),
-        ("train Hopper-v5 --backend spring", "backend"),
-        ("train X --out HELD", "--overwrite"),
-        ("train X --out HELD --resume", "checkpoint.msgpack"),
-        ("train InvertedPendulum-v5 --out HELD --resume --overwrite", "contradict each other"),
-        ("train X --out HELD/metrics.csv", "not a directory"),
-        ("evaluate MISSING", "MISSING"),
-        ("evaluate .", "policy.msgpack"),
-        ("evaluate POLICY --env Nothing-v0", "Nothing-v0"),
-        ("evaluate POLICY --env HalfCheetah-v5", "HalfCheetah-v5 has 17 and 6"),
-        ("evaluate POLICY --env InvertedPendulum-v5 --episodes 0", "episodes=0"),
-    ],
-)
-def test_what_a_person_can_correct_is_one_line_and_changes_nothing(words, told, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "HELD").mkdir()
-    (tmp_path / "HELD" / METRICS_FILE).write_text("precious")
-    (tmp_path / "POLICY").mkdir()
-    save_policy("POLICY", make_policy(action_size=1))
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    out = [] if "--out" in words or "evaluate" in words else ["--out", "new"]
-    assert cli.main([*words.split(), *out]) == cli.INPUT_ERROR
-    error = capsys.readouterr().err
-    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert not (tmp_path / "new").exists()
 
 
 # ---- running, with a training run that is made up

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from huggingface_hub import ModelCard
-from test_policy_file import make_policy
 
 import jaxtrpo
 from jaxtrpo import cli
@@ -107,24 +106,3 @@ def test_the_card_is_one_that_the_hub_reads(tmp_path, capsys):
     assert "environment steps | 2,048" in card.content and "`max_kl`" in card.content
     code = card.content.split("```python\n")[1].split("```")[0].replace(ONNX_FILE, files[0])
     exec(code, {})
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("export NONE", "no such directory: NONE"),
-        ("export EMPTY", "no policy.msgpack in EMPTY"),
-        ("export POLICY --out POLICY/policy.msgpack", "is not a directory"),
-        ("export POLICY --card", "Some-v1"),
-        ("export POLICY --card --episodes 0", "episodes=0"),
-    ],
-)
-def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for name in ("EMPTY", "POLICY"):
-        (tmp_path / name).mkdir()
-    jaxtrpo.save_policy("POLICY", make_policy())
-    assert cli.main(words.split()) == cli.INPUT_ERROR
-    error = capsys.readouterr().err
-    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
-    assert not (tmp_path / "POLICY" / "export").exists()

@@ -143,27 +143,6 @@ def test_plot_writes_pictures_and_their_numbers(tmp_path, capsys):
     assert (tmp_path / "again.svg").read_bytes() == files[1].read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("plot", "at least one run"),
-        ("plot RUN --y returns", "returns is no column of"),
-        ("plot RUN --out nowhere/curves", "there is no directory nowhere"),
-        ("plot NONE", "no such directory"),
-        ("plot BLANK", "return_100 has no value in any of the runs"),
-    ],
-)
-def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    make_run(Path("RUN"))
-    make_run(Path("BLANK"), updates=1)
-    before = sorted(tmp_path.rglob("*"))
-    assert cli.main(words.split()) == cli.INPUT_ERROR
-    error = capsys.readouterr().err
-    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_settings_of_an_old_run_need_not_be_there(tmp_path):
     place = make_run(tmp_path / "run")
     content = json.loads((place / CONFIG_FILE).read_text())

@@ -83,27 +83,6 @@ def test_nothing_is_asked_of_elsewhere(tmp_path):
     assert not re.findall(r"<(?:script|link|img|video)[^>]*(?:src|href)=\"(?!data:)", page)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("report", "at least one run"),
-        ("report NONE", "no such directory"),
-        ("report RUN --out nowhere/page.html", "there is no directory nowhere"),
-        ("report RUN --video film.mp4", "video='film.mp4': there is no such file"),
-        ("watch", "at least one run"),
-        ("watch NONE", "no such directory"),
-        ("watch RUN --port 70000", "port=70000"),
-    ],
-)
-def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    make_run(Path("RUN"))
-    assert cli.main(words.split()) == cli.INPUT_ERROR
-    error = capsys.readouterr().err
-    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
-    assert [place.name for place in tmp_path.iterdir()] == ["RUN"]
-
-
 # ---- served
 
 

@@ -222,26 +222,6 @@ def test_a_trial_that_fails_is_told_and_the_others_go_on(tmp_path):
     assert "trial 0, seed 0 failed: jaxtrpo: error:" in done.stderr and "no trial came to its end" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("", "at least one setting"),
-        ("--grid max_kl=-1,2", "max_kl=-1"),
-        ("--grid max_kl=0.1 --seeds 0", "seeds=0"),
-        ("--grid max_kl=0.1 --trials 0", "trials=0"),
-        ("--grid critic_learning_rat=0.1", "did you mean learning_rate?"),
-        ("--grid adapt=trsut", "did you mean trust"),
-        ("--random log(discount,0.5,2)", "discount=2.0"),
-        ("--grid max_kl=0.1 --storage nothing://x", "storage='nothing://x' cannot be used"),
-    ],
-)
-def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["sweep", "Hopper-v5", *words.split()]) == cli.INPUT_ERROR
-    error = capsys.readouterr().err
-    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
-
-
 def test_flags_of_a_sweep_are_those_of_a_training():
     command = cli.parse(["sweep", "X", "--grid", "max_kl=1,2", "--grid", "discount=0.9", "--total-steps", "7"])
     assert command.config == Config(total_steps=7) and command.grid == ("max_kl=1,2", "discount=0.9")

@@ -197,28 +197,3 @@ def test_environments_of_gymnasium_show_their_own_pictures(tmp_path):
     assert done.returncode == 0, done.stderr
     frames, fps = frames_of(out)
     assert fps == 50 and frames[0].shape == (400, 600, 3) and 5 <= len(frames) <= 500
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        ("video", "at least one run"),
-        ("video NONE", "no such directory: NONE"),
-        ("video EMPTY", "no policy.msgpack in EMPTY"),
-        ("video RUN --width 0", "width=0"),
-        ("video RUN --width 33", "even numbers"),
-        ("video RUN --out film.avi", "must end with .mp4"),
-        ("video RUN --out nowhere/film.mp4", "there is no directory nowhere"),
-        ("video RUN --env HalfCheetah-v5", "HalfCheetah-v5 has 17 and 6"),
-        ("video RUN --env Nothing-v0", "Nothing-v0"),
-    ],
-)
-def test_what_a_person_can_correct_is_one_line(words, told, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MUJOCO_GL", "egl")
-    saved(Path("RUN"))
-    Path("EMPTY").mkdir()
-    assert cli.main(words.split()) == cli.INPUT_ERROR
-    error = capsys.readouterr().err
-    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
-    assert sorted(place.name for place in tmp_path.iterdir()) == ["EMPTY", "RUN"]

@@ -1,0 +1,134 @@
+"""What a person may get wrong in the shell, and the one line that they see; what lies on disk stays as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from test_plot import make_run
+from test_policy_file import make_policy
+
+import jaxtrpo
+from jaxtrpo import cli
+from jaxtrpo.runs.directory import METRICS_FILE
+
+# Words, and what the line says among other things. Faults of the machine are in test_output.py, test_sweep.py and
+# test_report.py, errors in words that tyro reads in test_cli.py.
+TABLE = [
+    # training and evaluating
+    ("train X --steps-per-update 0", "steps_per_update=0"),
+    ("train X --num-envs 3 --actors 2", "num_envs=3"),
+    ("train X --steps-per-update 15", "steps_per_update=15"),
+    ("train X --steps-per-update 64 --segment-length 16", "steps_per_update=64"),
+    ("train X --actors 1000", "actors=1000"),
+    ("train X --adapt mragin", "did you mean margin?"),
+    ("train X --adapt margin(window=0)", "window=0"),
+    ("train X --algorithm pop", "did you mean ppo"),
+    ("train X --algorithm ppo(clip=0)", "clip=0"),
+    ("train X --algorithm ppo(cilp=0.1)", "did you mean clip?"),
+    ("train X --policy mpl", "did you mean mlp?"),
+    ("train X --critic mlp(epochs=0)", "epochs=0"),
+    ("train X --critic ridge", "mlp or linear or none"),
+    ("train InvertedPendulum-v5 --algorithm ppo --max-kl 0.1", "ppo has no max_kl"),
+    ("train InvertedPendulum-v5 --algorithm ppo --adapt trust", "adapt=trust"),
+    ("train InvertedPendulum-v5 --algorithm a2c --critic linear", "needs the critic mlp"),
+    ("train Halfcheetah", "HalfCheetah-v5"),
+    ("train Hopper-v5 --backend spring", "backend"),
+    ("train X --out HELD", "--overwrite"),
+    ("train X --out HELD --resume", "checkpoint.msgpack"),
+    ("train InvertedPendulum-v5 --out HELD --resume --overwrite", "contradict each other"),
+    ("train X --out HELD/metrics.csv", "not a directory"),
+    ("evaluate MISSING", "MISSING"),
+    ("evaluate .", "policy.msgpack"),
+    ("evaluate POLICY --env Nothing-v0", "Nothing-v0"),
+    ("evaluate POLICY --env HalfCheetah-v5", "HalfCheetah-v5 has 17 and 6"),
+    ("evaluate POLICY --env InvertedPendulum-v5 --episodes 0", "episodes=0"),
+    # curves
+    ("plot", "at least one run"),
+    ("plot RUN --y returns", "returns is no column of"),
+    ("plot RUN --out nowhere/curves", "there is no directory nowhere"),
+    ("plot NONE", "no such directory"),
+    ("plot BLANK", "return_100 has no value in any of the runs"),
+    # videos
+    ("video", "at least one run"),
+    ("video NONE", "no such directory: NONE"),
+    ("video EMPTY", "no policy.msgpack in EMPTY"),
+    ("video POLE --width 0", "width=0"),
+    ("video POLE --width 33", "even numbers"),
+    ("video POLE --out film.avi", "must end with .mp4"),
+    ("video POLE --out nowhere/film.mp4", "there is no directory nowhere"),
+    ("video POLE --env HalfCheetah-v5", "HalfCheetah-v5 has 17 and 6"),
+    ("video POLE --env Nothing-v0", "Nothing-v0"),
+    # reports
+    ("report", "at least one run"),
+    ("report NONE", "no such directory"),
+    ("report RUN --out nowhere/page.html", "there is no directory nowhere"),
+    ("report RUN --video film.mp4", "video='film.mp4': there is no such file"),
+    ("watch", "at least one run"),
+    ("watch NONE", "no such directory"),
+    ("watch RUN --port 70000", "port=70000"),
+    # exports
+    ("export NONE", "no such directory: NONE"),
+    ("export EMPTY", "no policy.msgpack in EMPTY"),
+    ("export POLICY --out POLICY/policy.msgpack", "is not a directory"),
+    ("export POLICY --card", "Some-v1"),
+    ("export POLICY --card --episodes 0", "episodes=0"),
+    # sweeps
+    ("sweep Hopper-v5", "at least one setting"),
+    ("sweep Hopper-v5 --grid max_kl=-1,2", "max_kl=-1"),
+    ("sweep Hopper-v5 --grid max_kl=0.1 --seeds 0", "seeds=0"),
+    ("sweep Hopper-v5 --grid max_kl=0.1 --trials 0", "trials=0"),
+    ("sweep Hopper-v5 --grid critic_learning_rat=0.1", "did you mean learning_rate?"),
+    ("sweep Hopper-v5 --grid adapt=trsut", "did you mean trust"),
+    ("sweep Hopper-v5 --random log(discount,0.5,2)", "discount=2.0"),
+    ("sweep Hopper-v5 --grid max_kl=0.1 --storage nothing://x", "storage='nothing://x' cannot be used"),
+    # what is kept, repeated and told
+    ("train X --checkpoint-seconds -1", "checkpoint_seconds=-1.0"),
+    ("train X --keep-every -1", "keep_every=-1"),
+    ("train X --keep-best", "keep_best=True needs eval_every"),
+    ("train X --wandb=", "wandb='' must be the name of a project"),
+    ("train --config NONE", "there is no NONE"),
+    ("train --config EMPTY", "there is no EMPTY/config.json"),
+    ("train --config HELD/metrics.csv", "is no file of settings"),
+    ("train X --total-steps 0", "total_steps=0"),
+    ("train X --seed -1", "seed=-1"),
+    ("train X --discount 1.5", "discount=1.5"),
+    ("train X --eval-episodes 0", "eval_episodes=0"),
+    ("train X --max-kl 0", "max_kl=0"),
+    ("train X --algorithm trpo_replay(replay=0)", "replay=0"),
+    ("train X --policy mlp(hidden=(0,))", "hidden=0"),
+    ("train brax:nothing", "brax:"),
+    ("train gymnasium:Nothing-v0", "Nothing-v0"),
+    ("evaluate HELD", "no policy.msgpack in HELD"),
+]
+
+
+def directories() -> None:
+    """What the words of the table name."""
+    for name in ("HELD", "EMPTY", "POLICY", "POLE"):
+        Path(name).mkdir()
+    Path("HELD", METRICS_FILE).write_text("precious")
+    policy = make_policy(action_size=1)
+    jaxtrpo.save_policy("POLICY", policy)
+    jaxtrpo.save_policy("POLE", dataclasses.replace(policy, env_name="InvertedPendulum-v5"))
+    make_run(Path("RUN"))
+    make_run(Path("BLANK"), updates=1)
+
+
+@pytest.mark.parametrize(("words", "told"), TABLE)
+def test_it_is_one_line_and_changes_nothing(words, told, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MUJOCO_GL", "egl")  # is not tried
+    directories()
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    out = ["--out", "new"] if words.startswith("train") and "--out" not in words else []
+    assert cli.main([*words.split(), *out]) == cli.INPUT_ERROR
+    error = capsys.readouterr().err
+    assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
+    after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "sweep" not in path.parts}
+    assert after == before and not Path("new").exists()
+
+
+def test_the_table_is_long():
+    assert len(TABLE) >= 60 and len({words for words, _ in TABLE}) == len(TABLE)
