@@ -106,8 +106,8 @@ def main() -> None:
         "",
         f"`python experiments/killed.py` on {machine()}.",
         "",
-        f"- {alike} of {len(table)} runs that were killed at random moments, on one and on two actors, ended to the bit "
-        f"as the one that was left alone; {half} were killed while a file was being written.",
+        f"- {alike} of {len(table)} runs that were killed at random moments, on one and on two actors, ended to the "
+        f"bit as the one that was left alone; {half} were killed while a file was being written.",
         f"- 200,000 steps of HalfCheetah with checkpoints over the same without, medians of {rounds} rounds:",
         "",
         "| seconds between checkpoints | ratio of seconds |",
