@@ -49,7 +49,9 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
 
     obs = _observations(policy)
     # Traced here: the converter replaces functions of JAX and Flax while it traces, and networks may look at shapes.
-    traced = jax.make_jaxpr(policy.deterministic())(obs)
+    # Without functions within functions, of which it does not know those of the newest JAX.
+    with jax.disable_jit():
+        traced = jax.make_jaxpr(policy.deterministic())(obs)
     made: Any = to_onnx(
         lambda obs: jaxpr_as_fun(traced)(obs)[0],
         inputs=[obs],
