@@ -167,15 +167,20 @@ def _sum_at_once(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(structure, leaves)
 
 
-def choose_actors(num: int | None = None) -> Actors:
+def choose_actors(num: int | None = None, *, for_good: bool = False) -> Actors:
     """Takes `num` CPU devices as actors, or all of them.
 
     JAX decides how many devices a CPU has when it starts. If it has not started yet, every core becomes one.
 
+    Args:
+      num: how many; all if not given.
+      for_good: this process will have no others, so that JAX need not make a device of every core: one that is not used
+        costs a thread that gets in the way.
+
     Raises:
       ValueError: there are fewer devices than asked for.
     """
-    already_started = not _make_cores_devices()
+    already_started = not _make_devices(min(num, available_cores()) if num and for_good else available_cores())
     devices = jax.local_devices(backend="cpu")
     if num is not None and num > len(devices):
         raise ValueError(f"actors={num}, but there are {len(devices)} CPU devices; {_how_to_get_more(num)}")
@@ -193,14 +198,14 @@ def _how_to_get_more(num: int) -> str:
     return f"to get more, set the environment variable JAX_NUM_CPU_DEVICES={num} before Python starts"
 
 
-def _make_cores_devices() -> bool:
-    """Tells JAX to make a device of every core; returns False if it has started already."""
+def _make_devices(number: int) -> bool:
+    """Tells JAX to make so many devices, unless the user said how many; returns False if it has started already."""
     # A core that is an actor must not lend its threads to the others' matrix products.
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
     asked_for = getattr(jax.config, JAX_CPU_DEVICES)
-    count = asked_for if asked_for > 0 else available_cores()
+    count = asked_for if asked_for > 0 else number
     try:
         jax.config.update(JAX_CPU_DEVICES, count)
     except RuntimeError:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import weakref
 
 import jax
@@ -94,3 +97,15 @@ def test_a_task_that_fails_leaves_the_others_their_actors():
         return sum_over_actors(value)
 
     np.testing.assert_array_equal(run(2, tries, np.float32(1)), [2, 2])
+
+
+@pytest.mark.parametrize(("asked", "devices"), [("1, for_good=True", 1), ("1", "all"), ("", "all")])
+def test_a_process_that_has_one_actor_for_good_has_one_device_and_thread(asked, devices):
+    program = (
+        "import os, jax; from jaxtrpo.actors import choose_actors; from jaxtrpo.machine import available_cores; "
+        f"choose_actors({asked}); found = len(jax.devices()); assert os.environ['NPROC'] == str(found); "
+        f"wanted = available_cores() if {devices!r} == 'all' else {devices!r}; assert found == wanted, (found, wanted)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "NPROC")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

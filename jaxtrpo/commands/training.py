@@ -54,7 +54,7 @@ class Train:
         from jaxtrpo.actors import choose_actors
         from jaxtrpo.train import prepare
 
-        choose_actors(self.config.actors)  # before an environment starts JAX, with one device
+        choose_actors(self.config.actors, for_good=True)  # before an environment starts JAX, with one device
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env if self.backend is None else _make_env(self.env, self.backend)
         files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every", "tensorboard", "wandb")
