@@ -1,10 +1,10 @@
-"""An environment of one's own: MJCF text and three functions. The README shows what stands between the marks."""
+"""An environment of one's own: MJCF text and three functions. The documentation shows what stands between the marks."""
 
 # [example
 import jax
 import jax.numpy as jnp
 
-from jaxtrpo import MujocoEnvironment, Task
+import jaxtrpo
 
 PENDULUM = """
 <mujoco>
@@ -34,7 +34,7 @@ def reward(model, data, action):  # 1 upright, -1 hanging down
     return -jnp.cos(data.qpos[0]) - 0.01 * action[0] ** 2
 
 
-swing_up = Task(
+swing_up = jaxtrpo.Task(
     name="PendulumSwingUp",
     xml=PENDULUM,
     frame_skip=2,
@@ -43,7 +43,7 @@ swing_up = Task(
     observation=observation,
     reward=reward,
 )
-env = MujocoEnvironment(swing_up)
+env = jaxtrpo.MujocoEnvironment(swing_up)
 # example]
 
 import functools  # noqa: E402
@@ -52,6 +52,8 @@ from pathlib import Path  # noqa: E402
 import mujoco  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
+
+from jaxtrpo import MujocoEnvironment  # noqa: E402
 
 jit = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0}
@@ -136,7 +138,7 @@ def test_reading_a_field_that_was_not_asked_for_says_what_to_do():
     MujocoEnvironment(curious._replace(fields=("qpos", "qvel", "xpos")))
 
 
-def test_readme_shows_this_example():
+def test_documentation_shows_this_example():
     here = Path(__file__)
     example = here.read_text().split("# [example\n")[1].split("# example]")[0].strip()
-    assert example in (here.parent.parent / "README.md").read_text()
+    assert example in (here.parent.parent / "docs" / "how-to" / "environment.md").read_text()
