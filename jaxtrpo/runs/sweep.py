@@ -20,6 +20,7 @@ import numpy as np
 import optuna
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import DBAPIError
 
 from jaxtrpo.runs.curves import interquartile_mean
 from jaxtrpo.runs.directory import hold, write_whole, writing
@@ -28,6 +29,7 @@ from jaxtrpo.runs.space import Dimension
 
 STUDY_FILE, TABLE_FILE = "study.sqlite", "sweep.csv"
 OWNER, SEEDS = "owner", "seeds"  # what a trial says of itself
+TRIES = 10  # to open a database
 LAST_WORDS = 2_000  # characters of a run that failed
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -62,12 +64,16 @@ def open_study(directory: Path, name: str, storage: str | None, *, tpe: bool, se
     """
     url = storage or f"sqlite:///{directory / STUDY_FILE}"
     sampler = TPESampler(seed=seed, constant_liar=True) if tpe else RandomSampler(seed=seed)
-    try:
-        return optuna.create_study(
-            study_name=name, storage=url, direction="maximize", load_if_exists=True, sampler=sampler
-        )
-    except Exception as error:  # of any database and its driver
-        raise ValueError(f"storage={url!r} cannot be used: {str(error).partition(chr(10))[0]}") from error
+    for left in reversed(range(TRIES)):
+        try:
+            return optuna.create_study(
+                study_name=name, storage=url, direction="maximize", load_if_exists=True, sampler=sampler
+            )
+        except Exception as error:  # of any database and its driver
+            if not (left and isinstance(error, DBAPIError)):
+                raise ValueError(f"storage={url!r} cannot be used: {str(error).partition(chr(10))[0]}") from error
+            time.sleep(0.5)  # two that make the tables at the same time get in each other's way
+    raise AssertionError
 
 
 def run_sweep(sweep: Sweep, cores: int, say: Callable[[str], object]) -> None:
