@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
+import functools
 import importlib.metadata
 import json
 import platform
 from pathlib import Path
 from typing import Any
 
-from jaxtrpo.config import Config
+from jaxtrpo.config import Config, make_config
 from jaxtrpo.machine import available_cores
 from jaxtrpo.runs.directory import CONFIG_FILE, write_whole
 
@@ -40,7 +40,7 @@ def load_config(path: str | Path) -> dict[str, Any]:
 
     Raises:
       FileNotFoundError: there is no such file.
-      ValueError: it is no file of settings, or has one that this version does not know.
+      ValueError: it is no file of settings, or has one that this version does not know or that is out of bounds.
     """
     place = Path(path).expanduser()
     place = place / CONFIG_FILE if place.is_dir() else place
@@ -52,16 +52,14 @@ def load_config(path: str | Path) -> dict[str, Any]:
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"config={str(path)!r}: {place} is no file of settings that `train` wrote") from error
     settings = {name: value for name, value in content.items() if name not in ("env", *MADE_WITH)}
-    known = [field.name for field in dataclasses.fields(Config)]
-    for name in settings:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ValueError(
-                f"config={str(path)!r}: unknown setting {name!r}{f'; did you mean {near[0]}?' if near else ''}"
-            )
+    try:
+        make_config(settings)
+    except TypeError as error:
+        raise ValueError(f"config={str(path)!r}: {error}") from error
     return {"env": env, **settings}
 
 
+@functools.cache  # every checkpoint asks
 def _versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for name in PACKAGES:
@@ -72,6 +70,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
+@functools.cache
 def _machine() -> dict[str, str | int]:
     return {
         "system": platform.system(),

@@ -41,15 +41,8 @@ LOOKS = (
 )  # fmt: skip
 
 
-class Drawn(NamedTuple):
-    """Figures and the data behind them."""
-
-    figures: dict[str, Any]  # by title
-    sources: dict[str, ColumnDataSource]  # of each run, by number
-
-
-def draw_figures(runs: Sequence[Seen]) -> Drawn:
-    """A figure for each of `LOOKS` of which a run has a column, and one of where the time went.
+def draw_figures(runs: Sequence[Seen]) -> dict[str, Any]:
+    """By title, a figure for each of `LOOKS` of which a run has a column, and one of where the time went.
 
     Models are named so that the page's script finds them: "run-0" is a run's data, "0:kl" a line of it.
     """
@@ -60,7 +53,7 @@ def draw_figures(runs: Sequence[Seen]) -> Drawn:
         if any(name in run.columns for run in runs for name in wanted):
             figures[look.title] = _figure(look, runs, sources)
     figures["Where the time went"] = _time(runs)
-    return Drawn(figures, sources)
+    return figures
 
 
 def columns_of(run: Seen) -> dict[str, Any]:

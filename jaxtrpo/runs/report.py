@@ -44,8 +44,8 @@ def page_of(runs: Sequence[Seen], *, video: str | None = None, live: bool = Fals
       video: an mp4, base64.
       live: it asks where it comes from for newer data.
     """
-    drawn = draw_figures(runs)
-    script, places = components(list(drawn.figures.values()))
+    figures = draw_figures(runs)
+    script, places = components(list(figures.values()))
     differing, common = settings_of(runs)
     template = Environment(
         loader=PackageLoader("jaxtrpo.runs"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -54,9 +54,9 @@ def page_of(runs: Sequence[Seen], *, video: str | None = None, live: bool = Fals
         title=", ".join(dict.fromkeys(run.env for run in runs)),
         library=Resources(mode="inline", components=["bokeh"]).render(),
         script=script,
-        figures=dict(zip(drawn.figures, places, strict=True)),
+        figures=dict(zip(figures, places, strict=True)),
         axes=AXES,
-        runs=[summary(run, number) for number, run in enumerate(runs)],
+        runs=[{**told, "cells": cells(told)} for told in map(summary, runs, range(len(runs)))],
         differing=differing,
         common=common,
         video=video,
@@ -97,3 +97,9 @@ def summary(run: Seen, number: int) -> dict[str, Any]:
         "versions": run.settings.get("versions", {}),
         "machine": run.settings.get("machine", {}),
     }
+
+
+def cells(told: dict[str, Any]) -> dict[str, str]:
+    """The numbers of a `summary` in words, as the page shows them."""
+    formats = {"steps": "{:,.0f}", "done": "{:.0%}", "seconds": "{:,.1f}", "return_100": "{:,.1f}", "best": "{:,.1f}"}
+    return {name: "–" if told[name] is None else words.format(told[name]) for name, words in formats.items()}

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxtrpo.runs.figures import PARTS, columns_of, seconds_of
 from jaxtrpo.runs.read import read_run
-from jaxtrpo.runs.report import page_of, summary
+from jaxtrpo.runs.report import cells, page_of, summary
 
 HERE = "127.0.0.1"
 
@@ -65,7 +65,7 @@ def _data(directories: Sequence[Path]) -> tuple[str, bytes]:
         "runs": [
             {
                 "columns": {name: [_number(value) for value in values] for name, values in columns_of(run).items()},
-                "cells": _cells(summary(run, number)),
+                "cells": cells(summary(run, number)),
             }
             for number, run in enumerate(runs)
         ],
@@ -75,12 +75,6 @@ def _data(directories: Sequence[Path]) -> tuple[str, bytes]:
         },
     }
     return "application/json", json.dumps(content).encode()
-
-
-def _cells(found: dict[str, Any]) -> dict[str, str]:
-    """Cells of the table, in words; as the template writes them."""
-    formats = {"steps": "{:,.0f}", "done": "{:.0%}", "seconds": "{:,.1f}", "return_100": "{:,.1f}", "best": "{:,.1f}"}
-    return {name: "–" if found[name] is None else words.format(found[name]) for name, words in formats.items()}
 
 
 def _number(value: float) -> float | None:
