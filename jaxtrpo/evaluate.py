@@ -13,10 +13,9 @@ from jaxtyping import Array, Bool, Float, PyTree, UInt32
 from jaxtrpo.actors import Actors, choose_actors, join_envs
 from jaxtrpo.envs.base import Environment, EnvState, action_space, require_time_limit, require_working
 from jaxtrpo.envs.registry import environment_for
-from jaxtrpo.ops.moments import Moments, normalize
-from jaxtrpo.policies.distributions import to_simulator
+from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
 
 
 class Evaluation(NamedTuple):
@@ -118,8 +117,7 @@ def make_rollout(env: Environment, policy: Policy) -> Callable[[EnvState, PyTree
     space = action_space(env)
 
     def one_step(episode: _Episode, params: PyTree, moments: Moments) -> _Episode:
-        action = policy.apply(params, normalize(episode.env.obs, moments)).mode()
-        after = env.step(episode.env, to_simulator(action, space))
+        after = env.step(episode.env, likeliest_action(policy, params, moments, episode.env.obs, space))
         reward = jnp.where(after.invalid, jnp.nan, after.reward)
         total = episode.total + jnp.where(episode.finished, 0.0, reward)
         return _Episode(after, total, episode.finished | after.terminated | after.truncated)

@@ -11,9 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxtrpo.envs.base import Environment, action_space
-from jaxtrpo.ops.moments import normalize
-from jaxtrpo.policies.distributions import to_simulator
-from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
 
 
 class Frame(NamedTuple):
@@ -59,7 +57,7 @@ def _actor(policy: TrainedPolicy, env: Environment) -> Any:
 
     @jax.jit
     def act(obs: Float[Array, "env obs"]) -> Array:
-        return to_simulator(network.apply(policy.params, normalize(obs, policy.moments)).mode(), space)
+        return likeliest_action(network, policy.params, policy.moments, obs, space)
 
     return act
 

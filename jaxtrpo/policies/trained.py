@@ -79,7 +79,7 @@ class TrainedPolicy:
         network, actions, params, moments = self.network, self.actions, self.params, self.moments
 
         def act(obs: Float[Array, "... obs"]) -> Num[Array, "..."]:
-            return self._as_simulator(to_simulator(network.apply(params, normalize(obs, moments)).mode(), actions))
+            return self._as_simulator(likeliest_action(network, params, moments, obs, actions))
 
         return act
 
@@ -91,6 +91,13 @@ class TrainedPolicy:
             return action
         # A sum of NumPy's is a scalar where there is one number, which is what Gymnasium takes.
         return action + self.actions.low.astype(np.int32 if isinstance(action, jax.Array) else np.int64).reshape(shape)
+
+
+def likeliest_action(
+    network: Policy, params: PyTree, moments: Moments, obs: Float[Array, "... obs"], actions: ActionSpace
+) -> Num[Array, "... action"]:
+    """What a policy does without noise, flat, as the simulator takes it."""
+    return to_simulator(network.apply(params, normalize(obs, moments)).mode(), actions)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
