@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -114,9 +115,11 @@ def test_data_is_that_of_now(served):
     found = json.loads(get(f"{url}/data"))
     assert found["runs"][0]["columns"]["env_steps"][-1] == 52224 and len(found["runs"][0]["columns"]["kl"]) == 51
     assert found["runs"][0]["columns"]["eval_return"][0] is None and found["time"]["run"] == ["1"]
-    shutil.rmtree(place)
+    (place / METRICS_FILE).write_text("no table\nat all\n")
     with pytest.raises(urllib.error.HTTPError, match="503"):
         get(f"{url}/data")
+    shutil.rmtree(place)
+    assert json.loads(get(f"{url}/data"))["runs"] == [] and "No run yet" in get(f"{url}/")
 
 
 def test_only_this_machine_is_answered_and_only_what_is_there(served):
@@ -145,6 +148,40 @@ def test_watching_says_where_and_ends_with_an_interrupt(tmp_path):
         assert "<html" in get(url)
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 0
+
+
+def test_training_without_a_directory_has_no_page(capsys):
+    assert cli.main(["train", "CartPole-v1", "--watch"]) == cli.INPUT_ERROR
+    assert "--watch needs --out" in capsys.readouterr().err
+
+
+def test_training_serves_its_own_page_meanwhile(tmp_path):
+    command = [
+        sys.executable,
+        "-m",
+        "jaxtrpo",
+        "train",
+        "CartPole-v1",
+        "--total-steps",
+        "60000",
+        "--actors",
+        "1",
+        "--quiet",
+    ]
+    command += ["--out", str(tmp_path / "run"), "--watch"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        words = process.stdout.readline().split()
+        assert words[:3] == ["watch", "it", "at"]
+        steps = []
+
+        def seen() -> bool:
+            with contextlib.suppress(OSError):  # once it has ended
+                steps.extend(run["cells"]["steps"] for run in json.loads(get(f"{words[3]}data"))["runs"])
+            return process.poll() is not None
+
+        wait_until(seen, 120)
+        assert process.returncode == 0
+    assert len({each for each in steps if each != "–"}) > 3  # it grew while it was looked at
 
 
 # ---- in a browser
@@ -281,3 +318,16 @@ def test_a_page_that_is_watched_shows_what_is_new(browser, served):
     length = "return Bokeh.documents[0].get_model_by_name('run-0').data.kl.length"
     assert browser.execute_script(length) == 51
     assert complaints(browser) == [] and set(requests(browser)) <= {f"{url}/", f"{url}/data"}
+
+
+def test_a_page_that_is_watched_shows_runs_that_begin_later(browser, served):
+    place, url = served
+    shutil.rmtree(place)
+    browser.get(f"{url}/")
+    assert browser.execute_script("return document.querySelectorAll('.drawing').length") == 0
+    make_full_run(place / "first")
+    wait_until(lambda: browser.execute_script("return document.querySelectorAll('[data-run]').length") == 1)
+    make_full_run(place / "second", seed=1)
+    wait_until(lambda: browser.execute_script("return document.querySelectorAll('[data-run]').length") == 2)
+    assert browser.execute_script("return document.querySelectorAll('[data-run]').length") == 2
+    assert complaints(browser) == []

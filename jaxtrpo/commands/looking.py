@@ -152,7 +152,7 @@ class Watch:
     """Serve the page of `jaxtrpo report` to this machine's browsers while runs train."""
 
     directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
-    """runs, or directories that hold some"""
+    """runs, or directories that hold some, or will"""
     port: int = 0
     """of the loopback address; 0 for one that is free"""
 
@@ -162,21 +162,19 @@ class Watch:
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port={self.port} must be between 0 and 65535")
         try:
-            from jaxtrpo.runs.watch import serve
+            from jaxtrpo.runs.watch import address, serve
         except ModuleNotFoundError as error:
             raise needs("watch", error, "view") from error
-        from jaxtrpo.runs.read import find_runs, read_run
+        from jaxtrpo.runs.read import require_directory
 
-        places = find_runs(self.directories)
-        for place in places:
-            read_run(place)
+        places = [require_directory(place) for place in self.directories]
         try:
             server = serve(places, self.port)
         except OSError as error:
             raise OSError(f"port={self.port} cannot be used: {error.strerror}") from error
 
         def work() -> int:
-            print(f"http://127.0.0.1:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+            print(f"{address(server)} (Ctrl-C ends it)", flush=True)
             with server:
                 try:
                     server.serve_forever()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from jaxtrpo.commands.work import INTERRUPTED, Work
+from jaxtrpo.commands.work import INTERRUPTED, Work, needs
 from jaxtrpo.config import Config
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Train:
     """write event files into DIR/tensorboard"""
     wandb: str | None = None
     """project of Weights & Biases that is told the metrics; its own settings, such as WANDB_MODE, say where"""
+    watch: FlagCreatePairsOff[bool] = False
+    """serve the page of `jaxtrpo watch` to this machine's browsers meanwhile"""
     quiet: FlagCreatePairsOff[bool] = False
     """no progress"""
     backend: str | None = None
@@ -54,6 +57,7 @@ class Train:
         from jaxtrpo.actors import choose_actors
         from jaxtrpo.train import prepare
 
+        watched = self._watched()
         choose_actors(self.config.actors, for_good=True)  # before an environment starts JAX, with one device
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env if self.backend is None else _make_env(self.env, self.backend)
@@ -62,12 +66,27 @@ class Train:
 
         def work() -> int:
             try:
-                return self._report(run.run(progress=not self.quiet))
+                with watched as address:
+                    if address is not None:
+                        print(f"watch it at {address}", flush=True)
+                    return self._report(run.run(progress=not self.quiet))
             except SystemExit:
                 print(f"terminated{self._how_to_go_on()}", file=sys.stderr)
                 raise
 
         return work
+
+    def _watched(self) -> contextlib.AbstractContextManager[str | None]:
+        """What serves the run's page, if it shall be."""
+        if not self.watch:
+            return contextlib.nullcontext()
+        if self.out is None:
+            raise ValueError("--watch needs --out, the directory whose files it shows")
+        try:
+            from jaxtrpo.runs.watch import serving
+        except ModuleNotFoundError as error:
+            raise needs("train --watch", error, "view") from error
+        return serving([self.out.expanduser()])
 
     def _how_to_go_on(self) -> str:
         if self.out is None:

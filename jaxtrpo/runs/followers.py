@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +37,10 @@ class TensorBoard:
         from tensorboardX import SummaryWriter
 
         then = None if last is None else int(last[STEP] or 0) + 1
-        self._writer = SummaryWriter(str(directory / TENSORBOARD), purge_step=then, flush_secs=10)
+        unlike_others = f".{time.time_ns()}"  # the name has whole seconds only, and a file of that name would be lost
+        self._writer = SummaryWriter(
+            str(directory / TENSORBOARD), purge_step=then, flush_secs=10, filename_suffix=unlike_others
+        )
 
     def add(self, rows: Sequence[Row]) -> None:
         """As `Follower.add`."""

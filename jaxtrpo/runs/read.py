@@ -36,16 +36,32 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
     """
     found: dict[Path, None] = {}
     for path in paths:
-        place = path.expanduser()
-        if not place.exists():
-            raise FileNotFoundError(f"no such directory: {place}")
-        if not place.is_dir():
-            raise NotADirectoryError(f"{place} is not a directory; give the one that holds {METRICS_FILE}")
-        here = [file.parent for file in sorted(place.rglob(METRICS_FILE))]
+        place = require_directory(path)
+        here = runs_in([place])
         if not here:
             raise FileNotFoundError(f"there is no {METRICS_FILE} in {place}")
         found.update(dict.fromkeys(here))
     return list(found)
+
+
+def require_directory(path: Path) -> Path:
+    """The directory that a person named.
+
+    Raises:
+      FileNotFoundError: there is none.
+      NotADirectoryError: it is a file.
+    """
+    place = path.expanduser()
+    if not place.exists():
+        raise FileNotFoundError(f"no such directory: {place}")
+    if not place.is_dir():
+        raise NotADirectoryError(f"{place} is not a directory; give the one that holds {METRICS_FILE}")
+    return place
+
+
+def runs_in(places: Iterable[Path]) -> list[Path]:
+    """The directories of runs that there are now, in order."""
+    return list(dict.fromkeys(file.parent for place in places for file in sorted(place.rglob(METRICS_FILE))))
 
 
 def read_run(directory: Path) -> Seen:

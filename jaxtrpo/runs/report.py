@@ -36,13 +36,13 @@ def write_report(runs: Sequence[Seen], path: Path, *, video: Path | None = None)
         write_whole(path, page_of(runs, video=data).encode())
 
 
-def page_of(runs: Sequence[Seen], *, video: str | None = None, live: bool = False) -> str:
+def page_of(runs: Sequence[Seen], *, video: str | None = None, live: str | None = None) -> str:
     """The page.
 
     Args:
       runs: as in `write_report`.
       video: an mp4, base64.
-      live: it asks where it comes from for newer data.
+      live: it asks where it comes from for newer data, and to be made anew once the data's `shape` is another.
     """
     figures = draw_figures(runs)
     script, places = components(list(figures.values()))
