@@ -22,7 +22,8 @@ import jax  # noqa: E402
 from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
 from common.plots import colors_of, draw_curves, panels, save  # noqa: E402
-from common.runs import Curve, Job, train_all  # noqa: E402
+from common.runs import train_all  # noqa: E402
+from common.store import Curve, Job  # noqa: E402
 from common.tables import write_csv  # noqa: E402
 from jaxtrpo.train import prepare  # noqa: E402
 

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from common.comparison import QUICK, RESULTS, options_of_runs, require_runs, row_of
+from common.comparison import extent_of, options_of_runs, require_runs, row_of
 from common.family import ALL, GYMNASIUM, MUJOCO, TUNED, job, seeds_of, total_steps
 from common.machine import machine
 from common.plots import colors_of, common_legend, draw_curves, panels, save
 from common.published import published
-from common.runs import STORE, Curve, train_all
+from common.runs import train_all
 from common.statistics import area, best_of_mean, final, seconds
+from common.store import Curve, Store
 from common.tables import write_csv
 
 COLUMNS = (
@@ -50,8 +51,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=[*GYMNASIUM, *MUJOCO])
     parser.add_argument("--algorithms", nargs="+", default=list(ALL))
     arguments = parser.parse_args()
-    folder, store = (QUICK / "algorithms", QUICK / "runs") if arguments.quick else (RESULTS / "algorithms", STORE)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder, store, _, _ = extent_of("algorithms", (), quick=arguments.quick)
     if not arguments.summary:
         wanted = [case for case in cases() if case[0] in arguments.tasks and case[1] in arguments.algorithms]
         train(wanted[:8] if arguments.quick else wanted, store, quick=arguments.quick)
@@ -78,17 +78,17 @@ def _job(env: str, algorithm: str, seed: int, *, quick: bool):
     return made._replace(settings={**made.settings, "total_steps": 20_000, "eval_every": 5_000}) if quick else made
 
 
-def train(wanted: Sequence[tuple[str, str, int]], store: Path, *, quick: bool) -> None:
+def train(wanted: Sequence[tuple[str, str, int]], store: Store, *, quick: bool) -> None:
     """Runs what is missing: those of one actor side by side, then those that need all cores."""
     together = [case for case in wanted if case[1] != "a3c"]
     train_all([_job(*case, quick=quick) for case in together], store=store)
     train_all([_job(*case, quick=quick) for case in wanted if case[1] == "a3c"], store=store, workers=1)
 
 
-def load(store: Path, *, quick: bool) -> Curves:
+def load(store: Store, *, quick: bool) -> Curves:
     found: dict[str, dict[str, list[Curve]]] = {}
     for case in cases():
-        (curve,) = train_all([_job(*case, quick=quick)], store=store, only_known=True)
+        curve = store.find(_job(*case, quick=quick))
         if curve is not None:
             found.setdefault(case[0], {}).setdefault(case[1], []).append(curve)
     return found

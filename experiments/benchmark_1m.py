@@ -19,7 +19,8 @@ from common.comparison import extent_of, options_of_runs, require_runs
 from common.machine import machine
 from common.plots import panels, save
 from common.published import SB3_TRPO
-from common.runs import Curve, Job, train_all
+from common.runs import train_all
+from common.store import Curve, Job
 from common.tables import write_csv
 
 SEEDS = (0, 1, 2, 3, 4)

@@ -16,8 +16,9 @@ from common.comparison import Comparison, Curves, Settings, compare, interval, o
 from common.grid import TASKS
 from common.methods import BEST_FIXED, BOTH_OF_2016, TRUST, with_best_fixed
 from common.methods import SEEDS as OTHER_SEEDS
-from common.runs import Curve, Job, load_all
+from common.runs import load_all
 from common.statistics import area, ratio
+from common.store import Curve, Job
 
 SEEDS = (5, 6, 7, 8, 9)
 COMPARED = (TRUST, BOTH_OF_2016)  # with the best fixed setting

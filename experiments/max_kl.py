@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from common.comparison import Comparison, compare, options_of_runs
 from common.grid import SEEDS, TASKS, combinations
-from common.runs import AXES
+from common.plots import AXES
 
 
 def main() -> None:

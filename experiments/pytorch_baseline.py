@@ -11,7 +11,6 @@ filled. Written to experiments/results/pytorch_baseline/.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from common.machine import machine, versions
 from common.peer import require_peers
 from common.plots import colors_of, common_legend, panels, save
 from common.systems import SECOND, System, our_systems, peer_system
-from common.tables import write_csv
+from common.tables import append_line, read_lines, write_csv
 from jaxtrpo.machine import available_cores
 
 EQUAL = {"num_envs": 16, "steps_per_update": 1_024}
@@ -32,6 +31,7 @@ SEEDS = range(7)
 PACKAGES = ("torch", "sb3-contrib", "tianshou", "envpool", "gymnasium")
 FEWER = 3  # seeds: where they differ little, or training takes minutes
 POINTS = 100  # of a stored curve
+TRAININGS = "trainings.jsonl"
 COLUMNS = ("env", "system", "seed", "env_steps", "steps_per_second", "seconds", "target", "seconds_to_target", "memory")
 
 
@@ -128,8 +128,7 @@ def seeds_of(env: str, system: str) -> int:
 
 def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> None:
     """Runs one training and stores what it showed, unless an earlier one has been stored."""
-    path = store / f"{env}-{system.replace(', ', '-').replace(' ', '_')}-seed{seed}.json"
-    if path.exists():
+    if any((each["env"], each["system"], each["seed"]) == (env, system, seed) for each in read_lines(store)):
         return
     found = SYSTEMS[system].train(env, seed, total_steps)
     steps, seconds, returns = found.env_steps, found.seconds, found.returns
@@ -150,13 +149,13 @@ def train(env: str, system: str, seed: int, total_steps: int, store: Path) -> No
         made_with=f"{machine()}; {versions(PACKAGES)}",
         curve=[(steps[i], round(seconds[i], 2), round(returns[i], 2)) for i in points if np.isfinite(returns[i])],
     )
-    path.write_text(json.dumps(training._asdict()) + "\n")
+    append_line(store, training._asdict())
     print(f"finished {env} {system} seed {seed}: {training.steps_per_second:.0f} steps/s", flush=True)
 
 
 def known(store: Path) -> Found:
     """All that are stored, in the order of tasks and systems."""
-    trainings = [Training(**json.loads(path.read_text())) for path in sorted(store.glob("*.json"))]
+    trainings = sorted((Training(**each) for each in read_lines(store)), key=lambda each: each.seed)
     return {
         (env, system): of_both
         for env in TASKS
@@ -168,8 +167,7 @@ def known(store: Path) -> Found:
 def main() -> None:
     arguments = options_of_runs(__doc__).parse_args()
     extent = extent_of("pytorch_baseline", SEEDS, quick=arguments.quick)
-    store = extent.folder / "runs"
-    store.mkdir(exist_ok=True)
+    store = extent.folder / TRAININGS
     if not arguments.summary:
         require_peers()
         for seed in extent.seeds[:1] if arguments.quick else extent.seeds:

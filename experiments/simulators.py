@@ -15,8 +15,9 @@ from typing import Any
 from common.comparison import extent_of, options_of_runs, require_runs, row_of
 from common.machine import machine
 from common.plots import colors_of, common_legend, draw_curves, panels, save
-from common.runs import Curve, Job, train_all
+from common.runs import train_all
 from common.statistics import area, final, moving_mean, seconds
+from common.store import Curve, Job
 from common.tables import write_csv
 
 TASKS = ("CartPole-v1", "Pendulum-v1", "Hopper-v5", "Reacher-v5", "HalfCheetah-v5")

@@ -12,7 +12,6 @@ and only gaps are filled. Written to experiments/results/time_to_return/.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from common.machine import machine, versions
 from common.peer import require_peers
 from common.runs import TRAIN
 from common.systems import System, peer_system
-from common.tables import write_csv
+from common.tables import append_line, read_lines, write_csv
 
 PATIENCE = 20  # how many times faster than SAC ours shall be
 ROUNDS = 1
@@ -85,7 +84,7 @@ def train(env: str, system: str, number: int, total_steps: int, patience: float)
 
 
 def known(store: Path) -> list[Training]:
-    found = [Training(**json.loads(path.read_text())) for path in sorted(store.glob("*.json"))]
+    found = [Training(**each) for each in read_lines(store)]
     order = list(TARGETS), list(SYSTEMS)
     return sorted(found, key=lambda each: (order[0].index(each.env), order[1].index(each.system), each.round))
 
@@ -96,8 +95,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=TARGETS, default=list(TARGETS))
     arguments = parser.parse_args()
     extent = extent_of("time_to_return", (), quick=arguments.quick)
-    store = extent.folder / "runs"
-    store.mkdir(exist_ok=True)
+    store = extent.folder / "trainings.jsonl"
     if not arguments.summary:
         require_peers(("sbx", "stable_baselines3", "torch"))
         total_steps = 20_480 if arguments.quick else TOTAL_STEPS
@@ -115,10 +113,10 @@ def fill(env: str, number: int, total_steps: int, store: Path) -> None:
     """Trains with each system that has not been yet; ours are the first, and the others' patience depends on them."""
     patience = float("inf")
     for system in SYSTEMS:
-        path = store / f"{env}-{system.replace(', ', '-')}-{number}.json"
-        if not path.exists():
-            path.write_text(json.dumps(train(env, system, number, total_steps, patience)._asdict()) + "\n")
-        training = Training(**json.loads(path.read_text()))
+        done = [each for each in known(store) if (each.env, each.system, each.round) == (env, system, number)]
+        training = done[0] if done else train(env, system, number, total_steps, patience)
+        if not done:
+            append_line(store, training._asdict())
         print(f"{env} {system} round {number}: {training.reached}", flush=True)
         if system == OURS:
             highest = training.reached.get(str(max(TARGETS[env])))

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 
 from common.machine import machine
 from common.plots import colors_of, common_legend, draw_curves, panels, save
-from common.runs import STORE, Curve, Job, train_all
+from common.runs import train_all
 from common.statistics import Estimate, area, final, interquartile_mean, seconds
+from common.store import RESULTS, Curve, Job, Store
 from common.tables import write_csv
 
-RESULTS = Path(__file__).parent.parent / "results"
 COLUMNS = ("env", "variant", "seed", "env_steps", "area", "final_return", "seconds")  # of runs.csv
 QUICK = Path("runs") / "quick"  # what a quick try writes, not to be committed
 
@@ -56,20 +56,17 @@ class Extent(NamedTuple):
     """How much of an experiment is done, and where it writes."""
 
     folder: Path  # of its results
-    store: Path  # of its runs
+    store: Store  # of its runs
     seeds: Sequence[int]
     settings: Settings  # of every run
 
 
 def extent_of(name: str, seeds: Sequence[int], *, quick: bool) -> Extent:
     """All of it, or what a quick try does."""
-    extent = (
-        Extent(QUICK / name, QUICK / "runs", seeds[:2], {"total_steps": 40_000})
-        if quick
-        else Extent(RESULTS / name, STORE, seeds, {})
-    )
-    extent.folder.mkdir(parents=True, exist_ok=True)
-    return extent
+    folder = (QUICK if quick else RESULTS) / name
+    folder.mkdir(parents=True, exist_ok=True)
+    store = Store(folder)
+    return Extent(folder, store, seeds[:2], {"total_steps": 40_000}) if quick else Extent(folder, store, seeds, {})
 
 
 def require_runs(name: str, found: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from common.runs import Job
+from common.store import Job
 
 ALL = ("trpo", "ppo", "npg", "trpo_penalty", "pg", "a2c", "a3c", "pg, no critic")
 BEST = ("trpo", "ppo")  # that every task is trained with, five seeds each

@@ -8,8 +8,9 @@ import itertools
 import numpy as np
 
 from common.comparison import Settings
-from common.runs import Job, load_all
+from common.runs import load_all
 from common.statistics import area
+from common.store import Job
 
 STEPS_PER_UPDATE = (1_024, 5_120, 20_480)  # 1,000, 5,000 and 20,000 in 2016; here whole segments
 MAX_KL = (0.001, 0.005, 0.01)

@@ -14,10 +14,11 @@ from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 
 from common.machine import machine  # noqa: E402
-from common.runs import Curve  # noqa: E402
 from common.statistics import interquartile_mean, on_grid, on_one_clock  # noqa: E402
+from common.store import Curve  # noqa: E402
 
 AXIS_NAMES = {"env_steps": "environment steps", "update": "updates", "wall_seconds": "seconds of the median seed"}
+AXES = ("env_steps", "update", "wall_seconds")
 
 
 def panels(rows: int, columns: int, title: str) -> tuple[Figure, np.ndarray]:

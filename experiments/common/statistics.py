@@ -13,7 +13,7 @@ sys.modules["bottleneck"] = None  # pyright: ignore[reportArgumentType]
 import scipy.stats  # noqa: E402
 from rliable import library  # noqa: E402
 
-from common.runs import Curve  # noqa: E402
+from common.store import Curve  # noqa: E402
 
 REPETITIONS = 2_000
 
