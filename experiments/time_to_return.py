@@ -1,12 +1,13 @@
 """How long until a return is reached: TRPO with a critic of actions, TRPO, and SAC and PPO of other libraries.
 
     pip install '.[experiments,baselines]'
-    python experiments/time_to_return.py [--quick] [--summary] [--rounds 1] [--tasks HalfCheetah-v5 ...]
+    python experiments/time_to_return.py [--quick] [--summary] [--rounds 1] [--patience 20]
+        [--tasks HalfCheetah-v5 ...]
 
 Each training is a command with the whole machine to itself; systems take turns, with another seed each round. The clock
 starts with the command and ends with the first evaluation, ten deterministic episodes, whose mean reaches the return.
 Ours compile everything first, and their evaluations count; the clocks of the others stand still meanwhile. Theirs are
-ended once they are there, or after `PATIENCE` times what ours took for the highest return. Finished trainings are kept
+ended once they are there, or after `--patience` times what ours took for the highest return. Finished trainings are kept
 and only gaps are filled. Written to experiments/results/time_to_return/.
 """
 
@@ -92,6 +93,7 @@ def known(store: Path) -> list[Training]:
 def main() -> None:
     parser = options_of_runs(__doc__)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="of what ours took; how long others have")
     parser.add_argument("--tasks", nargs="+", choices=TARGETS, default=list(TARGETS))
     arguments = parser.parse_args()
     extent = extent_of("time_to_return", (), quick=arguments.quick)
@@ -101,7 +103,7 @@ def main() -> None:
         total_steps = 20_480 if arguments.quick else TOTAL_STEPS
         for number in range(1 if arguments.quick else arguments.rounds):
             for env in arguments.tasks[:1] if arguments.quick else arguments.tasks:
-                fill(env, number, total_steps, store)
+                fill(env, number, total_steps, store, arguments.patience)
     found = known(store)
     require_runs("time_to_return", {each.env: each for each in found})
     write_csv(extent.folder / "trainings.csv", COLUMNS, rows(found))
@@ -109,8 +111,8 @@ def main() -> None:
     print(summary(found))
 
 
-def fill(env: str, number: int, total_steps: int, store: Path) -> None:
-    """Trains with each system that has not been yet; ours are the first, and the others' patience depends on them."""
+def fill(env: str, number: int, total_steps: int, store: Path, times: float) -> None:
+    """Trains with each system that has not been yet; ours are the first, and others have `times` what they took."""
     patience = float("inf")
     for system in SYSTEMS:
         done = [each for each in known(store) if (each.env, each.system, each.round) == (env, system, number)]
@@ -120,7 +122,7 @@ def fill(env: str, number: int, total_steps: int, store: Path) -> None:
         print(f"{env} {system} round {number}: {training.reached}", flush=True)
         if system == OURS:
             highest = training.reached.get(str(max(TARGETS[env])))
-            patience = PATIENCE * (highest[0] if highest else training.watched)
+            patience = times * (highest[0] if highest else training.watched)
 
 
 def rows(found: Sequence[Training]) -> Iterator[tuple[Any, ...]]:
