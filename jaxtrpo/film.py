@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -50,6 +51,11 @@ def film(policy: TrainedPolicy, env: Environment, *, seed: int = 0, width: int =
     totals: list[float] = []
     pictures = seen.render(_episode(policy, env, seed, totals), width, height)
     return Film((Frame(picture, totals[i]) for i, picture in enumerate(pictures)), seen.seconds_per_step)
+
+
+def beginning(whole: Film, seconds: float) -> Film:
+    """What is seen of a film in its first simulated seconds; one picture at least."""
+    return whole._replace(frames=itertools.islice(whole.frames, max(1, round(seconds / whole.seconds_per_step))))
 
 
 def _actor(policy: TrainedPolicy, env: Environment) -> Any:

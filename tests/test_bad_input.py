@@ -65,6 +65,7 @@ TABLE = [
     ("report NONE", "no such directory"),
     ("report RUN --out nowhere/page.html", "there is no directory nowhere"),
     ("report RUN --video film.mp4", "video='film.mp4': there is no such file"),
+    ("video POLICY --seconds 0", "seconds=0"),
     ("watch", "at least one run"),
     ("watch NONE", "no such directory"),
     ("watch RUN --port 70000", "port=70000"),

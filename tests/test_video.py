@@ -6,6 +6,7 @@ import functools
 import os
 import subprocess
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import jaxtrpo
 from jaxtrpo import cli
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.mujoco.tasks import TASKS
-from jaxtrpo.film import Film, Frame, film
+from jaxtrpo.film import Film, Frame, beginning, film
 from jaxtrpo.runs import opengl
 from jaxtrpo.runs.directory import OutputError
 from jaxtrpo.runs.policy_file import save_policy
@@ -116,6 +117,12 @@ def test_many_steps_a_second_are_not_all_seen(tmp_path):
     np.testing.assert_allclose(greys(frames, slice(None)), 4 * np.arange(25), atol=2)
 
 
+def test_the_beginning_of_a_film_is_as_long_as_asked():
+    assert len(list(beginning(made_up(20, 0.05), 0.5).frames)) == 10
+    assert len(list(beginning(made_up(20, 0.05), 0.001).frames)) == 1
+    assert len(list(beginning(made_up(5, 0.05), 9).frames)) == 5
+
+
 def test_a_gif_lasts_as_long(tmp_path):
     files = write_video({"one": made_up(90, 0.02)}, tmp_path / "one.mp4", gif=True)
     assert [file.name for file in files] == ["one.mp4", "one.gif"]
@@ -170,6 +177,13 @@ def test_where_nothing_can_draw_the_packages_are_named(monkeypatch, capsys, tmp_
     assert "apt-get install libegl1" in error and error.count("\n") == 1
 
 
+def test_what_is_killed_when_it_draws_does_not_work(monkeypatch):
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(opengl, "TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    with pytest.raises(OSError, match="neither EGL nor OSMesa works"):
+        opengl.choose_opengl()
+
+
 # ---- the command
 
 
@@ -188,6 +202,22 @@ def test_runs_are_filmed_side_by_side(tmp_path):
     frames, fps = frames_of(out)
     assert fps == 25 and frames[0].shape == (64, 192, 3) and frames[0].std() > 5
     np.testing.assert_allclose(frames[0][30:, :96], frames[0][30:, 96:], atol=25)  # they begin alike
+
+
+def test_a_renderer_that_is_killed_leaves_the_video_of_before_and_nothing_for_ever(tmp_path):
+    require_drawing()
+    run, out = saved(tmp_path / "run", "HalfCheetah-v5"), tmp_path / "one.mp4"
+    out.write_text("of before")
+    words = [sys.executable, "-m", "jaxtrpo", "video", str(run), "--out", str(out), "--width", "480"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob(".one.*")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.kill()
+    assert list(tmp_path.glob(".one.*")) and out.read_text() == "of before"
+    done = command(str(saved(tmp_path / "short")), "--out", str(out), "--width", "96", "--height", "64")
+    assert done.returncode == 0, done.stderr
+    assert len(frames_of(out)[0]) > 2 and not list(tmp_path.glob(".one.*"))
 
 
 def test_environments_of_gymnasium_show_their_own_pictures(tmp_path):

@@ -12,7 +12,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from jaxtrpo.commands.work import Work, needs, require_place, require_some
 from jaxtrpo.runs.opengl import choose_opengl
-from jaxtrpo.settings import require_whole
+from jaxtrpo.settings import require_positive, require_whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +25,8 @@ class Video:
     """the file"""
     gif: FlagCreatePairsOff[bool] = False
     """also write a GIF beside it"""
+    seconds: float | None = None
+    """of the episode, simulated; all of it without"""
     seed: int = 0
     """of the first state"""
     width: int = 480
@@ -39,6 +41,8 @@ class Video:
         require_whole(16, width=self.width, height=self.height)
         if self.width % 2 or self.height % 2:
             raise ValueError(f"width={self.width}, height={self.height}: the codec wants even numbers")
+        if self.seconds is not None:
+            require_positive(seconds=self.seconds)
         if self.out.suffix != ".mp4":
             raise ValueError(f"out={str(self.out)!r} must end with .mp4")
         require_some(self.directories)
@@ -51,7 +55,7 @@ class Video:
         from jaxtrpo.actors import choose_actors
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.evaluate import require_fitting
-        from jaxtrpo.film import film
+        from jaxtrpo.film import beginning, film
         from jaxtrpo.runs.policy_file import load_policy
 
         choose_actors(1)
@@ -60,7 +64,8 @@ class Video:
             policy = load_policy(place)
             env = make_env(self.env or policy.env_name)
             require_fitting(policy, env)
-            films[label] = film(policy, env, seed=self.seed, width=self.width, height=self.height)
+            whole = film(policy, env, seed=self.seed, width=self.width, height=self.height)
+            films[label] = whole if self.seconds is None else beginning(whole, self.seconds)
 
         def work() -> int:
             for path in write_video(films, self.out.expanduser(), gif=self.gif):

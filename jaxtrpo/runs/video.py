@@ -39,6 +39,9 @@ def write_video(films: Mapping[str, Film], path: Path, *, gif: bool = False) -> 
     fps = Fraction(min(max(1 / each.seconds_per_step for each in films.values()), MOST_FRAMES)).limit_denominator(1000)
     files = [path, *([path.with_suffix(".gif")] if gif else [])]
     with writing(path, what_then=""):
+        for file in files:
+            for left in file.parent.glob(f".{file.stem}.*{file.suffix}"):  # by a process that was killed
+                left.unlink()
         unfinished = [_unfinished(file) for file in files]
         try:
             for_gif = _write_mp4(unfinished[0], _side_by_side(films, float(fps)), fps, keep=gif)
