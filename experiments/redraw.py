@@ -20,10 +20,9 @@ SCRIPTS = (
 
 
 def main() -> None:
-    for name in SCRIPTS:
+    for name, *flags in (*((script, "--summary") for script in SCRIPTS), ("pictures",)):
         print(f"{name}.py", flush=True)
-        command = [sys.executable, str(HERE / f"{name}.py"), "--summary"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, str(HERE / f"{name}.py"), *flags], check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

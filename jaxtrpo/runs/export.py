@@ -17,7 +17,7 @@ OBSERVATION, ACTION = "observation", "action"
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def export_policy(policy: TrainedPolicy, directory: Path) -> list[Path]:
+def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
     """Writes the deterministic policy, with the normalisation of its observations and the bounds of its actions.
 
     Both files take float32 observations [batch, observation], as the environment gives them, and give actions as the
@@ -35,6 +35,7 @@ def export_policy(policy: TrainedPolicy, directory: Path) -> list[Path]:
       OutputError: they cannot be written.
     """
     made = {ONNX_FILE: as_onnx(policy), STABLEHLO_FILE: as_stablehlo(policy)}
+    directory = Path(directory).expanduser()
     with writing(directory, what_then=""):
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in made.items():
