@@ -8,7 +8,7 @@ evaluations. What was tried on other seeds is in experiments/results/replay/NOTE
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from operator import itemgetter
 
 import numpy as np
@@ -16,9 +16,13 @@ import numpy as np
 from common.comparison import Comparison, Curves, Settings, compare, mean_and_each, options_of_runs
 from common.family import MILLION, MUJOCO, job
 from common.published import SB3_TRPO, published
+from common.runs import train_all
 from common.statistics import best_of_mean, evaluated, trimmed_mean
+from common.store import RESULTS, Curve, Job, Store
 
 SEEDS = (0, 1, 2, 3, 4)
+MORE_SEEDS = (5, 6, 7, 8, 9)  # as far as `SHORT`
+SHORT = 300_000  # environment steps
 TRPO, REPLAY = "trpo", "trpo_replay"
 MARKS = (100_000, 300_000, MILLION)  # environment steps
 
@@ -59,31 +63,56 @@ def against_published(curves: Curves) -> Iterator[str]:
     yield from ("", f"At or above: on-policy {reached[0]} of {len(curves)}, SAC {reached[1]} of {len(curves)}.")
 
 
-def early(curves: Curves) -> Iterator[str]:
+def train_more(*, only_known: bool) -> Curves:
+    """The beginnings of runs of other seeds; what both settings have."""
+    cases = [(env, label, seed) for seed in MORE_SEEDS for env in MUJOCO for label in (TRPO, REPLAY)]
+    jobs = [Job(env, seed, {**variants(env)[label], "total_steps": SHORT}) for env, label, seed in cases]
+    found: dict[str, dict[str, list[Curve]]] = {env: {TRPO: [], REPLAY: []} for env in MUJOCO}
+    for (env, label, _), curve in zip(
+        cases, train_all(jobs, store=Store(RESULTS / "replay"), only_known=only_known), strict=True
+    ):
+        if curve is not None:
+            found[env][label].append(curve)
+    return {env: same_seeds(by_label) for env, by_label in found.items()}
+
+
+def same_seeds(by_label: Mapping[str, Sequence[Curve]]) -> dict[str, Sequence[Curve]]:
+    """Seeds are in order, so that the first of both are the same."""
+    number = min(map(len, by_label.values()))
+    return {label: runs[:number] for label, runs in by_label.items()}
+
+
+def early(curves: Curves, more: Curves) -> Iterator[str]:
     yield from (
         "",
         "## Learning from few steps",
         "",
         "Evaluations of the deterministic policy, 10 episodes each: the mean of the last three before so many steps, "
-        "mean over the seeds that both have and, in brackets, each of them.",
+        "mean over the seeds that both have and, in brackets, each of them. Seeds from 5 on were trained for 300,000 "
+        "steps.",
         "",
         "| task | | 100,000 steps | 300,000 steps | one million |",
         "| --- | --- | --- | --- | --- |",
     )
+
+    def at(steps: int, env: str, label: str) -> list[float]:
+        begun = more[env][label] if steps <= SHORT else ()
+        return [evaluated(curve, steps) for curve in (*curves[env][label], *begun)]
+
     scores: dict[tuple[str, int], list[float]] = {}
     worst: dict[int, list[tuple[float, str]]] = {}
     for env, by_label in curves.items():
         untrained = np.mean([curve["mean_return"][np.isfinite(curve["mean_return"])][0] for curve in by_label[TRPO]])
         usual = np.mean([evaluated(curve, MILLION) for curve in by_label[TRPO]]) - untrained
-        for label, runs in by_label.items():
+        for label in by_label:
             cells = []
             for steps in MARKS:
-                found = [evaluated(curve, steps) for curve in runs]
+                found = at(steps, env, label)
                 scores.setdefault((label, steps), []).extend(float((value - untrained) / usual) for value in found)
                 cells.append(mean_and_each(found))
             yield f"| {env} | {label} | {' | '.join(cells)} |"
         for steps in MARKS:
-            means = [np.mean([evaluated(curve, steps) for curve in by_label[label]]) for label in (TRPO, REPLAY)]
+            means = [np.mean(at(steps, env, label)) for label in (TRPO, REPLAY)]
             ours, theirs = float(means[1] - untrained), float(means[0] - untrained)
             worst.setdefault(steps, []).append((ours / theirs, env))
     yield from (
@@ -99,16 +128,14 @@ def early(curves: Curves) -> Iterator[str]:
         yield f"| {steps:,} | {plain:.2f} | {replay:.2f} | {replay / plain:.2f} | {where}, {least:.2f} |"
 
 
-def conclude(curves: Curves) -> list[str]:
+def conclude(curves: Curves, more: Curves) -> list[str]:
     compared = {env: by_label for env, by_label in curves.items() if len(by_label) == 2}
-    # Seeds are in order, so that the first of both are the same.
-    number = {env: min(map(len, by_label.values())) for env, by_label in compared.items()}
-    same = {env: {label: runs[: number[env]] for label, runs in compared[env].items()} for env in compared}
-    return [*against_published(compared), *early(same)]
+    return [*against_published(compared), *early({env: same_seeds(runs) for env, runs in compared.items()}, more)]
 
 
 def main() -> None:
     arguments = options_of_runs(__doc__).parse_args()
+    more = {} if arguments.quick else train_more(only_known=arguments.summary)
     compare(
         Comparison(
             name="replay",
@@ -117,7 +144,7 @@ def main() -> None:
             variants=variants,
             seeds=SEEDS,
             axes=("env_steps", "wall_seconds"),
-            conclude=lambda curves: [] if arguments.quick else conclude(curves),
+            conclude=lambda curves: [] if arguments.quick else conclude(curves, more),
         ),
         arguments,
     )
