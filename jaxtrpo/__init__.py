@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jaxtrpo.envs.mujoco.task import Task
     from jaxtrpo.envs.registry import make_env
     from jaxtrpo.evaluate import evaluate
+    from jaxtrpo.many import train_many
     from jaxtrpo.runs.config_file import load_config
     from jaxtrpo.runs.policy_file import load_policy, save_policy
     from jaxtrpo.train import train
@@ -36,6 +37,7 @@ __all__ = [
     "make_env",
     "save_policy",
     "train",
+    "train_many",
 ]
 
 _HOMES = {
@@ -48,6 +50,7 @@ _HOMES = {
     "make_env": "jaxtrpo.envs.registry",
     "save_policy": "jaxtrpo.runs.policy_file",
     "train": "jaxtrpo.train",
+    "train_many": "jaxtrpo.many",
 }
 
 

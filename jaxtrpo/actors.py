@@ -23,13 +23,14 @@ from jaxtyping import PyTree
 
 from jaxtrpo.machine import available_cores
 
-AXIS = "actors"
+AXIS, TRAININGS = "actors", "trainings"
 JAX_CPU_DEVICES = "jax_num_cpu_devices"
 # XLA ends a process in which an actor waits 60 seconds for another. At 5 Gflop/s this takes 20; what a task takes is
 # known to a factor of two or three.
 MOST_FLOPS_ALONE = 1e11
 
-_alone = contextvars.ContextVar("alone", default=False)  # while a task of `side_by_side` is traced
+_alone = contextvars.ContextVar("alone", default=False)  # while what one actor does without the others is traced
+_many = contextvars.ContextVar("many", default=False)  # while several trainings that are one program are traced
 
 
 class Actors(NamedTuple):
@@ -78,6 +79,53 @@ class Actors(NamedTuple):
         return _identity(self)(tree)
 
 
+class Trainings(NamedTuple):
+    """Trainings that are one program, dealt out to the devices. Each has one actor and knows nothing of the others."""
+
+    devices: tuple[jax.Device, ...]  # pyright: ignore[reportInvalidTypeForm]
+    number: int  # of trainings; a multiple of the devices
+
+    def map(self, function: Callable, *, in_turn: bool = False) -> jax.stages.Wrapped:
+        """As `Actors.map`; arguments and results have a leading axis of trainings.
+
+        Args:
+          function: one training's part.
+          in_turn: on a CPU, one training after another: where its products are large, nothing is gained by making those
+            of several trainings one, and XLA's loops over such are slow there.
+        """
+        on_devices = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), PartitionSpec(AXIS))
+
+        def part(*arguments: PyTree) -> PyTree:
+            if in_turn and self.devices[0].platform == "cpu":
+                return _by_one(lambda: jax.lax.map(lambda own: function(*own), arguments))()
+            token = _many.set(True)
+            try:
+                return _by_one(lambda: jax.vmap(function, axis_name=TRAININGS)(*arguments))()
+            finally:
+                _many.reset(token)
+
+        mapped = jax.shard_map(
+            part, mesh=on_devices.mesh, in_specs=on_devices.spec, out_specs=on_devices.spec, check_vma=False
+        )
+        return jax.jit(mapped, in_shardings=on_devices, out_shardings=on_devices)
+
+
+def most_of_trainings(value: jax.Array) -> jax.Array:
+    """Inside a mapped function: the largest value (or: whether any is true) of the trainings of this device.
+
+    A loop or a branch that depends on it is one for all of them; otherwise every training would pay for both branches,
+    and a loop would copy all that it carries.
+    """
+    if not _many.get():
+        return value
+    return jax.lax.pmax(value.astype(jnp.int32), TRAININGS).astype(value.dtype)
+
+
+def are_many() -> bool:
+    """Inside a mapped function: whether several trainings are one program."""
+    return _many.get()
+
+
 @functools.cache  # a new one would be compiled again
 def _identity(actors: Actors) -> jax.stages.Wrapped:
     return actors.map(lambda leaf: leaf)
@@ -85,9 +133,13 @@ def _identity(actors: Actors) -> jax.stages.Wrapped:
 
 def first(tree: PyTree) -> PyTree:
     """One actor's copy, on the host, of a value that all share."""
-    shards = jax.device_get(jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, tree))
+    shards = jax.device_get(jax.tree.map(_first_shard, tree))
     # Reshaped by NumPy, because JAX would compile a program for every shape.
     return jax.tree.map(lambda shard, leaf: np.reshape(shard, leaf.shape[1:]), shards, tree)
+
+
+def _first_shard(leaf: Any) -> Any:
+    return leaf.addressable_shards[0].data if isinstance(leaf, jax.Array) else leaf[:1]
 
 
 def join_envs(tree: PyTree) -> PyTree:

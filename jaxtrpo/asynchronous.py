@@ -23,18 +23,9 @@ from jaxtrpo.actors import Actors, first, join_envs
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.types import ActorState, Batch, TrainState
 from jaxtrpo.update import Column, Update, columns_of, report
+from jaxtrpo.updates import Moment
 
 WAITING_UPDATES = 16  # that actors may be ahead of who reads them
-
-
-class Moment(NamedTuple):
-    """Updates, as they were made: one, or several that are one program."""
-
-    state: Callable[[], TrainState]  # after them, on the actors' devices; made when someone asks
-    columns: tuple[Column, ...]
-    measured: np.ndarray  # [update, column]
-    collect_seconds: float  # of all of them; NaN where collecting and learning are one program
-    learn_seconds: float
 
 
 class _Shared(NamedTuple):

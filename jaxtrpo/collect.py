@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, UInt32
 
+from jaxtrpo.actors import are_many, most_of_trainings
 from jaxtrpo.envs.base import Environment, EnvState, action_space, env_keys
 from jaxtrpo.ops.moments import normalize
 from jaxtrpo.policies.distributions import to_simulator
@@ -89,13 +90,15 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
         buffers = jax.tree.map(lambda leaf: jnp.zeros((max_segments, *leaf.shape), leaf.dtype), shapes)
 
         def fill_segment(index: Int[Array, ""], carry: tuple[ActorState, Steps]) -> tuple[ActorState, Steps]:
-            actor, buffers = carry
-            actor, steps = one_segment(actor)
+            before, buffers = carry
+            actor, steps = one_segment(before)
+            if are_many():  # others may need more segments; what is beyond `num_segments` is no data
+                actor = jax.tree.map(lambda new, old: jnp.where(index < num_segments, new, old), actor, before)
             return actor, jax.tree.map(
                 lambda buffer, new: jax.lax.dynamic_update_index_in_dim(buffer, new, index, 0), buffers, steps
             )
 
-        actor, steps = jax.lax.fori_loop(0, num_segments, fill_segment, (actor, buffers))
+        actor, steps = jax.lax.fori_loop(0, most_of_trainings(num_segments), fill_segment, (actor, buffers))
         return actor, Batch(steps, num_segments)
 
     return collect

@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from jaxtrpo.actors import Actors, first
-from jaxtrpo.asynchronous import Moment, asynchronous_updates
+from jaxtrpo.asynchronous import asynchronous_updates
 from jaxtrpo.config import Config
 from jaxtrpo.envs.base import Environment, action_space, require_working
-from jaxtrpo.evaluate import make_evaluator
+from jaxtrpo.evaluate import Evaluator, make_evaluator
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.replaying import replaying_updates
@@ -31,9 +30,9 @@ from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
 from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
 from jaxtrpo.types import TrainState
-from jaxtrpo.update import Column, Update, gather
+from jaxtrpo.update import Update, gather
+from jaxtrpo.updates import Moment, rows_of, synchronous_updates
 
-T = TypeVar("T")
 OnUpdate = Callable[[Row, TrainState], object]
 
 
@@ -82,7 +81,7 @@ class Run(NamedTuple):
         reached: tuple[Callable[[], TrainState], int] = (lambda: self.state), self._updates_before()
 
         def write(place: Path, metrics: Metrics) -> None:
-            self._write(place, metrics, *reached)
+            self.write(place, metrics, *reached)
 
         output = Output(self.directory, self.saving, self.metrics, write)
         last, interruption = output.last or NOTHING_DONE, None
@@ -115,21 +114,22 @@ class Run(NamedTuple):
         if isinstance(interruption, Termination):
             raise Terminated
         state = reached[0]()
-        return Result(self._policy(state), output.metrics.columns(), state, self.config)
+        return Result(self.policy_of(state), output.metrics.columns(), state, self.config)
 
     def _updates_before(self) -> int:
         return int(self.metrics["update"][-1]) if self.metrics else 0
 
-    def _write(self, place: Path, metrics: Metrics, moment: Callable[[], TrainState], updates: int) -> None:
+    def write(self, place: Path, metrics: Metrics, moment: Callable[[], TrainState], updates: int) -> None:
+        """Puts a state, and the metrics of the updates that led to it, into a directory."""
         state = moment()
         save_checkpoint(place, self.env.name, self.config, metrics.columns(updates), gather(state))
-        save_policy(place, self._policy(state))
+        save_policy(place, self.policy_of(state))
         save_config(place, self.env.name, self.config)
 
     def _updates(self, last: Row = NOTHING_DONE) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
         """What gives the state, and rows of metrics, one an update; the row before them was `last`."""
-        evaluate = self._evaluation()
-        update, env_steps = int(last["update"] or 0), int(last["env_steps"] or 0)
+        evaluate = self.evaluation(self.evaluator())
+        env_steps = int(last["env_steps"] or 0)
         started = self.started - float(last["wall_seconds"] or 0)
         if env_steps >= self.config.total_steps:
             return
@@ -139,26 +139,13 @@ class Run(NamedTuple):
                 moment = next(moments)
                 require_working(self.env)
                 now = time.perf_counter() - started
-                made = moment.measured[~np.isnan(moment.measured).all(axis=1)]
-                if not len(made):  # the program is sure that it is over, though it counts in numbers that round
+                rows = rows_of(moment, moment.measured, last, before, now)
+                if not rows:  # the program is sure that it is over, though it counts in numbers that round
                     return
-                number, rows, steps_before = len(made), [], env_steps
-                for part, values in enumerate(made, 1):
-                    measured = as_row(moment.columns, values)
-                    update += 1
-                    env_steps += int(measured["steps_per_update"])
-                    row = {
-                        "update": update,
-                        "env_steps": env_steps,
-                        "wall_seconds": before + (now - before) * part / number,
-                        "collect_seconds": moment.collect_seconds / number,
-                        "learn_seconds": moment.learn_seconds / number,
-                        **measured,
-                        # The policy is known as it is after all of them.
-                        "eval_return": evaluate(moment.state, steps_before, env_steps) if part == number else math.nan,
-                    }
-                    rows.append(row)
-                before = now
+                steps_before, last, before = env_steps, rows[-1], now
+                env_steps = int(last["env_steps"])
+                # The policy is known as it is after all of them.
+                last["eval_return"] = evaluate(moment.state, steps_before, env_steps)
                 yield moment.state, rows
 
     def _moments(self) -> Generator[Moment]:
@@ -167,53 +154,31 @@ class Run(NamedTuple):
             return asynchronous_updates(self.update, self.state, self.actors)
         if self.update.learner.replaying is not None:
             return replaying_updates(self.update, self.state, self.actors)
-        return self._several() if self.update.at_once > 1 else self._one_by_one()
+        return synchronous_updates(self.update, self.state, first)
 
-    def _one_by_one(self) -> Generator[Moment]:
-        """All actors collect, and then they learn."""
-        state = self.state
-        lowered = self.update.lower(state)
-        learn = in_background(lowered.compile_learn)  # while the first batch is collected
-        collect = lowered.compile_collect()
-        while True:
-            begin = time.perf_counter()
-            state, batch = jax.block_until_ready(collect(state))
-            collected = time.perf_counter()
-            run_learn, columns = learn()
-            state, measured = run_learn(state, batch)
-            values = first(measured)[None]
-            learned = time.perf_counter()
-            yield Moment(lambda state=state: state, columns, values, collected - begin, learned - collected)
-
-    def _several(self) -> Generator[Moment]:
-        """Updates so short that starting each would take longest: several are one program."""
-        state = self.state
-        run, columns = self.update.compile_several(state)
-        while True:
-            begin = time.perf_counter()
-            state, measured = jax.block_until_ready(run(state))
-            values = first(measured)
-            yield Moment(lambda state=state: state, columns, values, math.nan, time.perf_counter() - begin)
-
-    def _evaluation(self) -> Callable[[Callable[[], TrainState], int, int], float]:
-        """Evaluates the deterministic policy if an update took another `eval_every` environment steps; else NaN."""
-        config = self.config
-        if not config.eval_every:
-            return lambda moment, steps_before, env_steps: math.nan
+    def evaluator(self) -> Evaluator | None:
+        """Evaluates deterministic policies, if the run has evaluations."""
+        if not self.config.eval_every:
+            return None
         # Simulators that are elsewhere are in the middle of the training's episodes.
         env = getattr(self.env, "copy", lambda: self.env)()
-        run = make_evaluator(env, self.update.policy, self.actors, config.eval_episodes)
+        return make_evaluator(env, self.update.policy, self.actors, self.config.eval_episodes)
+
+    def evaluation(self, evaluator: Evaluator | None) -> Callable[[Callable[[], TrainState], int, int], float]:
+        """(state, steps before, steps now) -> mean return, if there are `eval_every` steps between them; else NaN."""
+        config = self.config
 
         def evaluate(moment: Callable[[], TrainState], steps_before: int, env_steps: int) -> float:
-            if env_steps // config.eval_every == steps_before // config.eval_every:
+            if evaluator is None or env_steps // config.eval_every == steps_before // config.eval_every:
                 return math.nan
             key = jax.random.fold_in(jax.random.PRNGKey(config.seed), env_steps // config.eval_every)
             learner = moment().learner
-            return run((learner.policy, learner.obs_moments), key).mean
+            return evaluator((learner.policy, learner.obs_moments), key).mean
 
         return evaluate
 
-    def _policy(self, state: TrainState) -> TrainedPolicy:
+    def policy_of(self, state: TrainState) -> TrainedPolicy:
+        """The policy of a state, which acts without the run."""
         learner = state.learner
         params, moments = first((learner.policy, learner.obs_moments))
         return TrainedPolicy(
@@ -224,19 +189,3 @@ class Run(NamedTuple):
             params=params,
             moments=moments,
         )
-
-
-def as_row(columns: tuple[Column, ...], values: np.ndarray) -> dict[str, Any]:
-    """Numbers of one update by name; counts are whole."""
-    return {
-        column.name: round(value) if column.whole and math.isfinite(value) else value
-        for column, value in zip(columns, values.tolist(), strict=True)
-    }
-
-
-def in_background(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
-    """Starts a call on another thread; what is returned waits for its result."""
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(function, *arguments)
-    pool.shutdown(wait=False)
-    return future.result

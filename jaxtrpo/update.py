@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
-from jaxtrpo.actors import Actors, first, join_envs
+from jaxtrpo.actors import Actors, Trainings, first, join_envs
 from jaxtrpo.adapt import Rule, require_settings
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.collect import make_collect, start_actors
@@ -61,7 +61,11 @@ class Update(NamedTuple):
 
     policy: Policy
     learner: Learner
+    hyperparameters: Callable[[], Hyperparameters]  # that training starts with
     start: Callable[[int], TrainState]  # seed -> first state
+    first_state: Callable[
+        [UInt32[Array, "2"], Hyperparameters], TrainState
+    ]  # the same of a key, neither mapped nor placed
     shapes: Callable[[], TrainState]  # of a gathered state
     place: Callable[[TrainState], TrainState]  # undoes `gather`
     restart: Callable[[TrainState], TrainState]  # a gathered state with new episodes in all environments
@@ -75,12 +79,26 @@ class Update(NamedTuple):
     sizes: Sizes
 
 
-def make_update(env: Environment, parts: Parts, sizes: Sizes, actors: Actors, total_steps: int) -> Update:
+def make_update(
+    env: Environment, parts: Parts, sizes: Sizes, actors: Actors, total_steps: int, trainings: Trainings | None = None
+) -> Update:
     """Puts policy, critic, collecting, learning and adapting together. Nothing is compiled before it is called.
+
+    Args:
+      env: where.
+      parts: what learns.
+      sizes: of batches.
+      actors: who collect and learn.
+      total_steps: of the run, environment steps.
+      trainings: of which this is one, if several are one program; `actors` is then one.
 
     Raises:
       ValueError: parts do not fit each other or the environment; one sentence.
     """
+
+    def mapped(function: Callable, *, in_turn: bool = False) -> jax.stages.Wrapped:
+        return actors.map(function) if trainings is None else trainings.map(function, in_turn=in_turn)
+
     algorithm, rule = parts.algorithm, parts.rule
     require_settings(rule, algorithm.hyperparameters, algorithm.words)
     policy = parts.policy.make(env.observation_size, action_space(env))
@@ -105,9 +123,8 @@ def make_update(env: Environment, parts: Parts, sizes: Sizes, actors: Actors, to
         )
     collect_batch = make_collect(env, policy, segment_length=sizes.segment_length, max_segments=sizes.max_segments)
 
-    def first_state(key: UInt32[Array, "2"]) -> TrainState:
+    def first_state(key: UInt32[Array, "2"], hyperparameters: Hyperparameters) -> TrainState:
         for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
-        hyperparameters = first_hyperparameters(algorithm)
         return TrainState(
             actors=start_actors(env, for_env, sizes.num_envs),
             learner=learner.init(for_policy, for_critic),
@@ -119,16 +136,22 @@ def make_update(env: Environment, parts: Parts, sizes: Sizes, actors: Actors, to
             total_steps=jnp.float32(total_steps),
         )
 
+    def hyperparameters() -> Hyperparameters:
+        return first_hyperparameters(algorithm)
+
+    def usual_first_state(key: UInt32[Array, "2"]) -> TrainState:
+        return first_state(key, hyperparameters())
+
     def start(seed: int) -> TrainState:
         # It runs once: optimising it would take longer than it saves.
-        run_once = jax.jit(first_state, compiler_options={"xla_backend_optimization_level": "0"})
+        run_once = jax.jit(usual_first_state, compiler_options={"xla_backend_optimization_level": "0"})
         with actors.on_first():
             begun = jax.block_until_ready(run_once(jax.random.PRNGKey(seed)))
         require_working(env)
         return place(begun)
 
     def shapes() -> TrainState:
-        return jax.eval_shape(first_state, jax.random.PRNGKey(0))
+        return jax.eval_shape(usual_first_state, jax.random.PRNGKey(0))
 
     def restart(state: TrainState) -> TrainState:
         with actors.on_first():
@@ -170,11 +193,11 @@ def make_update(env: Environment, parts: Parts, sizes: Sizes, actors: Actors, to
         return jax.lax.scan(one, state, length=algorithm.updates_at_once)
 
     def compile_several(state: TrainState) -> tuple[Several, tuple[Column, ...]]:
-        compiled = actors.map(several).lower(state).compile()
+        compiled = mapped(several).lower(state).compile()
         return compiled, tuple(columns)
 
-    mapped_collect = actors.map(collect)
-    mapped_learn = actors.map(learn)
+    mapped_collect = mapped(collect)
+    mapped_learn = mapped(learn, in_turn=True)
 
     def lower(state: TrainState) -> Lowered:
         traced = mapped_collect.lower(state.actors, state.learner, state.hyperparameters)
@@ -203,7 +226,9 @@ def make_update(env: Environment, parts: Parts, sizes: Sizes, actors: Actors, to
     return Update(
         policy=policy,
         learner=learner,
+        hyperparameters=hyperparameters,
         start=start,
+        first_state=first_state,
         shapes=shapes,
         place=place,
         restart=restart,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from jaxtrpo.commands.work import INTERRUPTED, Work, needs
 from jaxtrpo.config import Config
+from jaxtrpo.settings import require_whole
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.base import Environment
@@ -35,6 +37,9 @@ class Train:
     """replace a run that the directory already holds"""
     resume: FlagCreatePairsOff[bool] = False
     """go on with the run that the directory holds, if it holds one: the same words, more total steps if you like"""
+    seeds: int | None = None
+    """so many trainings, from --seed on, each in a directory of its own such as DIR/seed-0: one program where the
+    environment is one, else side by side, one a core"""
     checkpoint_seconds: float = 60.0
     """seconds between checkpoints; there also is one at the end, and where a run is interrupted or terminated"""
     keep_best: FlagCreatePairsOff[bool] = False
@@ -62,19 +67,47 @@ class Train:
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env if self.backend is None else _make_env(self.env, self.backend)
         files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every", "tensorboard", "wandb")
-        run = prepare(env, **{name: getattr(self, name) for name in files}, **settings)
+        arguments = {**{name: getattr(self, name) for name in files}, **settings}
+        if self.seeds is not None:
+            return self._prepare_many(env, self.seeds, arguments, watched)
+        run = prepare(env, **arguments)
 
         def work() -> int:
-            try:
-                with watched as address:
-                    if address is not None:
-                        print(f"watch it at {address}", flush=True)
-                    return self._report(run.run(progress=not self.quiet))
-            except SystemExit:
-                print(f"terminated{self._how_to_go_on()}", file=sys.stderr)
-                raise
+            with self._around(watched):
+                return self._report(run.run(progress=not self.quiet))
 
         return work
+
+    def _prepare_many(
+        self,
+        env: str | Environment,
+        number: int,
+        arguments: dict[str, Any],
+        watched: contextlib.AbstractContextManager[str | None],
+    ) -> Work:
+        from jaxtrpo.many import prepare_many
+
+        require_whole(1, seeds=number)
+        first = arguments.pop("seed")
+        run = prepare_many(env, seeds=range(first, first + number), **arguments)
+
+        def work() -> int:
+            with self._around(watched):
+                return self._report_many(run(not self.quiet))
+
+        return work
+
+    @contextlib.contextmanager
+    def _around(self, watched: contextlib.AbstractContextManager[str | None]) -> Iterator[None]:
+        """While it trains."""
+        try:
+            with watched as address:
+                if address is not None:
+                    print(f"watch it at {address}", flush=True)
+                yield
+        except SystemExit:
+            print(f"terminated{self._how_to_go_on()}", file=sys.stderr)
+            raise
 
     def _watched(self) -> contextlib.AbstractContextManager[str | None]:
         """What serves the run's page, if it shall be."""
@@ -98,12 +131,32 @@ class Train:
         if not len(metrics.get("env_steps", ())):
             print("interrupted before the first update", file=sys.stderr)
             return INTERRUPTED
-        saved = "not saved (no --out)" if self.out is None else f"saved in {self.out}"
         print(
             f"return_100 {metrics['return_100'][-1]:.1f}, {metrics['env_steps'][-1]:,} environment steps, "
-            f"{metrics['wall_seconds'][-1]:.1f} seconds, {saved}"
+            f"{metrics['wall_seconds'][-1]:.1f} seconds, {self._saved()}"
         )
         return 0 if metrics["env_steps"][-1] >= self.config.total_steps else INTERRUPTED
+
+    def _report_many(self, results: Sequence[Result]) -> int:
+        import numpy as np
+
+        from jaxtrpo.runs.curves import interquartile_mean
+
+        begun = [result.metrics for result in results if len(result.metrics.get("env_steps", ()))]
+        if not begun:
+            print("interrupted before the first update", file=sys.stderr)
+            return INTERRUPTED
+        last = np.array([metrics["return_100"][-1] for metrics in begun])
+        middle, low, high = (float(each[0]) for each in interquartile_mean(last[:, None]))
+        steps = min(int(metrics["env_steps"][-1]) for metrics in begun)
+        print(
+            f"return_100 {middle:.1f}, the interquartile mean of {len(begun)} seeds (95 % of resamples: {low:.1f} to "
+            f"{high:.1f}), {steps:,} environment steps each, {self._saved()}"
+        )
+        return 0 if len(begun) == self.seeds and steps >= self.config.total_steps else INTERRUPTED
+
+    def _saved(self) -> str:
+        return "not saved (no --out)" if self.out is None else f"saved in {self.out}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
 
+from jaxtrpo.actors import most_of_trainings
+
 
 class EnvState(NamedTuple):
     """A batch of environments between two steps. The first axis of every leaf is the environment."""
@@ -50,7 +52,8 @@ class Environment(Protocol):
     whole numbers from 0, one a coordinate); `action_shape`, where a trained policy shall give actions that are not
     flat; and, where what a state holds is only a handle to simulators elsewhere, of which there is one set:
     `saves_state = False`, `copy()`, which gives another set of them, `close()`, which ends them, `failure`, the error
-    of one that failed, and `for_groups(n)`, the same environment for `n` actors.
+    of one that failed, and `for_groups(n)`, the same environment for `n` actors. `is_program = True` says that its
+    functions are JAX programs and nothing else, so that `train_many` can make one program of several trainings.
 
     One that can be seen has `seconds_per_step`, and `render(physics, width, height)`, which gives a picture for each of
     several `EnvState.physics` of one environment; or `watched(policy, seed)` where only a simulator that is made for it
@@ -156,7 +159,9 @@ def advance(state: EnvState, moved: Transition, reset_rows: ResetRows, episode_l
         first_obs = jnp.where(jnp.isfinite(first_obs), first_obs, 0.0)  # the next step will show whether it is broken
         return physics, jnp.where(done[:, None], first_obs, final_obs), jnp.where(done[:, None], keys, state.key)
 
-    physics, obs, key = jax.lax.cond(jnp.any(done), with_resets, lambda: (moved.physics, final_obs, state.key))
+    physics, obs, key = jax.lax.cond(
+        most_of_trainings(jnp.any(done)), with_resets, lambda: (moved.physics, final_obs, state.key)
+    )
     return EnvState(
         physics=physics,
         obs=obs,

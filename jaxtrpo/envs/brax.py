@@ -53,6 +53,8 @@ class BraxEnvironment:
     `EnvState.physics` is the Brax `State` of every environment.
     """
 
+    is_program = True
+
     def __init__(self, name: str, env: Any, episode_length: int):
         self.name, self.env, self.episode_length = name, env, episode_length
         first = jax.eval_shape(self._reset, jax.ShapeDtypeStruct((1, 2), jnp.uint32))

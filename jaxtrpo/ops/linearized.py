@@ -1,6 +1,7 @@
 """Operations of a network that is linearised once and then multiplied with often, as by `fisher_vector_product`.
 
-They cannot be mapped by `vmap`, nor differentiated a second time.
+They cannot be mapped by `vmap`, but where several trainings are one program, in which they are nothing special; nor can
+they be differentiated a second time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import linear_call
 from jaxtyping import Array, Float
+
+from jaxtrpo.actors import are_many
 
 # With fewer columns the turned result takes less time than turned inputs.
 NARROW = 16
@@ -31,6 +34,8 @@ def matmul(x: Float[Array, "rows inputs"], kernel: Float[Array, "inputs outputs"
 def _matmul_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     x, kernel = primals
     x_tangent, kernel_tangent = tangents
+    if are_many():
+        return x @ kernel, x @ kernel_tangent + x_tangent @ kernel
     kept = x, jax.lax.optimization_barrier(x.T)
     return x @ kernel, linear_call(_forward, _backward, kept, kernel_tangent) + x_tangent @ kernel
 
@@ -64,6 +69,8 @@ def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 @tanh.defjvp
 def _tanh_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     value = jnp.tanh(primals[0])
+    if are_many():
+        return value, _tanh_slope(value, tangents[0])
     return value, linear_call(_tanh_slope, _tanh_slope, value, tangents[0])
 
 

@@ -154,13 +154,14 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
         if name in settings:
             settings[name] = value
         elif part in PARTS and inner:
-            settings[part] = _with_argument(settings[part] or default_words(part), inner, value)
+            settings[part] = with_argument(settings[part] or default_words(part), inner, value)
         else:
             raise ValueError(f"there is no setting {name!r}; those of a part are like critic_learning_rate")
     return settings
 
 
-def _with_argument(words: str, name: str, value: Any) -> str:
+def with_argument(words: str, name: str, value: Any) -> str:
+    """Words of a call in which an argument is another."""
     node = ast.parse(words, mode="eval").body
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     others = [keyword for keyword in call.keywords if keyword.arg != name]

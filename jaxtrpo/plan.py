@@ -1,0 +1,260 @@
+"""From what a person says to a run that is ready: everything that may be wrong is checked before anything compiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxtrpo.actors import Actors, Trainings, choose_actors
+from jaxtrpo.adapt import Rule
+from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
+from jaxtrpo.config import Config, Sizes, for_all, make_config, resolve_sizes
+from jaxtrpo.critics.critic import CriticMaker
+from jaxtrpo.envs.base import Environment, require_time_limit
+from jaxtrpo.envs.registry import environment_for
+from jaxtrpo.loop import OnUpdate, Run
+from jaxtrpo.losses import Surrogate
+from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
+from jaxtrpo.runs.compilation import cache_compilations
+from jaxtrpo.runs.config_file import as_json
+from jaxtrpo.runs.directory import has_checkpoint, open_directory
+from jaxtrpo.runs.followers import Follower, TensorBoard, WeightsAndBiases
+from jaxtrpo.runs.metrics import Row
+from jaxtrpo.runs.output import Saving
+from jaxtrpo.settings import require_bool, require_not_negative, require_whole
+from jaxtrpo.types import TrainState
+from jaxtrpo.update import Parts, make_update
+from jaxtrpo.words import parse, policy_maker
+
+
+class Options(NamedTuple):
+    """What `train` takes beside its settings; what each means is said there."""
+
+    algorithm: Algorithm | str = Config.algorithm
+    policy: Any = Config.policy
+    critic: CriticMaker | str | None = None
+    adapt: Rule | str | None = None
+    surrogate: Surrogate | None = None
+    out: str | Path | None = None
+    overwrite: bool = False
+    resume: bool = False
+    checkpoint_seconds: float = Saving().checkpoint_seconds
+    keep_best: bool = False
+    keep_every: int = 0
+    on_update: OnUpdate | None = None
+    tensorboard: bool = False
+    wandb: str | None = None
+
+
+def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
+    """Checks everything that a person may get wrong; arguments and errors as in `train`."""
+    return begin(*plan(env, arguments))
+
+
+def begin(run: Run, saved: Checkpoint | None) -> Run:
+    """The same with its first state, or the one that it goes on from."""
+    try:
+        return _begin(run) if saved is None else _go_on(run, saved)
+    except BaseException:
+        run.close()
+        raise
+
+
+def plan(
+    env: str | Environment | Callable[[], Any],
+    arguments: Mapping[str, Any],
+    *,
+    actors: Actors | None = None,
+    trainings: Trainings | None = None,
+) -> tuple[Run, Checkpoint | None]:
+    """A run without its first state, and the checkpoint that it goes on from, if there is one.
+
+    Args:
+      env: as for `train`.
+      arguments: the others of `train`, by name.
+      actors: who collects and learns, if not as many as the settings say.
+      trainings: as for `make_update`.
+    """
+    started = time.perf_counter()
+    options = Options(**{name: value for name, value in arguments.items() if name in Options._fields})
+    config = make_config({name: value for name, value in arguments.items() if name not in Options._fields})
+    saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
+    _require_saving(saving, options.out, config)
+    _require_followers(options.out, options.tensorboard, options.wandb)
+    parts = _parts(config, options)
+    directory = _open(options)
+    going_on = directory is not None and options.resume and has_checkpoint(directory)
+    saved = load_checkpoint(directory) if directory is not None and going_on else None
+    if saved is not None and config.num_envs is None:  # whose default depends on the actors
+        config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
+    actors = actors or choose_actors(config.actors)
+    parts, config, sizes = _resolved(parts, config, actors)
+    cache_compilations()
+    environment, close = environment_for(env, actors.count)
+    try:
+        if config.eval_every:
+            require_time_limit(environment, "eval_every")
+        update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)
+        replay = update.learner.replay
+        if replay is not None:
+            replay.require_memory(actors.count)
+        run = Run(
+            env=environment,
+            config=config,
+            actors=actors,
+            maker=parts.policy,
+            update=update,
+            state=None,  # pyright: ignore[reportArgumentType]
+            directory=directory,
+            started=started,
+            metrics={},
+            close=close,
+            notes=() if replay is None else (replay.in_words(),),
+            saving=saving,
+            on_update=options.on_update,
+            follow=_followers(directory, environment.name, config, options.tensorboard, options.wandb),
+        )
+        return run, saved
+    except BaseException:
+        close()
+        raise
+
+
+def _parts(config: Config, options: Options) -> Parts:
+    """What words stand for, and what goes with the algorithm where nothing is said."""
+
+    def value(kind: str, given: Any, wanted: type) -> Any:
+        made = parse(kind, given) if isinstance(given, str) else given
+        if not isinstance(made, wanted):
+            raise ValueError(f"{kind}={given!r} must be a name, a call in words, or a value of {wanted.__name__}")
+        return made
+
+    chosen = value("algorithm", options.algorithm, Algorithm)
+    given = {"max_kl": config.max_kl, "steps_per_update": config.steps_per_update}
+    chosen = starting_with(chosen, **{name: number for name, number in given.items() if number is not None})
+    return Parts(
+        algorithm=chosen,
+        policy=policy_maker(options.policy),
+        critic=value("critic", chosen.critic if options.critic is None else options.critic, CriticMaker),
+        rule=value("adapt", chosen.adapt if options.adapt is None else options.adapt, Rule),
+        surrogate=options.surrogate,
+        discount=config.discount,
+        normalize_observations=config.normalize_observations,
+    )
+
+
+def _resolved(parts: Parts, config: Config, actors: Actors) -> tuple[Parts, Config, Sizes]:
+    """What was left open is decided, and written into the settings."""
+    if config.steps_per_update is None:
+        parts = parts._replace(algorithm=_with_steps_of_each(parts.algorithm, config, actors))
+    hyperparameters = parts.algorithm.hyperparameters
+    first_steps = int(hyperparameters["steps_per_update"])
+    largest = config.max_steps_per_update or max(parts.rule.max_steps_per_update or 0, first_steps)
+    config = dataclasses.replace(
+        config,
+        algorithm=parts.algorithm.words,
+        policy=parts.policy.words,
+        critic=parts.critic.words,
+        adapt=parts.rule.words,
+        max_kl=hyperparameters.get("max_kl"),
+        steps_per_update=first_steps,
+        max_steps_per_update=largest,
+    )
+    sizes = resolve_sizes(config, actors.count, num_envs=parts.algorithm.num_envs, steps_per_update=first_steps)
+    return parts, dataclasses.replace(config, num_envs=sizes.num_envs, segment_length=sizes.segment_length), sizes
+
+
+def _with_steps_of_each(algorithm: Algorithm, config: Config, actors: Actors) -> Algorithm:
+    """Many actors have many environments, and few steps of each would be too few to learn from."""
+    num_envs = config.num_envs or for_all(actors.count, algorithm.num_envs)
+    steps = max(int(algorithm.hyperparameters["steps_per_update"]), algorithm.steps_of_each * num_envs)
+    return starting_with(algorithm, steps_per_update=steps)
+
+
+def _begin(run: Run) -> Run:
+    state = run.update.start(run.config.seed)
+    _require_finite_start(run.env, state)
+    return run._replace(state=state)
+
+
+def _go_on(run: Run, saved: Checkpoint) -> Run:
+    state, note = restored(run, saved)
+    notes = run.notes if note is None else (*run.notes, note)
+    return run._replace(state=run.update.place(state), metrics=saved.metrics, notes=notes)
+
+
+def restored(run: Run, saved: Checkpoint) -> tuple[TrainState, str | None]:
+    """The gathered state of a run that goes on, and what a person should know of it.
+
+    Raises:
+      ValueError: it is another run.
+    """
+    require_same_run(saved, run.env.name, run.config)
+    state = restore(saved.state, run.update.shapes())
+    state = state._replace(total_steps=np.float32(run.config.total_steps))
+    if not run.update.learner.waits:  # counts the segments of single actors, who may be others now
+        segment_steps = run.update.sizes.segment_steps // run.actors.count
+        done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # nothing yet if it ended before an update
+        state = state._replace(segments=np.int32(done // segment_steps))
+    if getattr(run.env, "saves_state", True):
+        return state, None
+    note = f"the simulators of {run.env.name} cannot be saved: all of them begin new episodes"
+    return run.update.restart(state), note
+
+
+def _open(options: Options) -> Path | None:
+    """Checks where a run shall be written to, if anywhere."""
+    if options.resume and options.out is None:
+        raise ValueError("resume=True (--resume) needs out, the directory of the run")
+    if options.resume and options.overwrite:
+        raise ValueError("resume=True (--resume) and overwrite=True (--overwrite) contradict each other")
+    if options.out is None:
+        return None
+    return open_directory(options.out, overwrite=options.overwrite, resume=options.resume)
+
+
+def _require_saving(saving: Saving, out: str | Path | None, config: Config) -> None:
+    require_not_negative(checkpoint_seconds=saving.checkpoint_seconds)
+    require_bool(keep_best=saving.keep_best)
+    require_whole(0, keep_every=saving.keep_every)
+    for name, value in (("keep_best", saving.keep_best), ("keep_every", saving.keep_every)):
+        if value and out is None:
+            raise ValueError(f"{name}={value} needs out, the directory of the run")
+    if saving.keep_best and not config.eval_every:
+        raise ValueError("keep_best=True needs eval_every, environment steps between evaluations")
+
+
+def _require_followers(out: str | Path | None, tensorboard: bool, wandb: str | None) -> None:
+    require_bool(tensorboard=tensorboard)
+    if tensorboard and out is None:
+        raise ValueError("tensorboard=True needs out, the directory of the run")
+    if wandb is not None and not (isinstance(wandb, str) and wandb):
+        raise ValueError(f"wandb={wandb!r} must be the name of a project")
+    for setting, wanted, package in (("tensorboard", tensorboard, "tensorboardX"), ("wandb", wandb, "wandb")):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ValueError(f"{setting}={wanted!r} needs the package {package}: pip install {package}")
+
+
+def _followers(
+    directory: Path | None, env: str, config: Config, tensorboard: bool, wandb: str | None
+) -> tuple[Callable[[Row | None], Follower], ...]:
+    found: list[Callable[[Row | None], Follower]] = []
+    if tensorboard and directory is not None:
+        found.append(lambda last: TensorBoard(directory, last))
+    if wandb is not None:
+        name = env if directory is None else directory.name
+        found.append(lambda last: WeightsAndBiases(wandb, directory, name, {"env": env, **as_json(config)}))
+    return tuple(found)
+
+
+def _require_finite_start(env: Environment, state: TrainState) -> None:
+    finite = np.isfinite(jax.device_get(state.actors.env.obs)).reshape(-1, env.observation_size).all(axis=0)
+    if not finite.all():
+        raise ValueError(f"env={env.name}: the first observation is not finite (entries {np.flatnonzero(~finite)[:5]})")

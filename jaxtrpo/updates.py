@@ -1,0 +1,113 @@
+"""Updates for which all actors collect, and then learn together; and what updates are to who reads them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import jax
+import numpy as np
+from jaxtyping import Array
+
+from jaxtrpo.types import TrainState
+from jaxtrpo.update import Column, Update
+
+if TYPE_CHECKING:
+    from jaxtrpo.runs.metrics import Row
+
+T = TypeVar("T")
+
+
+class Moment(NamedTuple):
+    """Updates, as they were made: one, or several that are one program."""
+
+    state: Callable[[], TrainState]  # after them, on the actors' devices; made when someone asks
+    columns: tuple[Column, ...]
+    measured: np.ndarray  # [update, column]; [training, update, column] where several trainings are one program
+    collect_seconds: float  # of all of them; NaN where collecting and learning are one program
+    learn_seconds: float
+
+
+def synchronous_updates(update: Update, state: TrainState, read: Callable[[Array], np.ndarray]) -> Generator[Moment]:
+    """Updates without end, from a state on.
+
+    Args:
+      update: its functions.
+      state: on the devices.
+      read: what was measured, on the host, without the axis of actors.
+    """
+    return _several(update, state, read) if update.at_once > 1 else _one_by_one(update, state, read)
+
+
+def _one_by_one(update: Update, state: TrainState, read: Callable[[Array], np.ndarray]) -> Generator[Moment]:
+    """All actors collect, and then they learn."""
+    lowered = update.lower(state)
+    learn = in_background(lowered.compile_learn)  # while the first batch is collected
+    collect = lowered.compile_collect()
+    while True:
+        begin = time.perf_counter()
+        state, batch = jax.block_until_ready(collect(state))
+        collected = time.perf_counter()
+        run_learn, columns = learn()
+        state, measured = run_learn(state, batch)
+        values = read(measured)[..., None, :]
+        learned = time.perf_counter()
+        yield Moment(lambda state=state: state, columns, values, collected - begin, learned - collected)
+
+
+def _several(update: Update, state: TrainState, read: Callable[[Array], np.ndarray]) -> Generator[Moment]:
+    """Updates so short that starting each would take longest: several are one program."""
+    run, columns = update.compile_several(state)
+    while True:
+        begin = time.perf_counter()
+        state, measured = jax.block_until_ready(run(state))
+        values = read(measured)
+        yield Moment(lambda state=state: state, columns, values, math.nan, time.perf_counter() - begin)
+
+
+def rows_of(moment: Moment, measured: np.ndarray, last: Row, before: float, now: float) -> list[dict[str, Any]]:
+    """Rows of metrics, one an update; none if there was none.
+
+    Args:
+      moment: the updates.
+      measured: [update, column]; NaN for those that were not made, since the run was over.
+      last: the row before them.
+      before: seconds of the run when they began.
+      now: and when they were done.
+    """
+    made = measured[~np.isnan(measured).all(axis=1)]
+    update, env_steps = int(last["update"] or 0), int(last["env_steps"] or 0)
+    rows = []
+    for part, values in enumerate(made, 1):
+        of_update = as_row(moment.columns, values)
+        env_steps += int(of_update["steps_per_update"])
+        row = {
+            "update": update + part,
+            "env_steps": env_steps,
+            "wall_seconds": before + (now - before) * part / len(made),
+            "collect_seconds": moment.collect_seconds / len(made),
+            "learn_seconds": moment.learn_seconds / len(made),
+            **of_update,
+            "eval_return": math.nan,
+        }
+        rows.append(row)
+    return rows
+
+
+def as_row(columns: tuple[Column, ...], values: np.ndarray) -> dict[str, Any]:
+    """Numbers of one update by name; counts are whole."""
+    return {
+        column.name: round(value) if column.whole and math.isfinite(value) else value
+        for column, value in zip(columns, values.tolist(), strict=True)
+    }
+
+
+def in_background(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
+    """Starts a call on another thread; what is returned waits for its result."""
+    pool = ThreadPoolExecutor(1)
+    future = pool.submit(function, *arguments)
+    pool.shutdown(wait=False)
+    return future.result

@@ -1,0 +1,182 @@
+"""`train_many`: each of many trainings is what it would be alone."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from probe import ProbeEnvironment
+from support import counted_compilations
+from test_train import PARTS, PENDULUM, TINY, VARYING, without_seconds
+
+import jaxtrpo
+from jaxtrpo import cli
+from jaxtrpo.algorithms.ppo import ppo
+from jaxtrpo.many import cases_of
+from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
+
+SMALL = {**TINY, "steps_per_update": 32, "total_steps": 192}
+
+
+class Program(ProbeEnvironment):
+    """As Brax's are."""
+
+    is_program = True
+
+
+def assert_alike(one: jaxtrpo.Result, alone: jaxtrpo.Result) -> None:
+    """To rounding."""
+    assert list(one.metrics) == list(alone.metrics) and one.config == alone.config
+    for name in one.metrics:
+        if not name.endswith("seconds"):
+            np.testing.assert_allclose(one.metrics[name], alone.metrics[name], rtol=2e-3, atol=2e-4, err_msg=name)
+    state, wanted = jax.device_get((one.state, alone.state))
+    assert jax.tree.structure(state) == jax.tree.structure(wanted)
+    jax.tree.map(assert_nearly_all_close, state.learner, wanted.learner)
+    assert state.segments == wanted.segments
+    obs = np.ones((3, one.policy.observation_size))
+    np.testing.assert_allclose(one.policy(obs), alone.policy(obs), rtol=1e-3, atol=1e-4)
+
+
+def assert_nearly_all_close(one: np.ndarray, wanted: np.ndarray) -> None:
+    """Adam makes steps of one size of gradients that are next to nothing, and so of what is rounding alone."""
+    assert np.mean(~np.isclose(one, wanted, rtol=2e-3, atol=1e-3)) < 1e-3
+
+
+@pytest.mark.parametrize("algorithm", ["trpo", "ppo(epochs=2, minibatch_size=16)", "a2c", "trpo_replay(replay=512)"])
+def test_each_training_of_one_program_is_what_it_is_alone(algorithm):
+    settings = {**SMALL, "algorithm": algorithm, "eval_every": 64, "eval_episodes": 2, "actors": 2}
+    found = jaxtrpo.train_many(Program(), seeds=(3, 4, 9), progress=False, **settings)
+    assert len(found) == 3
+    for seed, one in zip((3, 4, 9), found, strict=True):
+        assert_alike(one, jaxtrpo.train(Program(), progress=False, **{**settings, "seed": seed, "actors": 1}))
+
+
+def test_batches_may_differ_and_end_at_different_times():
+    settings = {**TINY, "adapt": VARYING, "total_steps": 320, "max_steps_per_update": 64}
+    alone = [
+        jaxtrpo.train(Program(), seed=seed, steps_per_update=steps, actors=1, progress=False, **settings)
+        for steps in (32, 64)
+        for seed in range(2)
+    ]
+    assert len({len(each.metrics["update"]) for each in alone}) > 1  # otherwise this tests nothing
+    found = jaxtrpo.train_many(Program(), seeds=range(2), steps_per_update=[32, 64], progress=False, **settings)
+    for one, wanted in zip(found, alone, strict=True):
+        assert_alike(one, wanted)
+
+
+def test_settings_that_are_data_differ_between_trainings_of_one_program(tmp_path):
+    found = jaxtrpo.train_many(
+        Program(), seeds=(1, 2), max_kl=[0.001, 0.1], cg_damping=(0.1,), out=tmp_path, progress=False, **SMALL
+    )
+    names = [f"max_kl={kl}/cg_damping=0.1/seed-{seed}" for kl in (0.001, 0.1) for seed in (1, 2)]
+    assert sorted(str(path.parent.relative_to(tmp_path)) for path in tmp_path.rglob(METRICS_FILE)) == sorted(names)
+    for name, one in zip(names, found, strict=True):
+        config = json.loads((tmp_path / name / CONFIG_FILE).read_text())
+        assert str(one.config.max_kl) in name and "cg_damping=0.1" in config["algorithm"] == one.config.algorithm
+        settings = jaxtrpo.load_config(tmp_path / name)
+        again = jaxtrpo.train(progress=False, **{**settings, "env": Program(), "actors": 1})
+        assert_alike(one, again)
+        assert jaxtrpo.load_policy(tmp_path / name)(np.ones(2)).shape == (1,)
+
+
+def test_one_program_is_compiled_once_for_all_seeds():
+    def compilations(seeds: int) -> int:
+        with counted_compilations() as compiled:
+            jaxtrpo.train_many(Program(), seeds=range(seeds), progress=False, **SMALL)
+        return len(compiled)
+
+    compilations(2)
+    assert compilations(2) == compilations(6)
+
+
+@pytest.mark.parametrize("env", [PENDULUM, Program()])
+def test_trainings_go_on_where_they_were(env, tmp_path):
+    whole = jaxtrpo.train_many(env, seeds=(0, 1), out=tmp_path / "whole", progress=False, **PARTS, total_steps=640)
+    part = {"seeds": (0, 1), "out": tmp_path / "part", "progress": False, **PARTS}
+    jaxtrpo.train_many(env, **part, total_steps=192)
+    if env == PENDULUM:  # one program of another number of trainings rounds otherwise
+        jaxtrpo.train_many(env, **{**part, "seeds": (0,)}, total_steps=320, resume=True)
+    on = jaxtrpo.train_many(env, **part, total_steps=640, resume=True)
+    for seed, (one, wanted) in enumerate(zip(on, whole, strict=True)):
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(one.state), jax.device_get(wanted.state))
+        assert without_seconds(tmp_path / f"part/seed-{seed}") == without_seconds(tmp_path / f"whole/seed-{seed}")
+        assert (np.diff(one.metrics["wall_seconds"]) > 0).all()
+
+
+@pytest.mark.parametrize("env", [PENDULUM, "CartPole-v1"])
+def test_trainings_side_by_side_are_to_the_bit_what_each_is_alone(env):
+    settings = {**SMALL, "eval_every": 64, "eval_episodes": 2}
+    found = jaxtrpo.train_many(env, seeds=(5, 6, 7), progress=False, **settings)
+    for seed, one in zip((5, 6, 7), found, strict=True):
+        alone = jaxtrpo.train(env, seed=seed, actors=1, progress=False, **settings)
+        jax.tree.map(
+            np.testing.assert_array_equal, jax.device_get(one.state.learner), jax.device_get(alone.state.learner)
+        )
+        np.testing.assert_array_equal(one.metrics["eval_return"], alone.metrics["eval_return"])
+
+
+@pytest.mark.parametrize("env", [PENDULUM, Program()])
+def test_an_interrupt_ends_all_with_what_they_have(env, tmp_path):
+    def interrupt(row, state):
+        if row["update"] == 3:
+            raise KeyboardInterrupt
+
+    settings = {**SMALL, "total_steps": 64_000, "out": tmp_path, "on_update": interrupt}
+    found = jaxtrpo.train_many(env, seeds=(0, 1), progress=False, **settings)
+    assert len(found) == 2
+    for seed, one in enumerate(found):
+        assert 0 < len(one.metrics["update"]) < 2_000
+        rows = (tmp_path / f"seed-{seed}" / METRICS_FILE).read_text().count("\n") - 1
+        assert rows == len(one.metrics["update"])
+
+
+def test_an_error_ends_all_and_keeps_its_traceback(tmp_path):
+    def fail(row, state):
+        if row["update"] == 3:
+            raise RuntimeError("mine")
+
+    for env in (PENDULUM, Program()):
+        with pytest.raises(RuntimeError, match="mine"):
+            jaxtrpo.train_many(env, seeds=(0, 1), progress=False, on_update=fail, **{**SMALL, "total_steps": 64_000})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"num_envs": [4, 8]}, r"num_envs=\[4, 8\] is compiled in.*lists may be seeds, max_kl, "),
+        ({"policy": ["mlp", "mlp"]}, "policy=.* is compiled in"),
+        ({"seeds": ()}, "seeds: give at least one"),
+        ({"max_kl": []}, r"max_kl=\[\]"),
+        ({"max_kl": [0.1, -1.0]}, "max_kl=-1.0"),
+        ({"gae_lambda": [0.5, 2.0]}, "gae_lambda=2.0"),
+        ({"clip": [0.1, 0.2]}, "clip"),
+        ({"steps_per_update": [32, 4096]}, "steps_per_update: .*max_steps_per_update"),
+        ({"seeds": (1, -1)}, "seed=-1"),
+        ({"algorithm": ppo(), "max_kl": [0.1]}, "max_kl"),
+        ({"actors": 1000}, "actors=1000"),
+    ],
+)
+def test_what_cannot_be_tried_side_by_side_is_told_first(arguments, told, tmp_path):
+    with pytest.raises((ValueError, TypeError), match=told):
+        jaxtrpo.train_many(Program(), out=tmp_path / "new", **{"total_steps": 64, "progress": False, **arguments})
+    assert not (tmp_path / "new").exists()
+
+
+def test_settings_of_a_part_become_words():
+    found = cases_of((0,), {"algorithm": "ppo(epochs=2)", "clip": [0.1]})
+    assert found[0].name == "clip=0.1/seed-0"
+    assert found[0].arguments["algorithm"].words == "ppo(epochs=2, clip=0.1)"
+
+
+def test_many_seeds_from_the_shell(tmp_path, capsys):
+    words = ["--total-steps", "64", "--steps-per-update", "32", "--num-envs", "4", "--policy", "mlp(hidden=(8,))"]
+    out = tmp_path / "runs"
+    assert cli.main(["train", PENDULUM, "--seeds", "3", "--seed", "4", "--out", str(out), "--quiet", *words]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["seed-4", "seed-5", "seed-6"]
+    said = capsys.readouterr().out
+    assert said.count("\n") == 1 and "3 seeds" in said and "interquartile mean" in said and str(out) in said
+    assert cli.main(["train", PENDULUM, "--seeds", "0", *words]) == cli.INPUT_ERROR
+    assert "seeds=0" in capsys.readouterr().err
