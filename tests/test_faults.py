@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import jax
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from test_train import train_part
 
+from jaxtrpo import cli
 from jaxtrpo.runs.checkpoint import load_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE, METRICS_FILE, OutputError
 
@@ -33,6 +36,28 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(result.state), jax.device_get(whole.state))
     seconds = result.metrics["wall_seconds"]
     assert (np.diff(seconds) > 0).all() and seconds[-1] < 600
+
+
+@pytest.mark.parametrize("words", ["report", "plot", "video"])
+def test_a_disk_that_is_full_keeps_what_was_there_of_a_page_or_a_picture(words, tmp_path):
+    """The size of files is limited, which a process meets like the end of a disk."""
+    run = tmp_path / "run"
+    train_part(run, total_steps=192)
+    out = tmp_path / {"report": "page.html", "plot": "curves", "video": "film.mp4"}[words]
+    there = [out] if out.suffix else [out.with_suffix(end) for end in (".png", ".svg", ".csv")]
+    for path in there:
+        path.write_text("of before")
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "bash", sys.executable, "-m", "jaxtrpo", words]
+    environment = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "0", "MPLCONFIGDIR": str(tmp_path)}
+    done = subprocess.run(
+        [*limited, str(run), "--out", str(out)], capture_output=True, text=True, env=environment, timeout=300
+    )
+    if words == "video" and done.returncode == cli.INPUT_ERROR:
+        pytest.skip("nothing can draw here")
+    assert done.returncode == cli.FAILED, done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("jaxtrpo: error: out=") and "cannot be written to: File too large" in last
+    assert [path.read_text() for path in there][-1] == "of before" and not list(tmp_path.glob(".*"))
 
 
 def test_a_directory_that_becomes_read_only_is_a_sentence_and_stays_whole(tmp_path):
