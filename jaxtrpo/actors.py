@@ -28,6 +28,9 @@ JAX_CPU_DEVICES = "jax_num_cpu_devices"
 # XLA ends a process in which an actor waits 60 seconds for another. At 5 Gflop/s this takes 20; what a task takes is
 # known to a factor of two or three.
 MOST_FLOPS_ALONE = 1e11
+# Until 0.11.2 jaxlib's LAPACK deals a batch out to XLA's threads and waits for them on one of these: once as many wait
+# as there are, nobody works. A program of Brax has some dozen places where one may wait.
+NEVER_WAITS, THREADS_OF_PROGRAMS = (0, 11, 2), 64
 
 _alone = contextvars.ContextVar("alone", default=False)  # while what one actor does without the others is traced
 _many = contextvars.ContextVar("many", default=False)  # while several trainings that are one program are traced
@@ -219,7 +222,7 @@ def _sum_at_once(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(structure, leaves)
 
 
-def choose_actors(num: int | None = None, *, for_good: bool = False) -> Actors:
+def choose_actors(num: int | None = None, *, for_good: bool = False, program: bool = False) -> Actors:
     """Takes `num` CPU devices as actors, or all of them.
 
     JAX decides how many devices a CPU has when it starts. If it has not started yet, every core becomes one.
@@ -228,11 +231,14 @@ def choose_actors(num: int | None = None, *, for_good: bool = False) -> Actors:
       num: how many; all if not given.
       for_good: this process will have no others, so that JAX need not make a device of every core: one that is not used
         costs a thread that gets in the way.
+      program: environments are JAX programs, which may solve equations by LAPACK.
 
     Raises:
       ValueError: there are fewer devices than asked for.
     """
-    already_started = not _make_devices(min(num, available_cores()) if num and for_good else available_cores())
+    already_started = not _make_devices(
+        min(num, available_cores()) if num and for_good else available_cores(), program=program
+    )
     devices = jax.local_devices(backend="cpu")
     if num is not None and num > len(devices):
         raise ValueError(f"actors={num}, but there are {len(devices)} CPU devices; {_how_to_get_more(num)}")
@@ -250,7 +256,13 @@ def _how_to_get_more(num: int) -> str:
     return f"to get more, set the environment variable JAX_NUM_CPU_DEVICES={num} before Python starts"
 
 
-def _make_devices(number: int) -> bool:
+def threads_may_run_out() -> bool:
+    """Whether a JAX program that solves equations may wait for ever, since JAX was started with few threads."""
+    threads = int(os.environ.get("NPROC") or available_cores())
+    return jax.__version_info__ < NEVER_WAITS and threads < THREADS_OF_PROGRAMS
+
+
+def _make_devices(number: int, *, program: bool) -> bool:
     """Tells JAX to make so many devices, unless the user said how many; returns False if it has started already."""
     # A core that is an actor must not lend its threads to the others' matrix products.
     flags = os.environ.get("XLA_FLAGS", "")
@@ -264,7 +276,8 @@ def _make_devices(number: int) -> bool:
         return False
     # Nor are there more threads than actors: XLA would have others do small parts of a loop, which takes longer than
     # if one thread does all of it. JAX reads this when it starts.
-    os.environ.setdefault("NPROC", str(count))
+    few = not program or jax.__version_info__ >= NEVER_WAITS
+    os.environ.setdefault("NPROC", str(count if few else max(count, THREADS_OF_PROGRAMS)))
     return True
 
 

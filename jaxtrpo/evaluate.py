@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
 from jaxtrpo.actors import Actors, choose_actors, join_envs
 from jaxtrpo.envs.base import Environment, EnvState, action_space, require_time_limit, require_working
-from jaxtrpo.envs.registry import environment_for
+from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
@@ -56,8 +56,9 @@ def prepare_evaluation(
     """Checks everything that a person may get wrong, and returns what only needs a seed; as `evaluate` otherwise."""
     if isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
         raise ValueError(f"episodes={episodes!r} must be a whole number of at least 1")
-    actors = choose_actors()
-    environment, _ = environment_for(policy.env_name if env is None else env, actors.count)
+    where = policy.env_name if env is None else env
+    actors = choose_actors(program=is_program(where))
+    environment, _ = environment_for(where, actors.count)
     require_time_limit(environment, "evaluate")
     require_fitting(policy, environment)
     run = make_evaluator(environment, policy.network, actors, episodes)

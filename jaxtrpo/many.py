@@ -16,7 +16,7 @@ from jaxtrpo.actors import Actors, choose_actors
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config
 from jaxtrpo.envs.base import Environment
-from jaxtrpo.envs.registry import environment_for
+from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.loop import Result
 from jaxtrpo.many_as_one import require_one_program, run_as_one
 from jaxtrpo.plan import Options, begin, plan
@@ -75,13 +75,13 @@ def prepare_many(
     **arguments: Any,
 ) -> Callable[[bool], list[Result]]:
     """Checks everything that a person may get wrong, as `train_many`; what is returned trains, given `progress`."""
-    devices = choose_actors(arguments.pop("actors", None)).devices
+    devices = choose_actors(arguments.pop("actors", None), program=is_program(env)).devices
     cases = [case._replace(arguments=_placed(case, out)) for case in cases_of(seeds, arguments)]
     environment, close = environment_for(env, 1)
     try:
         alone = Actors(devices[:1])
         runs = [plan(environment, case.arguments, actors=alone)[0] for case in cases]
-        if getattr(environment, "is_program", False) and runs[0].update.learner.waits:
+        if is_program(environment) and runs[0].update.learner.waits:
             require_one_program(runs)
             found = [case.arguments for case in cases]
             return lambda progress: run_as_one(environment, found, devices, progress=progress)

@@ -5,22 +5,23 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from jaxtrpo.actors import Actors, Trainings, choose_actors
+from jaxtrpo.actors import THREADS_OF_PROGRAMS, Actors, Trainings, choose_actors, threads_may_run_out
 from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config, Sizes, for_all, make_config, resolve_sizes
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.envs.base import Environment, require_time_limit
-from jaxtrpo.envs.registry import environment_for
+from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.loop import OnUpdate, Run
 from jaxtrpo.losses import Surrogate
+from jaxtrpo.replay import Replay
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation import cache_compilations
 from jaxtrpo.runs.config_file import as_json
@@ -56,6 +57,17 @@ class Options(NamedTuple):
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
     """Checks everything that a person may get wrong; arguments and errors as in `train`."""
     return begin(*plan(env, arguments))
+
+
+def _notes(env: Environment, replay: Replay | None) -> Iterator[str]:
+    """What a person should know before the run starts."""
+    if replay is not None:
+        yield replay.in_words()
+    if is_program(env) and threads_may_run_out():
+        yield (
+            f"{env.name}: JAX was started for other environments, with few threads; if this one solves equations, it "
+            f"may wait for ever. Begin a process with it, or set NPROC={THREADS_OF_PROGRAMS} before Python starts"
+        )
 
 
 def begin(run: Run, saved: Checkpoint | None) -> Run:
@@ -94,7 +106,7 @@ def plan(
     saved = load_checkpoint(directory) if directory is not None and going_on else None
     if saved is not None and config.num_envs is None:  # whose default depends on the actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
-    actors = actors or choose_actors(config.actors)
+    actors = actors or choose_actors(config.actors, program=is_program(env))
     parts, config, sizes = _resolved(parts, config, actors)
     cache_compilations()
     environment, close = environment_for(env, actors.count)
@@ -116,7 +128,7 @@ def plan(
             started=started,
             metrics={},
             close=close,
-            notes=() if replay is None else (replay.in_words(),),
+            notes=tuple(_notes(environment, replay)),
             saving=saving,
             on_update=options.on_update,
             follow=_followers(directory, environment.name, config, options.tensorboard, options.wandb),

@@ -109,3 +109,14 @@ def test_a_process_that_has_one_actor_for_good_has_one_device_and_thread(asked, 
     environment = {name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "NPROC")}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_process_for_jax_programs_has_threads_to_wait_on_where_lapack_does():
+    program = (
+        "import os, jax; from jaxtrpo.actors import *; choose_actors(1, program=True); "
+        "wanted = '64' if jax.__version_info__ < (0, 11, 2) else str(len(jax.devices())); "
+        "assert os.environ['NPROC'] == wanted; assert not threads_may_run_out()"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "NPROC")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

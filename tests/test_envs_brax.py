@@ -1,6 +1,9 @@
 """Brax environments follow the same protocol and laws."""
 
 import functools
+import os
+import subprocess
+import sys
 
 import chex
 import jax
@@ -167,3 +170,14 @@ def test_a_wrong_setting_is_refused_in_a_sentence(make, message):
     with pytest.raises(ValueError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
+
+
+def test_batches_of_equations_do_not_use_up_the_threads_that_solve_them():
+    """On two actors whose batches of 128 have LAPACK deal them out to threads that it then waits on."""
+    program = (
+        "import jaxtrpo; jaxtrpo.train('brax:ant', actors=2, num_envs=256, steps_per_update=4096, total_steps=8192, "
+        "critic='linear', progress=False)"
+    )
+    environment = {name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "NPROC")}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr

@@ -58,7 +58,7 @@ class Video:
         from jaxtrpo.film import beginning, film
         from jaxtrpo.runs.policy_file import load_policy
 
-        choose_actors(1)
+        choose_actors(1, program=True)  # it may be
         films = {}
         for label, place in _labels(self.directories).items():
             policy = load_policy(place)

@@ -31,7 +31,7 @@ class Export:
         from jaxtrpo.runs.export import export_policy
         from jaxtrpo.runs.policy_file import load_policy
 
-        choose_actors()
+        choose_actors(program=True)  # it may be
         policy = load_policy(self.directory)
         out = (self.out or self.directory / "export").expanduser()
         if out.exists() and not out.is_dir():

@@ -60,10 +60,12 @@ class Train:
     def prepare(self) -> Work:
         """Checks everything that a person may get wrong; raises ValueError, TypeError or OSError."""
         from jaxtrpo.actors import choose_actors
+        from jaxtrpo.envs.registry import is_program
         from jaxtrpo.train import prepare
 
         watched = self._watched()
-        choose_actors(self.config.actors, for_good=True)  # before an environment starts JAX, with one device
+        # Before an environment starts JAX, with one device.
+        choose_actors(self.config.actors, for_good=True, program=is_program(self.env))
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env if self.backend is None else _make_env(self.env, self.backend)
         files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every", "tensorboard", "wandb")
@@ -180,7 +182,7 @@ class Evaluate:
         from jaxtrpo.evaluate import prepare_evaluation
         from jaxtrpo.runs.policy_file import load_policy
 
-        choose_actors()
+        choose_actors(program=True)  # it may be
         policy = load_policy(self.directory)
         env = _make_env(self.env or policy.env_name, self.backend)
         evaluation = prepare_evaluation(policy, env, self.episodes)

@@ -8,7 +8,7 @@ from typing import Any
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.names import unknown_name
 
-BRAX_PREFIX, GYMNASIUM_PREFIX = "brax:", "gymnasium:"
+BRAX_PREFIX, GYMNAX_PREFIX, GYMNASIUM_PREFIX = "brax:", "gymnax:", "gymnasium:"
 
 
 def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
@@ -16,12 +16,12 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
 
     Args:
       name: a MuJoCo task of Gymnasium such as "HalfCheetah-v5", which we step ourselves; "brax:NAME" such as
-        "brax:ant", or "brax:NAME/BACKEND" with the physics generalized, positional, spring or mjx; any other id of
-        Gymnasium such as "CartPole-v1", with the module that registers it in front where that is needed
-        ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of what we have too; or a function that returns
-        a `gymnasium.Env`.
+        "brax:ant", or "brax:NAME/BACKEND" with the physics generalized, positional, spring or mjx; "gymnax:NAME" such
+        as "gymnax:CartPole-v1"; any other id of Gymnasium such as "CartPole-v1", with the module that registers it in
+        front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of
+        what we have too; or a function that returns a `gymnasium.Env`.
       **options: `groups`, the number of actors that will step it; for Brax: `backend`, which overrides the name's, and
-        `episode_length`; for Gymnasium: `processes` and `timeout` (see
+        `episode_length`; for gymnax: its parameters; for Gymnasium: `processes` and `timeout` (see
         `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`), and what the environment's constructor takes.
 
     Returns:
@@ -38,6 +38,10 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
 
         brax_name, _, backend = name.removeprefix(BRAX_PREFIX).partition("/")
         return make_brax_env(brax_name, **{**({"backend": backend} if backend else {}), **ours})
+    if name.startswith(GYMNAX_PREFIX):
+        from jaxtrpo.envs.gymnax import make_gymnax_env  # an optional package
+
+        return make_gymnax_env(name.removeprefix(GYMNAX_PREFIX), **ours)
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
     if name in TASKS:
@@ -50,7 +54,13 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
 
     if name in gymnasium.registry or ":" in name:
         return _from_gymnasium(name, name=name, **options)
-    raise ValueError(unknown_name(name, TASKS, also=gymnasium.registry) + ", or brax:NAME")
+    raise ValueError(unknown_name(name, TASKS, also=gymnasium.registry) + ", or brax:NAME or gymnax:NAME")
+
+
+def is_program(env: Any) -> bool:
+    """Whether what a person may give as an environment is a JAX program (see `jaxtrpo.envs.base.Environment`)."""
+    named = isinstance(env, str) and env.startswith((BRAX_PREFIX, GYMNAX_PREFIX))
+    return named or bool(getattr(env, "is_program", False))
 
 
 def environment_for(env: Any, actors: int) -> tuple[Environment, Callable[[], object]]:
