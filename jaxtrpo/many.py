@@ -6,7 +6,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +20,11 @@ from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.loop import Result
 from jaxtrpo.many_as_one import require_one_program, run_as_one
 from jaxtrpo.plan import Options, begin, plan
+from jaxtrpo.runs.checkpoint import require_same_run
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.space import with_argument
 from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
+from jaxtrpo.settings import require_number, require_whole
 from jaxtrpo.types import TrainState
 from jaxtrpo.words import parse
 
@@ -80,9 +82,12 @@ def prepare_many(
     environment, close = environment_for(env, 1)
     try:
         alone = Actors(devices[:1])
-        runs = [plan(environment, case.arguments, actors=alone)[0] for case in cases]
-        if is_program(environment) and runs[0].update.learner.waits:
-            require_one_program(runs)
+        planned = [plan(environment, case.arguments, actors=alone) for case in cases]
+        for run, saved in planned:
+            if saved is not None:
+                require_same_run(saved, run.env.name, run.config)
+        if is_program(environment) and planned[0][0].update.learner.waits:
+            require_one_program([run for run, _ in planned])
             found = [case.arguments for case in cases]
             return lambda progress: run_as_one(environment, found, devices, progress=progress)
     finally:
@@ -96,11 +101,17 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
     Raises:
       ValueError: a list where there may be none.
     """
-    seeds = list(seeds)
+    seeds = [seed.item() if isinstance(seed, np.generic) else seed for seed in seeds]
     if not seeds:
         raise ValueError("seeds: give at least one")
+    for seed in seeds:
+        require_whole(0, seed=seed)
     several = (list, tuple, range, np.ndarray)  # an algorithm is a tuple too, of its own type
-    lists = {name: list(value) for name, value in arguments.items() if type(value) in several}
+    lists = {
+        name: [each.item() if isinstance(each, np.generic) else each for each in value]
+        for name, value in arguments.items()
+        if type(value) in several
+    }
     given = arguments.get("algorithm", Config.algorithm)
     algorithm = parse("algorithm", given) if isinstance(given, str) else given
     for name, values in lists.items():
@@ -111,6 +122,8 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
             )
         if not values:
             raise ValueError(f"{name}=[]: give at least one value")
+        for value in values:
+            require_number("a number", lambda value: True, **{name: value})
     common = {name: value for name, value in arguments.items() if name not in lists}
     found = []
     for values in itertools.product(*lists.values()):
@@ -118,6 +131,10 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
         settings = _with_chosen(common, algorithm, chosen, in_words=isinstance(given, str))
         parts = [f"{name}={value:g}" for name, value in chosen.items()]
         found += [Case("/".join([*parts, f"seed-{seed}"]), {**settings, "seed": seed}) for seed in seeds]
+    names = [case.name for case in found]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"seeds, {', '.join(lists) or 'settings'}: {twice[0]} is there twice")
     return found
 
 
@@ -126,7 +143,6 @@ def _with_chosen(
 ) -> dict[str, Any]:
     settings, words = dict(common), algorithm.words
     for name, value in chosen.items():
-        value = value.item() if isinstance(value, np.generic) else value
         if name in SHORT:
             settings[name] = value
             continue
@@ -164,8 +180,12 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
         try:
             where = getattr(env, "copy", lambda: env)()  # simulators that are elsewhere are in one training only
             watched = {**arguments, "on_update": look(arguments.get("on_update"))}
-            run = begin(*plan(where, watched, actors=Actors((device,))))
-            result = run.run(progress=False)
+            try:
+                run = begin(*plan(where, watched, actors=Actors((device,))))
+                result = run.run(progress=False)
+            finally:
+                if where is not env:
+                    where.close()
         finally:
             free.put(device)
         returns = result.metrics.get("return_100", np.full(1, np.nan))
@@ -176,12 +196,13 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
     with termination_as_interrupt(), ThreadPoolExecutor(len(devices)) as pool:
         waiting = [pool.submit(one, name, arguments) for name, arguments in cases]
         try:
-            found = [each.result() for each in waiting]
+            for each in as_completed(waiting):  # so that the first error ends all
+                each.result()
         except BaseException as error:
             stopping.set()  # the others end with a checkpoint
             if isinstance(error, Termination):
                 raise Terminated from None
             if not isinstance(error, KeyboardInterrupt):
                 raise
-            found = [each.result() for each in waiting]
+    found = [each.result() for each in waiting]
     return [each for each in found if each is not None]

@@ -118,6 +118,12 @@ def test_trainings_side_by_side_are_to_the_bit_what_each_is_alone(env):
         np.testing.assert_array_equal(one.metrics["eval_return"], alone.metrics["eval_return"])
 
 
+def test_a_run_with_other_settings_is_no_run_to_go_on_with(tmp_path):
+    jaxtrpo.train_many(PENDULUM, seeds=(0, 1), out=tmp_path, progress=False, **SMALL)
+    with pytest.raises(ValueError, match=r"resume=True \(--resume\): the run has discount=0.99, not discount=0.9"):
+        jaxtrpo.train_many(PENDULUM, seeds=(0, 1), out=tmp_path, progress=False, resume=True, discount=0.9, **SMALL)
+
+
 @pytest.mark.parametrize("env", [PENDULUM, Program()])
 def test_an_interrupt_ends_all_with_what_they_have(env, tmp_path):
     def interrupt(row, state):
@@ -157,6 +163,10 @@ def test_an_error_ends_all_and_keeps_its_traceback(tmp_path):
         ({"seeds": (1, -1)}, "seed=-1"),
         ({"algorithm": ppo(), "max_kl": [0.1]}, "max_kl"),
         ({"actors": 1000}, "actors=1000"),
+        ({"max_kl": ["wide"]}, "max_kl='wide' must be a number"),
+        ({"max_kl": [0.1, 0.1]}, "seeds, max_kl: max_kl=0.1/seed-0 is there twice"),
+        ({"seeds": (3, 3)}, "seeds, settings: seed-3 is there twice"),
+        ({"seeds": ("a",)}, "seed='a'"),
     ],
 )
 def test_what_cannot_be_tried_side_by_side_is_told_first(arguments, told, tmp_path):
