@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, NamedTuple
 
 import jax
@@ -34,7 +35,7 @@ def make_gymnax_env(name: str, **options: Any) -> GymnaxEnvironment:
         no such parameter.
     """
     try:
-        import gymnax
+        gymnax: Any = importlib.import_module("gymnax")  # optional, and not there where types are checked
     except ModuleNotFoundError as error:
         if error.name != "gymnax":
             raise
@@ -60,8 +61,7 @@ class GymnaxEnvironment:
     is_program = True
 
     def __init__(self, name: str, env: Any, params: Any):
-        from gymnax.environments import spaces
-
+        spaces: Any = importlib.import_module("gymnax.environments.spaces")
         self.name, self.env, self.params = name, env, params
         self.episode_length = min(int(getattr(params, "max_steps_in_episode", NEVER)), NEVER)
         seen, done = env.observation_space(params), env.action_space(params)
