@@ -52,17 +52,12 @@ class Actors(NamedTuple):
         Args:
           function: one actor's part; may use the functions below.
         """
-        on_actors = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), PartitionSpec(AXIS))
 
         def part(*arguments: PyTree) -> PyTree:
             own = jax.tree.map(lambda leaf: jax.lax.squeeze(leaf, [0]), arguments)
             return jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, [0]), function(*own))
 
-        # What `jax.pmap` is made of. Its own cache keeps every program for as long as the process lives.
-        mapped = jax.shard_map(
-            part, mesh=on_actors.mesh, in_specs=on_actors.spec, out_specs=on_actors.spec, check_vma=False
-        )
-        return jax.jit(mapped, in_shardings=on_actors, out_shardings=on_actors)
+        return _over_devices(self.devices, part)
 
     def on_first(self) -> contextlib.AbstractContextManager[Any]:
         """While it lasts, what is not mapped runs on the first actor, whatever JAX's default device is."""
@@ -96,7 +91,6 @@ class Trainings(NamedTuple):
           in_turn: on a CPU, one training after another: where its products are large, nothing is gained by making those
             of several trainings one, and XLA's loops over such are slow there.
         """
-        on_devices = NamedSharding(Mesh(np.array(self.devices), (AXIS,)), PartitionSpec(AXIS))
 
         def part(*arguments: PyTree) -> PyTree:
             if in_turn and self.devices[0].platform == "cpu":
@@ -107,10 +101,15 @@ class Trainings(NamedTuple):
             finally:
                 _many.reset(token)
 
-        mapped = jax.shard_map(
-            part, mesh=on_devices.mesh, in_specs=on_devices.spec, out_specs=on_devices.spec, check_vma=False
-        )
-        return jax.jit(mapped, in_shardings=on_devices, out_shardings=on_devices)
+        return _over_devices(self.devices, part)
+
+
+def _over_devices(devices: Sequence[jax.Device], part: Callable) -> jax.stages.Wrapped:  # pyright: ignore[reportInvalidTypeForm]
+    """Compiles `part` to run on every device; the leading axis of arguments and results is dealt out to them."""
+    dealt = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
+    # What `jax.pmap` is made of. Its own cache keeps every program for as long as the process lives.
+    mapped = jax.shard_map(part, mesh=dealt.mesh, in_specs=dealt.spec, out_specs=dealt.spec, check_vma=False)
+    return jax.jit(mapped, in_shardings=dealt, out_shardings=dealt)
 
 
 def most_of_trainings(value: jax.Array) -> jax.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import NamedTuple
@@ -77,47 +77,29 @@ class Run(NamedTuple):
             self.close()
 
     def _run(self, *, progress: bool) -> Result:
-        # One name: an interrupt finds a state and the number of updates that led to it.
-        reached: tuple[Callable[[], TrainState], int] = (lambda: self.state), self._updates_before()
-
-        def write(place: Path, metrics: Metrics) -> None:
-            self.write(place, metrics, *reached)
-
-        output = Output(self.directory, self.saving, self.metrics, write)
-        last, interruption = output.last or NOTHING_DONE, None
+        record, interruption = Record(self, lambda: self.state), None
         with (
             ExitStack() as stack,
-            Progress(self.config.total_steps, last, enabled=progress) as bar,
-            closing(self._updates(last)) as updates,
+            Progress(self.config.total_steps, record.last, enabled=progress) as bar,
+            closing(self._updates(record.last)) as updates,
         ):
-            followers = [stack.enter_context(closing(begin(output.last))) for begin in self.follow]
+            record.follow(stack)
             for note in self.notes:
                 bar.note(note)
             try:
                 for moment, rows in updates:
-                    output.add(rows)
-                    reached = moment, int(rows[-1]["update"])
+                    record.add(rows, moment)
                     bar.update(rows[-1])
-                    for follower in followers:
-                        follower.add(rows)
-                    output.keep(len(rows))
-                    if self.on_update is not None:
-                        for row in rows:
-                            self.on_update(row, moment())
             except KeyboardInterrupt as error:
                 interruption = error
                 bar.note("interrupted; keeping what was learned so far")
             except Exception:
-                output.save()
+                record.save()
                 raise
-        output.save()
+        record.save()
         if isinstance(interruption, Termination):
             raise Terminated
-        state = reached[0]()
-        return Result(self.policy_of(state), output.metrics.columns(), state, self.config)
-
-    def _updates_before(self) -> int:
-        return int(self.metrics["update"][-1]) if self.metrics else 0
+        return record.result()
 
     def write(self, place: Path, metrics: Metrics, moment: Callable[[], TrainState], updates: int) -> None:
         """Puts a state, and the metrics of the updates that led to it, into a directory."""
@@ -189,3 +171,45 @@ class Run(NamedTuple):
             params=params,
             moments=moments,
         )
+
+
+class Record:
+    """What a run leaves while it trains: its files, what others are told, and the state that it has reached."""
+
+    def __init__(self, run: Run, state: Callable[[], TrainState]):
+        """Begins with a state, that of the last of `run.metrics`; OutputError is raised as by `Output`."""
+        self._run, self._followers = run, list[Follower]()
+        # One name: an interrupt finds a state and the number of updates that led to it.
+        self._reached = state, int(run.metrics["update"][-1]) if run.metrics else 0
+        self._output = Output(
+            run.directory, run.saving, run.metrics, lambda place, metrics: run.write(place, metrics, *self._reached)
+        )
+
+    @property
+    def last(self) -> Row:
+        """Row of the last update."""
+        return self._output.last or NOTHING_DONE
+
+    def follow(self, stack: ExitStack) -> None:
+        """Begins to tell others its metrics, until the stack is closed."""
+        self._followers = [stack.enter_context(closing(begin(self._output.last))) for begin in self._run.follow]
+
+    def add(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> None:
+        """Takes in updates, and the state that they led to."""
+        self._output.add(rows)
+        self._reached = state, int(rows[-1]["update"] or 0)
+        for follower in self._followers:
+            follower.add(rows)
+        self._output.keep(len(rows))
+        if self._run.on_update is not None:
+            for row in rows:
+                self._run.on_update(row, state())
+
+    def save(self) -> None:
+        """Makes what was reached a checkpoint."""
+        self._output.save()
+
+    def result(self) -> Result:
+        """What is left in the end."""
+        state = self._reached[0]()
+        return Result(self._run.policy_of(state), self._output.metrics.columns(), state, self._run.config)

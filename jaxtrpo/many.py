@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxtrpo.actors import Actors, choose_actors
+from jaxtrpo.actors import Actors, Trainings, choose_actors
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config
 from jaxtrpo.envs.base import Environment
@@ -81,15 +81,16 @@ def prepare_many(
     cases = [case._replace(arguments=_placed(case, out)) for case in cases_of(seeds, arguments)]
     environment, close = environment_for(env, 1)
     try:
+        number = min(len(devices), len(cases))
+        trainings = Trainings(devices[:number], -(-len(cases) // number) * number)  # a few more, to be dealt out
         alone = Actors(devices[:1])
-        planned = [plan(environment, case.arguments, actors=alone) for case in cases]
+        planned = [plan(environment, case.arguments, actors=alone, trainings=trainings) for case in cases]
         for run, saved in planned:
             if saved is not None:
                 require_same_run(saved, run.env.name, run.config)
         if is_program(environment) and planned[0][0].update.learner.waits:
             require_one_program([run for run, _ in planned])
-            found = [case.arguments for case in cases]
-            return lambda progress: run_as_one(environment, found, devices, progress=progress)
+            return lambda progress: run_as_one(planned, trainings, progress=progress)
     finally:
         close()
     return lambda progress: _side_by_side(env, cases, devices, progress=progress)
@@ -164,24 +165,22 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
         free.put(device)
     stopping = threading.Event()
 
-    def look(asked: Callable[[Row, TrainState], object] | None) -> Callable[[Row, TrainState], object]:
-        def look(row: Row, state: TrainState) -> None:
-            if asked is not None:
-                asked(row, state)
-            if stopping.is_set():
-                raise KeyboardInterrupt
-
-        return look
-
     def one(name: str, arguments: Mapping[str, Any]) -> Result | None:
         if stopping.is_set():
             return None
         device = free.get()
         try:
             where = getattr(env, "copy", lambda: env)()  # simulators that are elsewhere are in one training only
-            watched = {**arguments, "on_update": look(arguments.get("on_update"))}
+            asked = arguments.get("on_update")
+
+            def look(row: Row, state: TrainState) -> None:
+                if asked is not None:
+                    asked(row, state)
+                if stopping.is_set():
+                    raise KeyboardInterrupt
+
             try:
-                run = begin(*plan(where, watched, actors=Actors((device,))))
+                run = begin(*plan(where, {**arguments, "on_update": look}, actors=Actors((device,))))
                 result = run.run(progress=False)
             finally:
                 if where is not env:

@@ -4,47 +4,25 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
-from typing import Any
 
 import jax
 import numpy as np
 
-from jaxtrpo.actors import Actors, Trainings
-from jaxtrpo.envs.base import Environment
+from jaxtrpo.actors import Trainings
 from jaxtrpo.evaluate import Evaluator
-from jaxtrpo.loop import Result, Run
-from jaxtrpo.plan import plan, restored
+from jaxtrpo.loop import Record, Result, Run
+from jaxtrpo.plan import require_finite_start, restored
 from jaxtrpo.runs.checkpoint import Checkpoint
 from jaxtrpo.runs.directory import hold
-from jaxtrpo.runs.followers import Follower
-from jaxtrpo.runs.metrics import Metrics, Row
-from jaxtrpo.runs.output import Output
-from jaxtrpo.runs.progress import NOTHING_DONE, Progress
+from jaxtrpo.runs.metrics import Row
+from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
 from jaxtrpo.types import TrainState
 from jaxtrpo.updates import Moment, rows_of, synchronous_updates
 
 Planned = tuple[Run, Checkpoint | None]
-
-
-def run_as_one(
-    env: Environment, cases: Sequence[Mapping[str, Any]], devices: Sequence[Any], *, progress: bool
-) -> list[Result]:
-    """Trains all cases to their ends, or until they are interrupted.
-
-    Args:
-      env: a JAX program.
-      cases: arguments of `train` of each.
-      devices: that the trainings are dealt out to; one may have one more than another.
-      progress: show the mean of all.
-    """
-    number = min(len(devices), len(cases))
-    trainings = Trainings(tuple(devices[:number]), -(-len(cases) // number) * number)
-    alone = Actors(tuple(devices[:1]))
-    planned = [plan(env, case, actors=alone, trainings=trainings) for case in cases]
-    return _run(planned, trainings, progress=progress)
 
 
 def require_one_program(runs: Sequence[Run]) -> None:
@@ -56,7 +34,14 @@ def require_one_program(runs: Sequence[Run]) -> None:
         )
 
 
-def _run(planned: Sequence[Planned], trainings: Trainings, *, progress: bool) -> list[Result]:
+def run_as_one(planned: Sequence[Planned], trainings: Trainings, *, progress: bool) -> list[Result]:
+    """Trains all to their ends, or until they are interrupted.
+
+    Args:
+      planned: each of them, for these `trainings`.
+      trainings: as many, or a few more.
+      progress: show the mean of all.
+    """
     run, _ = planned[0]
     interruption: KeyboardInterrupt | None = None
     with ExitStack() as stack:
@@ -70,13 +55,15 @@ def _run(planned: Sequence[Planned], trainings: Trainings, *, progress: bool) ->
             _Training(*each, evaluator, functools.partial(_part, begun, number)) for number, each in enumerate(planned)
         ]
         for each in parts:
-            each.follow(stack)
+            each.record.follow(stack)
         bar = stack.enter_context(Progress(run.config.total_steps, _mean(parts), enabled=progress))
+        for note in run.notes:
+            bar.note(note)
         moments = stack.enter_context(closing(synchronous_updates(run.update, state, np.asarray)))
         try:
             while not all(each.over for each in parts):
                 moment = next(moments)
-                now, whole = time.perf_counter() - run.started, functools.cache(_on_host(moment))
+                now, whole = time.perf_counter(), functools.cache(_on_host(moment))
                 for number, each in enumerate(parts):
                     if not each.over:
                         each.add(moment, moment.measured[number], functools.partial(_part, whole, number), now)
@@ -86,67 +73,46 @@ def _run(planned: Sequence[Planned], trainings: Trainings, *, progress: bool) ->
             bar.note("interrupted; keeping what was learned so far")
         except Exception:
             for each in parts:
-                each.output.save()
+                each.record.save()
             raise
         for each in parts:
-            each.output.save()
+            each.record.save()
     if isinstance(interruption, Termination):
         raise Terminated
-    return [each.result() for each in parts]
+    return [each.record.result() for each in parts]
 
 
 class _Training:
-    """One of them: its files, and what it has come to."""
+    """One of them, and what it has come to."""
 
     def __init__(
         self, run: Run, saved: Checkpoint | None, evaluator: Evaluator | None, state: Callable[[], TrainState]
     ):
-        self.run, self._evaluate = run, run.evaluation(evaluator)
-        metrics = {} if saved is None else saved.metrics
-        # One name: an interrupt finds a state and the number of updates that led to it.
-        self._reached = state, int(metrics["update"][-1]) if metrics else 0
-
-        def write(place: Any, metrics: Metrics) -> None:
-            run.write(place, metrics, *self._reached)
-
-        self.output = Output(run.directory, run.saving, metrics, write)
-        self.last: Row = self.output.last or NOTHING_DONE
-        self._followers: list[Follower] = []
-        self._seconds_before, self._before = float(self.last["wall_seconds"] or 0), 0.0
-        self.over = int(self.last["env_steps"] or 0) >= run.config.total_steps
-
-    def follow(self, stack: ExitStack) -> None:
-        """Begins to tell others its metrics, until the stack is closed."""
-        self._followers = [stack.enter_context(closing(begin(self.output.last))) for begin in self.run.follow]
+        run = run if saved is None else run._replace(metrics=saved.metrics)
+        self.record, self._evaluate = Record(run, state), run.evaluation(evaluator)
+        self._total_steps = run.config.total_steps
+        self._before = float(self.record.last["wall_seconds"] or 0)
+        self._started = run.started - self._before  # perf_counter, as if it had never stopped
+        self.over = self._steps() >= self._total_steps
 
     def add(self, moment: Moment, measured: np.ndarray, state: Callable[[], TrainState], now: float) -> None:
-        """Takes in its part of a moment."""
-        steps_before = int(self.last["env_steps"] or 0)
-        so_far = self._seconds_before
-        rows = rows_of(moment, measured, self.last, so_far + self._before, so_far + now)
-        self._before = now
+        """Takes in its part of a moment that ended `now`, perf_counter."""
+        seconds, steps_before = now - self._started, self._steps()
+        rows = rows_of(moment, measured, self.record.last, self._before, seconds)
+        self._before = seconds
         if not rows:
             self.over = True
             return
-        rows[-1]["eval_return"] = self._evaluate(state, steps_before, int(rows[-1]["env_steps"]))
-        self.output.add(rows)
-        self.last = rows[-1]
-        self.over = int(self.last["env_steps"] or 0) >= self.run.config.total_steps
+        env_steps = int(rows[-1]["env_steps"])
+        rows[-1]["eval_return"] = self._evaluate(state, steps_before, env_steps)
+        self.over = env_steps >= self._total_steps
         if self.over:  # later moments go on, but this one does not
             ended = state()
             state = lambda: ended  # noqa: E731
-        self._reached = state, int(self.last["update"] or 0)
-        for follower in self._followers:
-            follower.add(rows)
-        self.output.keep(len(rows))
-        if self.run.on_update is not None:
-            for row in rows:
-                self.run.on_update(row, state())
+        self.record.add(rows, state)
 
-    def result(self) -> Result:
-        """What it leaves."""
-        state = self._reached[0]()
-        return Result(self.run.policy_of(state), self.output.metrics.columns(), state, self.run.config)
+    def _steps(self) -> int:
+        return int(self.record.last["env_steps"] or 0)
 
 
 def _first_state(planned: Sequence[Planned], trainings: Trainings) -> TrainState:
@@ -156,6 +122,7 @@ def _first_state(planned: Sequence[Planned], trainings: Trainings) -> TrainState
     keys = np.stack([jax.random.PRNGKey(each.config.seed) for each, _ in padded])
     settings = jax.tree.map(lambda *leaves: np.stack(leaves), *[each.update.hyperparameters() for each, _ in padded])
     state = trainings.map(run.update.first_state)(keys, settings)
+    require_finite_start(run.env, state)
     if all(saved is None for _, saved in planned):
         return state
     host = jax.tree.map(np.array, jax.device_get(state))
@@ -177,7 +144,7 @@ def _part(whole: Callable[[], TrainState], number: int) -> TrainState:
 
 def _mean(parts: Sequence[_Training]) -> Row:
     """A row that stands for all."""
-    rows = [each.last for each in parts]
+    rows = [each.record.last for each in parts]
     names = [name for name in rows[0] if all(name in row for row in rows)]
     means = {name: float(np.mean([_number(row[name]) for row in rows])) for name in names}
     return {**means, "update": round(means["update"]), "env_steps": round(means["env_steps"])}

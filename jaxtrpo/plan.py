@@ -192,7 +192,7 @@ def _with_steps_of_each(algorithm: Algorithm, config: Config, actors: Actors) ->
 
 def _begin(run: Run) -> Run:
     state = run.update.start(run.config.seed)
-    _require_finite_start(run.env, state)
+    require_finite_start(run.env, state)
     return run._replace(state=state)
 
 
@@ -266,7 +266,8 @@ def _followers(
     return tuple(found)
 
 
-def _require_finite_start(env: Environment, state: TrainState) -> None:
+def require_finite_start(env: Environment, state: TrainState) -> None:
+    """Raises ValueError if a first observation is not finite."""
     finite = np.isfinite(jax.device_get(state.actors.env.obs)).reshape(-1, env.observation_size).all(axis=0)
     if not finite.all():
         raise ValueError(f"env={env.name}: the first observation is not finite (entries {np.flatnonzero(~finite)[:5]})")

@@ -1,4 +1,4 @@
-"""`train`: from what a person types to a run."""
+"""`train`: what a script calls."""
 
 from __future__ import annotations
 

@@ -63,9 +63,8 @@ class Update(NamedTuple):
     learner: Learner
     hyperparameters: Callable[[], Hyperparameters]  # that training starts with
     start: Callable[[int], TrainState]  # seed -> first state
-    first_state: Callable[
-        [UInt32[Array, "2"], Hyperparameters], TrainState
-    ]  # the same of a key, neither mapped nor placed
+    # The same of a key and settings to start with, neither compiled nor dealt out.
+    first_state: Callable[[UInt32[Array, "2"], Hyperparameters], TrainState]
     shapes: Callable[[], TrainState]  # of a gathered state
     place: Callable[[TrainState], TrainState]  # undoes `gather`
     restart: Callable[[TrainState], TrainState]  # a gathered state with new episodes in all environments

@@ -133,6 +133,21 @@ def start(key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int, reset_rows: Res
     return EnvState(physics, obs, obs, zero, no, no, no, jnp.zeros(num_envs, jnp.int32), keys)
 
 
+def blank(reset: Callable[[UInt32[Array, "env 2"]], PyTree], num_envs: int) -> PyTree:
+    """Zeros like what `reset` makes of so many keys, for `start`."""
+    shapes = jax.eval_shape(reset, jax.ShapeDtypeStruct((num_envs, 2), jnp.uint32))
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
+def choose_rows(mask: Bool[Array, " env"], new: PyTree, old: PyTree) -> PyTree:
+    """Rows of `new` where the mask is true; `old` says of what type they are."""
+
+    def choose(new: Array, old: Array) -> Array:
+        return jnp.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old).astype(old.dtype)
+
+    return jax.tree.map(choose, new, old)
+
+
 def advance(state: EnvState, moved: Transition, reset_rows: ResetRows, episode_length: int) -> EnvState:
     """Finishes a step: time limit, environments that stopped being finite, automatic reset.
 

@@ -66,9 +66,7 @@ class BraxEnvironment:
 
     def reset(self, key: UInt32[Array, "2"], num_envs: int) -> base.EnvState:
         """Starts `num_envs` episodes."""
-        shapes = jax.eval_shape(self._reset, jax.ShapeDtypeStruct((num_envs, 2), jnp.uint32))
-        blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return base.start(key, num_envs, self._reset_rows, blank)
+        return base.start(key, num_envs, self._reset_rows, base.blank(self._reset, num_envs))
 
     def step(self, state: base.EnvState, action: Float[Array, "env action"]) -> base.EnvState:
         """Applies one action between -1 and 1 to each environment."""
@@ -106,11 +104,7 @@ class BraxEnvironment:
 
     def _reset_rows(self, keys: UInt32[Array, "env 2"], mask: Bool[Array, " env"], now: Any) -> tuple[Any, Array]:
         first = self._reset(keys)
-
-        def choose(new: Array, old: Array) -> Array:
-            return jnp.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old).astype(old.dtype)
-
-        return jax.tree.map(choose, first, now), first.obs.astype(jnp.float32)
+        return base.choose_rows(mask, first, now), first.obs.astype(jnp.float32)
 
 
 def _cameras(model: mujoco.MjModel) -> list[str]:

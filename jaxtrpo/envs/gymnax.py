@@ -85,9 +85,7 @@ class GymnaxEnvironment:
 
     def reset(self, key: UInt32[Array, "2"], num_envs: int) -> base.EnvState:
         """Starts `num_envs` episodes."""
-        shapes = jax.eval_shape(self._reset, jax.ShapeDtypeStruct((num_envs, 2), jnp.uint32))[0]
-        blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return base.start(key, num_envs, self._reset_rows, blank)
+        return base.start(key, num_envs, self._reset_rows, base.blank(lambda keys: self._reset(keys)[0], num_envs))
 
     def step(self, state: base.EnvState, action: Float[Array, "env action"]) -> base.EnvState:
         """Applies one action to each environment."""
@@ -119,11 +117,7 @@ class GymnaxEnvironment:
         self, keys: UInt32[Array, "env 2"], mask: Bool[Array, " env"], now: Physics
     ) -> tuple[Physics, Float[Array, "env obs"]]:
         first, obs = self._reset(keys)
-
-        def choose(new: Array, old: Array) -> Array:
-            return jnp.where(mask.reshape(-1, *[1] * (new.ndim - 1)), new, old).astype(old.dtype)
-
-        return jax.tree.map(choose, first, now), obs
+        return base.choose_rows(mask, first, now), obs
 
     def _flat(self, obs: PyTree) -> Float[Array, "env obs"]:
         if self._one_hot is not None:
