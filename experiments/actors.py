@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
-from jaxtrpo.actors import choose_actors
+from jaxtrpo.devices import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 

@@ -15,7 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from jaxtrpo.actors import Actors, choose_actors
+from jaxtrpo.actors import Actors
+from jaxtrpo.devices import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 

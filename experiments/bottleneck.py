@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxtrpo.actors import choose_actors
+from jaxtrpo.devices import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 

@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from jaxtrpo.actors import choose_actors
+from jaxtrpo.devices import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 

@@ -20,7 +20,7 @@ import jaxtrpo
 from common.comparison import extent_of, options
 from common.machine import machine
 from common.tables import write_csv
-from jaxtrpo.actors import choose_actors
+from jaxtrpo.devices import choose_actors
 from jaxtrpo.loop import Result
 
 ACTORS = choose_actors(program=True)

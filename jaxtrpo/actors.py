@@ -1,7 +1,7 @@
-"""Which devices collect and learn, and how a function is mapped over them. Nobody else knows that there are many.
+"""How a function is mapped over the devices that collect and learn. Nobody above knows where these are.
 
-An actor is one JAX device: a CPU core, or an accelerator. Each runs its own copy of a function on its own environments;
-they meet only where the function sums, averages or gathers over actors.
+An actor is one JAX device: a CPU core, or an accelerator, of this process or another. Each runs its own copy of a
+function on its own environments; they meet only where the function sums, averages or gathers over actors.
 """
 
 from __future__ import annotations
@@ -9,28 +9,21 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
-import os
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from jaxtrpo.machine import available_cores
-
 AXIS, TRAININGS = "actors", "trainings"
-JAX_CPU_DEVICES = "jax_num_cpu_devices"
 # XLA ends a process in which an actor waits 60 seconds for another. At 5 Gflop/s this takes 20; what a task takes is
 # known to a factor of two or three.
 MOST_FLOPS_ALONE = 1e11
-# Until 0.11.2 jaxlib's LAPACK deals a batch out to XLA's threads and waits for them on one of these: once as many wait
-# as there are, nobody works. A program of Brax has some dozen places where one may wait.
-NEVER_WAITS, THREADS_OF_PROGRAMS = (0, 11, 2), 64
 
 _alone = contextvars.ContextVar("alone", default=False)  # while what one actor does without the others is traced
 _many = contextvars.ContextVar("many", default=False)  # while several trainings that are one program are traced
@@ -46,6 +39,16 @@ class Actors(NamedTuple):
         """How many there are."""
         return len(self.devices)
 
+    @property
+    def own(self) -> tuple[jax.Device, ...]:  # pyright: ignore[reportInvalidTypeForm]
+        """Those of this process."""
+        return tuple(device for device in self.devices if device.process_index == device.client.process_index())
+
+    @property
+    def here(self) -> bool:
+        """Whether all belong to this process."""
+        return len(self.own) == self.count
+
     def map(self, function: Callable) -> jax.stages.Wrapped:
         """Compiles `function` to run on every actor; arguments and results have a leading axis of actors.
 
@@ -60,8 +63,8 @@ class Actors(NamedTuple):
         return _over_devices(self.devices, part)
 
     def on_first(self) -> contextlib.AbstractContextManager[Any]:
-        """While it lasts, what is not mapped runs on the first actor, whatever JAX's default device is."""
-        return jax.default_device(self.devices[0])
+        """While it lasts, what is not mapped runs on this process's first actor, whatever JAX's default device is."""
+        return jax.default_device(self.own[0])
 
     def replicate(self, tree: PyTree) -> PyTree:
         """The same value for every actor."""
@@ -73,8 +76,22 @@ class Actors(NamedTuple):
             jax.tree.map(lambda leaf: np.reshape(leaf, (self.count, -1, *np.shape(leaf)[1:])), jax.device_get(tree))
         )
 
+    def agree(self, wishes: int) -> int:
+        """The largest of what the processes say here; all must ask, at the same point of the training."""
+        if self.here:
+            return wishes
+        return int(first(_largest(self)(self._place(np.full(self.count, wishes, np.int32)))))
+
     def _place(self, tree: PyTree) -> PyTree:
-        return _identity(self)(tree)
+        if self.here:
+            return _identity(self)(tree)
+        dealt = _dealt(self.devices)
+
+        def place(leaf: Any) -> jax.Array:
+            leaf = np.asarray(leaf)
+            return jax.make_array_from_callback(leaf.shape, dealt, lambda index: leaf[index])
+
+        return jax.tree.map(place, tree)
 
 
 class Trainings(NamedTuple):
@@ -106,10 +123,14 @@ class Trainings(NamedTuple):
 
 def _over_devices(devices: Sequence[jax.Device], part: Callable) -> jax.stages.Wrapped:  # pyright: ignore[reportInvalidTypeForm]
     """Compiles `part` to run on every device; the leading axis of arguments and results is dealt out to them."""
-    dealt = NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
+    dealt = _dealt(devices)
     # What `jax.pmap` is made of. Its own cache keeps every program for as long as the process lives.
     mapped = jax.shard_map(part, mesh=dealt.mesh, in_specs=dealt.spec, out_specs=dealt.spec, check_vma=False)
     return jax.jit(mapped, in_shardings=dealt, out_shardings=dealt)
+
+
+def _dealt(devices: Sequence[jax.Device]) -> NamedSharding:  # pyright: ignore[reportInvalidTypeForm]
+    return NamedSharding(Mesh(np.array(devices), (AXIS,)), PartitionSpec(AXIS))
 
 
 def most_of_trainings(value: jax.Array) -> jax.Array:
@@ -133,6 +154,11 @@ def _identity(actors: Actors) -> jax.stages.Wrapped:
     return actors.map(lambda leaf: leaf)
 
 
+@functools.cache
+def _largest(actors: Actors) -> jax.stages.Wrapped:
+    return actors.map(lambda value: jax.lax.pmax(value, AXIS))
+
+
 def first(tree: PyTree) -> PyTree:
     """One actor's copy, on the host, of a value that all share."""
     shards = jax.device_get(jax.tree.map(_first_shard, tree))
@@ -145,8 +171,14 @@ def _first_shard(leaf: Any) -> Any:
 
 
 def join_envs(tree: PyTree) -> PyTree:
-    """Undoes `Actors.split_envs`, on the host."""
-    return jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *leaf.shape[2:])), jax.device_get(tree))
+    """Undoes `Actors.split_envs`, on the host; where there are several processes, all must ask."""
+
+    def everyone(leaf: Any) -> Any:
+        here = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+        return leaf if here else multihost_utils.process_allgather(leaf, tiled=True)
+
+    everywhere = jax.device_get(jax.tree.map(everyone, tree))
+    return jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *leaf.shape[2:])), everywhere)
 
 
 def sum_over_actors(tree: PyTree) -> PyTree:
@@ -219,65 +251,6 @@ def _sum_at_once(tree: PyTree) -> PyTree:
         for number, leaf in zip(which, unravel(total.astype(dtype)), strict=True):
             leaves[number] = leaf
     return jax.tree.unflatten(structure, leaves)
-
-
-def choose_actors(num: int | None = None, *, for_good: bool = False, program: bool = False) -> Actors:
-    """Takes `num` CPU devices as actors, or all of them.
-
-    JAX decides how many devices a CPU has when it starts. If it has not started yet, every core becomes one.
-
-    Args:
-      num: how many; all if not given.
-      for_good: this process will have no others, so that JAX need not make a device of every core: one that is not used
-        costs a thread that gets in the way.
-      program: environments are JAX programs, which may solve equations by LAPACK.
-
-    Raises:
-      ValueError: there are fewer devices than asked for.
-    """
-    already_started = not _make_devices(
-        min(num, available_cores()) if num and for_good else available_cores(), program=program
-    )
-    devices = jax.local_devices(backend="cpu")
-    if num is not None and num > len(devices):
-        raise ValueError(f"actors={num}, but there are {len(devices)} CPU devices; {_how_to_get_more(num)}")
-    chosen = getattr(jax.config, JAX_CPU_DEVICES) == len(devices)  # by who set the variable
-    if num is None and already_started and not chosen and len(devices) < available_cores():
-        warnings.warn(
-            f"JAX was already started with {len(devices)} CPU devices on {available_cores()} cores, so training uses "
-            f"{len(devices)}; {_how_to_get_more(available_cores())}",
-            stacklevel=3,
-        )
-    return Actors(tuple(devices[:num]))
-
-
-def _how_to_get_more(num: int) -> str:
-    return f"to get more, set the environment variable JAX_NUM_CPU_DEVICES={num} before Python starts"
-
-
-def threads_may_run_out() -> bool:
-    """Whether a JAX program that solves equations may wait for ever, since JAX was started with few threads."""
-    threads = int(os.environ.get("NPROC") or available_cores())
-    return jax.__version_info__ < NEVER_WAITS and threads < THREADS_OF_PROGRAMS
-
-
-def _make_devices(number: int, *, program: bool) -> bool:
-    """Tells JAX to make so many devices, unless the user said how many; returns False if it has started already."""
-    # A core that is an actor must not lend its threads to the others' matrix products.
-    flags = os.environ.get("XLA_FLAGS", "")
-    if "xla_cpu_multi_thread_eigen" not in flags:
-        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
-    asked_for = getattr(jax.config, JAX_CPU_DEVICES)
-    count = asked_for if asked_for > 0 else number
-    try:
-        jax.config.update(JAX_CPU_DEVICES, count)
-    except RuntimeError:
-        return False
-    # Nor are there more threads than actors: XLA would have others do small parts of a loop, which takes longer than
-    # if one thread does all of it. JAX reads this when it starts.
-    few = not program or jax.__version_info__ >= NEVER_WAITS
-    os.environ.setdefault("NPROC", str(count if few else max(count, THREADS_OF_PROGRAMS)))
-    return True
 
 
 def num_actors() -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import sys
@@ -12,6 +13,7 @@ import tyro
 from tyro.conf import OmitArgPrefixes, subcommand
 
 import jaxtrpo
+from jaxtrpo.commands.launching import Launch
 from jaxtrpo.commands.listing import Algorithms
 from jaxtrpo.commands.looking import Plot, Report, Video, Watch
 from jaxtrpo.commands.sharing import Export
@@ -31,9 +33,15 @@ def parse(arguments: Sequence[str]) -> Command:
       SystemExit: there was a --help, or an error in the words themselves, which has been reported.
       ValueError: a setting is out of bounds.
     """
+    if list(arguments[:1]) == ["launch"] and "--" in arguments:  # what follows is read by those who do it
+        at = list(arguments).index("--")
+        launched = parse([*arguments[:at], "train"])
+        assert isinstance(launched, Launch)
+        return dataclasses.replace(launched, words=tuple(arguments[at + 1 :]))
     repeated = _run_to_repeat(arguments)
     as_before: dict[str, Any] = {} if repeated is None else {"default": repeated}
     train = Annotated[Train, subcommand("train", prefix_name=False, **as_before)]
+    launch = Annotated[Launch, subcommand("launch", prefix_name=False)]
     evaluate = Annotated[Evaluate, subcommand("evaluate", prefix_name=False)]
     plot = Annotated[Plot, subcommand("plot", prefix_name=False)]
     video = Annotated[Video, subcommand("video", prefix_name=False)]
@@ -43,7 +51,7 @@ def parse(arguments: Sequence[str]) -> Command:
     sweep = Annotated[Sweep, subcommand("sweep", prefix_name=False)]
     algorithms = Annotated[Algorithms, subcommand("algorithms", prefix_name=False)]
     return tyro.cli(
-        train | evaluate | sweep | plot | video | report | watch | export | algorithms,
+        train | launch | evaluate | sweep | plot | video | report | watch | export | algorithms,
         prog="jaxtrpo",
         description=f"Trust-region and actor-critic reinforcement learning in JAX, version {jaxtrpo.__version__}.",
         args=list(arguments),

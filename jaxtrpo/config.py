@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from jaxtrpo.settings import require_bool, require_positive, require_share, require_whole
 
+DEVICES = ("auto", "cpu", "gpu", "tpu")
 SEGMENT_LENGTH = 16  # steps of every environment, unless a batch is smaller
 
 
@@ -42,7 +43,12 @@ class Config:
     normalize_observations: bool = True
     """subtract the running mean of observations and divide by their standard deviation"""
     actors: int | None = None
-    """devices that collect and learn; all CPU cores if not given"""
+    """devices that collect and learn, of all processes; all CPU cores (or accelerators) if not given"""
+    device: str = "auto"
+    """what actors are: cpu, gpu, tpu, or auto, which is the accelerator for environments that are JAX programs if there
+    is one, else the CPU"""
+    processes: int | None = None
+    """that train together, as many as a launcher has started; if not given, those of `jaxtrpo launch`, or this one"""
     num_envs: int | None = None
     """environments of all actors together; if not given the algorithm's, rounded up to a multiple of the actors"""
     segment_length: int | None = None
@@ -59,12 +65,14 @@ class Config:
           ValueError: one sentence that names the setting.
         """
         require_whole(1, total_steps=self.total_steps, eval_episodes=self.eval_episodes)
-        for name in ("actors", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update"):
+        for name in ("actors", "processes", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update"):
             if getattr(self, name) is not None:
                 require_whole(1, **{name: getattr(self, name)})
         require_whole(0, seed=self.seed, eval_every=self.eval_every)
         if self.seed >= 2**32:
             raise ValueError(f"seed={self.seed} must be below 2**32")  # JAX would ignore the higher bits
+        if self.device not in DEVICES:
+            raise ValueError(f"device={self.device!r} must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
         if self.max_kl is not None:
             require_positive(max_kl=self.max_kl)
         require_share(discount=self.discount)

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
-from jaxtrpo.actors import Actors, choose_actors, join_envs
+from jaxtrpo.actors import Actors, join_envs
+from jaxtrpo.devices import choose_actors
 from jaxtrpo.envs.base import Environment, EnvState, action_space, require_time_limit, require_working
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.ops.moments import Moments

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -11,14 +12,18 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxtrpo.actors import Actors, first
 from jaxtrpo.asynchronous import asynchronous_updates
 from jaxtrpo.config import Config
 from jaxtrpo.envs.base import Environment, action_space, require_working
 from jaxtrpo.evaluate import Evaluator, make_evaluator
+from jaxtrpo.group import Group
+from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.processes import group, is_first
 from jaxtrpo.replaying import replaying_updates
 from jaxtrpo.runs.checkpoint import save_checkpoint
 from jaxtrpo.runs.config_file import save_config
@@ -28,7 +33,7 @@ from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.output import Output, Saving
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
-from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
+from jaxtrpo.runs.termination import KINDS, Interrupts, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Update, gather
 from jaxtrpo.updates import Moment, rows_of, synchronous_updates
@@ -70,14 +75,27 @@ class Run(NamedTuple):
           OutputError: the directory cannot be written to any more.
           Terminated: SIGTERM was received; everything is saved.
         """
+        others = None if self.actors.here else group()
         try:
-            with nullcontext() if self.directory is None else hold(self.directory), termination_as_interrupt():
-                return self._run(progress=progress)
+            with ExitStack() as stack:
+                if others is not None:
+                    stack.enter_context(others.together(self._what_then()))
+                if self.directory is not None and is_first():
+                    stack.enter_context(hold(self.directory))
+                interrupts = stack.enter_context(Interrupts()) if others is not None else None
+                if interrupts is None:
+                    stack.enter_context(termination_as_interrupt())
+                return self._run(Record(self, lambda: self.state, others, interrupts), progress=progress and is_first())
         finally:
             self.close()
 
-    def _run(self, *, progress: bool) -> Result:
-        record, interruption = Record(self, lambda: self.state), None
+    def _what_then(self) -> str:
+        if self.directory is None:
+            return "; nothing was saved, since there was no out"
+        return f"; resume=True (--resume) goes on with the last checkpoint in {self.directory}"
+
+    def _run(self, record: Record, *, progress: bool) -> Result:
+        interruption = None
         with (
             ExitStack() as stack,
             Progress(self.config.total_steps, record.last, enabled=progress) as bar,
@@ -88,24 +106,23 @@ class Run(NamedTuple):
                 bar.note(note)
             try:
                 for moment, rows in updates:
-                    record.add(rows, moment)
                     bar.update(rows[-1])
+                    record.add(rows, moment)
             except KeyboardInterrupt as error:
                 interruption = error
                 bar.note("interrupted; keeping what was learned so far")
             except Exception:
-                record.save()
+                record.save_alone()
                 raise
         record.save()
         if isinstance(interruption, Termination):
             raise Terminated
         return record.result()
 
-    def write(self, place: Path, metrics: Metrics, moment: Callable[[], TrainState], updates: int) -> None:
-        """Puts a state, and the metrics of the updates that led to it, into a directory."""
-        state = moment()
-        save_checkpoint(place, self.env.name, self.config, metrics.columns(updates), gather(state))
-        save_policy(place, self.policy_of(state))
+    def write(self, place: Path, metrics: Metrics, state: TrainState, updates: int) -> None:
+        """Puts a gathered state, and the metrics of the updates that led to it, into a directory."""
+        save_checkpoint(place, self.env.name, self.config, metrics.columns(updates), state)
+        save_policy(place, self._policy(state.learner.policy, state.learner.obs_moments))
         save_config(place, self.env.name, self.config)
 
     def _updates(self, last: Row = NOTHING_DONE) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
@@ -136,7 +153,8 @@ class Run(NamedTuple):
             return asynchronous_updates(self.update, self.state, self.actors)
         if self.update.learner.replaying is not None:
             return replaying_updates(self.update, self.state, self.actors)
-        return synchronous_updates(self.update, self.state, first)
+        others = None if self.actors.here else group()
+        return synchronous_updates(self.update, self.state, first, others.turn if others else None)
 
     def evaluator(self) -> Evaluator | None:
         """Evaluates deterministic policies, if the run has evaluations."""
@@ -161,8 +179,9 @@ class Run(NamedTuple):
 
     def policy_of(self, state: TrainState) -> TrainedPolicy:
         """The policy of a state, which acts without the run."""
-        learner = state.learner
-        params, moments = first((learner.policy, learner.obs_moments))
+        return self._policy(*first((state.learner.policy, state.learner.obs_moments)))
+
+    def _policy(self, params: PyTree, moments: Moments) -> TrainedPolicy:
         return TrainedPolicy(
             env_name=self.env.name,
             observation_size=self.env.observation_size,
@@ -174,16 +193,42 @@ class Run(NamedTuple):
 
 
 class Record:
-    """What a run leaves while it trains: its files, what others are told, and the state that it has reached."""
+    """What a run leaves while it trains: its files, what others are told, and the state that it has reached.
 
-    def __init__(self, run: Run, state: Callable[[], TrainState]):
-        """Begins with a state, that of the last of `run.metrics`; OutputError is raised as by `Output`."""
-        self._run, self._followers = run, list[Follower]()
+    Of several processes only the first has files, but a state is gathered by all: they agree on when.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        state: Callable[[], TrainState],
+        others: Group | None = None,
+        interrupts: Interrupts | None = None,
+    ):
+        """Begins with a state, that of the last of `run.metrics`; OutputError is raised as by `Output`.
+
+        Args:
+          run: that it is of.
+          state: gives it when asked.
+          others: processes that train with this one.
+          interrupts: that all of them shall obey at the same time.
+        """
+        self._run, self._followers, self._others, self._interrupts = run, list[Follower](), others, interrupts
         # One name: an interrupt finds a state and the number of updates that led to it.
-        self._reached = state, int(run.metrics["update"][-1]) if run.metrics else 0
-        self._output = Output(
-            run.directory, run.saving, run.metrics, lambda place, metrics: run.write(place, metrics, *self._reached)
-        )
+        self._reached = self._gathered(state, int(run.metrics["update"][-1]) if run.metrics else 0)
+        directory = run.directory if is_first() or others is None else None
+        if others is not None:
+            self._reached.home()
+        with nullcontext() if others is None else others.busy():
+            self._output = Output(
+                directory, run.saving, run.metrics, lambda place, metrics: run.write(place, metrics, *self._at_home())
+            )
+
+    def _gathered(self, state: Callable[[], TrainState], update: int) -> _Reached:
+        return _Reached(state, functools.cache(lambda: gather(state())), update)
+
+    def _at_home(self) -> tuple[TrainState, int]:
+        return self._reached.home(), self._reached.update
 
     @property
     def last(self) -> Row:
@@ -192,24 +237,59 @@ class Record:
 
     def follow(self, stack: ExitStack) -> None:
         """Begins to tell others its metrics, until the stack is closed."""
-        self._followers = [stack.enter_context(closing(begin(self._output.last))) for begin in self._run.follow]
+        begun = self._run.follow if self._others is None or is_first() else ()
+        self._followers = [stack.enter_context(closing(begin(self._output.last))) for begin in begun]
 
     def add(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> None:
-        """Takes in updates, and the state that they led to."""
+        """Takes in updates, and the state that they led to.
+
+        Raises:
+          KeyboardInterrupt: one of the processes was interrupted or terminated.
+        """
         self._output.add(rows)
-        self._reached = state, int(rows[-1]["update"] or 0)
+        self._reached = self._gathered(state, int(rows[-1]["update"] or 0))
         for follower in self._followers:
             follower.add(rows)
-        self._output.keep(len(rows))
+        urgency = self._agree(self._output.wants(len(rows)))
+        with nullcontext() if self._others is None else self._others.busy():
+            self._output.keep(len(rows))
         if self._run.on_update is not None:
             for row in rows:
                 self._run.on_update(row, state())
+        interruption = KINDS[urgency]
+        if interruption is not None:
+            raise interruption
+
+    def _agree(self, wants: bool) -> int:
+        """Gathers the state if the first process wants to write it; the urgency of interrupts of all processes."""
+        if self._others is None or self._interrupts is None:
+            return 0
+        self._others.turn()
+        agreed = self._run.actors.agree(2 * self._interrupts.urgency + wants)
+        if agreed:
+            self._reached.home()
+        return agreed // 2
 
     def save(self) -> None:
         """Makes what was reached a checkpoint."""
+        if self._others is not None:
+            self._reached.home()
         self._output.save()
+
+    def save_alone(self) -> None:
+        """The same where something went wrong: other processes do not know of it, so nothing is left to be gathered."""
+        if self._others is None:
+            self._output.save()
 
     def result(self) -> Result:
         """What is left in the end."""
-        state = self._reached[0]()
+        state = self._reached.state()
         return Result(self._run.policy_of(state), self._output.metrics.columns(), state, self._run.config)
+
+
+class _Reached(NamedTuple):
+    """Where a run is."""
+
+    state: Callable[[], TrainState]  # on the actors' devices
+    home: Callable[[], TrainState]  # gathered
+    update: int

@@ -12,14 +12,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxtrpo.actors import Actors, Trainings, choose_actors
+from jaxtrpo.actors import Actors, Trainings
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config
+from jaxtrpo.devices import choose_actors
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.loop import Result
 from jaxtrpo.many_as_one import require_one_program, run_as_one
 from jaxtrpo.plan import Options, begin, plan
+from jaxtrpo.processes import require_alone
 from jaxtrpo.runs.checkpoint import require_same_run
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.space import with_argument
@@ -77,7 +79,9 @@ def prepare_many(
     **arguments: Any,
 ) -> Callable[[bool], list[Result]]:
     """Checks everything that a person may get wrong, as `train_many`; what is returned trains, given `progress`."""
-    devices = choose_actors(arguments.pop("actors", None), program=is_program(env)).devices
+    require_alone("train_many (--seeds)")
+    device = Config(device=arguments.get("device", Config.device)).device
+    devices = choose_actors(arguments.pop("actors", None), device=device, program=is_program(env)).devices
     cases = [case._replace(arguments=_placed(case, out)) for case in cases_of(seeds, arguments)]
     environment, close = environment_for(env, 1)
     try:

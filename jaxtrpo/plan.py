@@ -5,26 +5,27 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
-from jaxtrpo.actors import THREADS_OF_PROGRAMS, Actors, Trainings, choose_actors, threads_may_run_out
+from jaxtrpo.actors import Actors, Trainings, join_envs
 from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config, Sizes, for_all, make_config, resolve_sizes
 from jaxtrpo.critics.critic import CriticMaker
+from jaxtrpo.devices import THREADS_OF_PROGRAMS, choose_actors, threads_may_run_out
 from jaxtrpo.envs.base import Environment, require_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.loop import OnUpdate, Run
 from jaxtrpo.losses import Surrogate
+from jaxtrpo.processes import group, is_first, join
 from jaxtrpo.replay import Replay
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation import cache_compilations
-from jaxtrpo.runs.config_file import as_json
+from jaxtrpo.runs.config_file import as_json, versions
 from jaxtrpo.runs.directory import has_checkpoint, open_directory
 from jaxtrpo.runs.followers import Follower, TensorBoard, WeightsAndBiases
 from jaxtrpo.runs.metrics import Row
@@ -33,6 +34,8 @@ from jaxtrpo.settings import require_bool, require_not_negative, require_whole
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Parts, make_update
 from jaxtrpo.words import parse, policy_maker
+
+TOGETHER_SECONDS = 600.0  # that one process may take longer than another to read what it is asked for
 
 
 class Options(NamedTuple):
@@ -94,6 +97,66 @@ def plan(
       actors: who collects and learns, if not as many as the settings say.
       trainings: as for `make_update`.
     """
+    if actors is not None:
+        return _plan(env, arguments, actors, trainings)
+    _join(arguments.get("processes"))
+    others = group()
+    if others is None:
+        return _plan(env, arguments)
+    try:
+        run, saved = _plan(env, arguments)
+    except (ValueError, TypeError, OSError) as error:
+        others.exchange({"error": str(error)}, TOGETHER_SECONDS)
+        raise
+    try:
+        require_same(others.exchange(_to_compare(run, saved, arguments), TOGETHER_SECONDS), others.place.index)
+    except BaseException:
+        run.close()
+        raise
+    return run, saved
+
+
+def _join(processes: Any) -> None:
+    if processes is not None:
+        require_whole(1, processes=processes)
+    join(processes)
+
+
+def _to_compare(run: Run, saved: Checkpoint | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What processes that train together must have in common."""
+    files = {name: str(arguments.get(name)) for name in ("out", "overwrite", "resume", "keep_best", "keep_every")}
+    goes_on = None if saved is None else int(saved.metrics["update"][-1]) if saved.metrics else 0
+    return {"env": run.env.name, **as_json(run.config), **files, "checkpoint's update": goes_on, **versions()}
+
+
+def require_same(said: Sequence[Mapping[str, Any]], own: int) -> None:
+    """Refuses processes that are not of one mind, in all of them.
+
+    Args:
+      said: by each process: its settings, or the `error` that ends it.
+      own: number of this one.
+
+    Raises:
+      ValueError: one sentence with what differs, or with the error of another.
+    """
+    for number, each in enumerate(said):
+        if number != own and "error" in each:
+            raise ValueError(f"process {number}: {each['error']}")
+    for name in said[0]:
+        values = [each.get(name) for each in said]
+        for number, value in enumerate(values):
+            if value != values[0]:
+                raise ValueError(
+                    f"processes differ: {name}={values[0]} in process 0, {name}={value} in process {number}"
+                )
+
+
+def _plan(
+    env: str | Environment | Callable[[], Any],
+    arguments: Mapping[str, Any],
+    actors: Actors | None = None,
+    trainings: Trainings | None = None,
+) -> tuple[Run, Checkpoint | None]:
     started = time.perf_counter()
     options = Options(**{name: value for name, value in arguments.items() if name in Options._fields})
     config = make_config({name: value for name, value in arguments.items() if name not in Options._fields})
@@ -106,7 +169,7 @@ def plan(
     saved = load_checkpoint(directory) if directory is not None and going_on else None
     if saved is not None and config.num_envs is None:  # whose default depends on the actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
-    actors = actors or choose_actors(config.actors, program=is_program(env))
+    actors = actors or actors_of(env, config)
     parts, config, sizes = _resolved(parts, config, actors)
     cache_compilations()
     environment, close = environment_for(env, actors.count)
@@ -114,9 +177,11 @@ def plan(
         if config.eval_every:
             require_time_limit(environment, "eval_every")
         update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)
+        if not (update.learner.waits or actors.here):
+            raise ValueError(f"algorithm={config.algorithm}: its actors are threads of one process, not of several")
         replay = update.learner.replay
         if replay is not None:
-            replay.require_memory(actors.count)
+            replay.require_memory(len(actors.own))
         run = Run(
             env=environment,
             config=config,
@@ -137,6 +202,18 @@ def plan(
     except BaseException:
         close()
         raise
+
+
+def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
+    """The devices that a training takes, of all processes; arguments and errors as for `choose_actors`."""
+    program, others = is_program(env), group()
+    if config.device in ("gpu", "tpu") and not program:
+        raise ValueError(
+            f"device={config.device}: {getattr(env, 'name', env)} is stepped by CPU cores; environments that are JAX "
+            "programs (brax:NAME, gymnax:NAME, your own) run there"
+        )
+    together = 1 if others is None else others.place.count
+    return choose_actors(config.actors, device=config.device, for_good=for_good, program=program, together=together)
 
 
 def _parts(config: Config, options: Options) -> Parts:
@@ -229,6 +306,8 @@ def _open(options: Options) -> Path | None:
         raise ValueError("resume=True (--resume) and overwrite=True (--overwrite) contradict each other")
     if options.out is None:
         return None
+    if not is_first():  # which only reads
+        return Path(options.out).expanduser().absolute()
     return open_directory(options.out, overwrite=options.overwrite, resume=options.resume)
 
 
@@ -268,6 +347,6 @@ def _followers(
 
 def require_finite_start(env: Environment, state: TrainState) -> None:
     """Raises ValueError if a first observation is not finite."""
-    finite = np.isfinite(jax.device_get(state.actors.env.obs)).reshape(-1, env.observation_size).all(axis=0)
+    finite = np.isfinite(join_envs(state.actors.env.obs)).reshape(-1, env.observation_size).all(axis=0)
     if not finite.all():
         raise ValueError(f"env={env.name}: the first observation is not finite (entries {np.flatnonzero(~finite)[:5]})")

@@ -31,18 +31,27 @@ class Moment(NamedTuple):
     learn_seconds: float
 
 
-def synchronous_updates(update: Update, state: TrainState, read: Callable[[Array], np.ndarray]) -> Generator[Moment]:
+def synchronous_updates(
+    update: Update,
+    state: TrainState,
+    read: Callable[[Array], np.ndarray],
+    meet: Callable[[], None] | None = None,
+) -> Generator[Moment]:
     """Updates without end, from a state on.
 
     Args:
       update: its functions.
       state: on the devices.
       read: what was measured, on the host, without the axis of actors.
+      meet: called before actors first meet in an update.
     """
-    return _several(update, state, read) if update.at_once > 1 else _one_by_one(update, state, read)
+    meet = meet or (lambda: None)
+    return (_several if update.at_once > 1 else _one_by_one)(update, state, read, meet)
 
 
-def _one_by_one(update: Update, state: TrainState, read: Callable[[Array], np.ndarray]) -> Generator[Moment]:
+def _one_by_one(
+    update: Update, state: TrainState, read: Callable[[Array], np.ndarray], meet: Callable[[], None]
+) -> Generator[Moment]:
     """All actors collect, and then they learn."""
     lowered = update.lower(state)
     learn = in_background(lowered.compile_learn)  # while the first batch is collected
@@ -52,17 +61,21 @@ def _one_by_one(update: Update, state: TrainState, read: Callable[[Array], np.nd
         state, batch = jax.block_until_ready(collect(state))
         collected = time.perf_counter()
         run_learn, columns = learn()
+        meet()
         state, measured = run_learn(state, batch)
         values = read(measured)[..., None, :]
         learned = time.perf_counter()
         yield Moment(lambda state=state: state, columns, values, collected - begin, learned - collected)
 
 
-def _several(update: Update, state: TrainState, read: Callable[[Array], np.ndarray]) -> Generator[Moment]:
+def _several(
+    update: Update, state: TrainState, read: Callable[[Array], np.ndarray], meet: Callable[[], None]
+) -> Generator[Moment]:
     """Updates so short that starting each would take longest: several are one program."""
     run, columns = update.compile_several(state)
     while True:
         begin = time.perf_counter()
+        meet()
         state, measured = jax.block_until_ready(run(state))
         values = read(measured)
         yield Moment(lambda state=state: state, columns, values, math.nan, time.perf_counter() - begin)

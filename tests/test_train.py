@@ -150,10 +150,10 @@ def test_devices_that_jax_started_without_are_pointed_out():
     code = """if True:
         import jax
         jax.devices()
-        from jaxtrpo import actors
-        actors.available_cores = lambda: 64
-        assert actors.choose_actors().count == 1
-        actors.choose_actors(3)
+        from jaxtrpo import devices
+        devices.available_cores = lambda: 64
+        assert devices.choose_actors().count == 1
+        devices.choose_actors(3)
     """
     environment = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stderr

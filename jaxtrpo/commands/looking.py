@@ -52,7 +52,7 @@ class Video:
             from jaxtrpo.runs.video import write_video
         except ModuleNotFoundError as error:
             raise needs("video", error, "view") from error
-        from jaxtrpo.actors import choose_actors
+        from jaxtrpo.devices import choose_actors
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.evaluate import require_fitting
         from jaxtrpo.film import beginning, film

@@ -26,7 +26,7 @@ class Export:
 
     def prepare(self) -> Work:
         """As for `Train`."""
-        from jaxtrpo.actors import choose_actors
+        from jaxtrpo.devices import choose_actors
         from jaxtrpo.evaluate import prepare_evaluation
         from jaxtrpo.runs.export import export_policy
         from jaxtrpo.runs.policy_file import load_policy

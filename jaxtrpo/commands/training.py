@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,13 +59,14 @@ class Train:
 
     def prepare(self) -> Work:
         """Checks everything that a person may get wrong; raises ValueError, TypeError or OSError."""
-        from jaxtrpo.actors import choose_actors
-        from jaxtrpo.envs.registry import is_program
-        from jaxtrpo.train import prepare
+        from jaxtrpo.plan import actors_of, prepare
+        from jaxtrpo.processes import is_first, join
 
-        watched = self._watched()
+        if self.seeds is None:
+            join(self.config.processes)
+        watched = self._watched() if is_first() else contextlib.nullcontext()
         # Before an environment starts JAX, with one device.
-        choose_actors(self.config.actors, for_good=True, program=is_program(self.env))
+        actors_of(self.env, self.config, for_good=True)
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env if self.backend is None else _make_env(self.env, self.backend)
         files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every", "tensorboard", "wandb")
@@ -78,7 +79,7 @@ class Train:
             with self._around(watched):
                 return self._report(run.run(progress=not self.quiet))
 
-        return work
+        return work if is_first() else lambda: self._exit_code(run.run(progress=False).metrics)
 
     def _prepare_many(
         self,
@@ -137,7 +138,11 @@ class Train:
             f"return_100 {metrics['return_100'][-1]:.1f}, {metrics['env_steps'][-1]:,} environment steps, "
             f"{metrics['wall_seconds'][-1]:.1f} seconds, {self._saved()}"
         )
-        return 0 if metrics["env_steps"][-1] >= self.config.total_steps else INTERRUPTED
+        return self._exit_code(metrics)
+
+    def _exit_code(self, metrics: Mapping[str, Any]) -> int:
+        steps = metrics.get("env_steps", (0,))
+        return 0 if steps[-1] >= self.config.total_steps else INTERRUPTED
 
     def _report_many(self, results: Sequence[Result]) -> int:
         import numpy as np
@@ -178,7 +183,7 @@ class Evaluate:
 
     def prepare(self) -> Work:
         """As for `Train`."""
-        from jaxtrpo.actors import choose_actors
+        from jaxtrpo.devices import choose_actors
         from jaxtrpo.evaluate import prepare_evaluation
         from jaxtrpo.runs.policy_file import load_policy
 

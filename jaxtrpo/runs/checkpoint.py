@@ -17,7 +17,7 @@ from jaxtrpo.runs.directory import CHECKPOINT_BEFORE, CHECKPOINT_FILE, link_befo
 from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
 
 FORMAT = 2
-MAY_CHANGE = ("total_steps", "actors")  # when a run goes on
+MAY_CHANGE = ("total_steps", "actors", "processes", "device")  # when a run goes on
 
 
 class Checkpoint(NamedTuple):
@@ -91,7 +91,7 @@ def require_same_run(checkpoint: Checkpoint, env: str, config: Config) -> None:
     if changed:
         there, here = (", ".join(f"{name}={of[name]}" for name in changed) for of in (has, wanted))
         raise ValueError(
-            f"resume=True (--resume): the run has {there}, not {here}; only {' and '.join(MAY_CHANGE)} may change"
+            f"resume=True (--resume): the run has {there}, not {here}; only {', '.join(MAY_CHANGE)} may change"
         )
 
 

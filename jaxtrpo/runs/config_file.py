@@ -25,7 +25,7 @@ def as_json(config: Config) -> dict[str, Any]:
 
 def save_config(directory: Path, env: str, config: Config) -> None:
     """Writes the environment's name, every setting, and the packages and machine of this process."""
-    content = {"env": env, **as_json(config), "versions": _versions(), "machine": _machine()}
+    content = {"env": env, **as_json(config), "versions": versions(), "machine": _machine()}
     write_whole(directory / CONFIG_FILE, (json.dumps(content, indent=2) + "\n").encode())
 
 
@@ -60,7 +60,8 @@ def load_config(path: str | Path) -> dict[str, Any]:
 
 
 @functools.cache  # every checkpoint asks
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Of Python, and of the packages that a run depends on."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:

@@ -29,6 +29,17 @@ class Kept:
         self.directory, self._every = directory, every
         self._highest = _return_of(directory / BEST) if best else math.inf
 
+    def wants(self, steps_before: int, row: Row) -> bool:
+        """Whether `offer` would keep a state."""
+        return self._is_time(steps_before, row) or self._is_best(row)
+
+    def _is_time(self, steps_before: int, row: Row) -> bool:
+        return bool(self._every) and int(row["env_steps"] or 0) // self._every > steps_before // self._every
+
+    def _is_best(self, row: Row) -> bool:
+        value = row["eval_return"]
+        return value is not None and value > self._highest
+
     def offer(self, steps_before: int, row: Row, write: Callable[[Path], None]) -> None:
         """Keeps a state if it is time to, or if it is the best.
 
@@ -37,14 +48,14 @@ class Kept:
           row: metrics of its update.
           write: puts its files into a directory.
         """
-        steps, value = int(row["env_steps"] or 0), row["eval_return"]
-        if self._every and steps // self._every > steps_before // self._every:
+        steps = int(row["env_steps"] or 0)
+        if self._is_time(steps_before, row):
             write_directory(self.directory / f"step-{steps:010d}", write)
-        if value is not None and value > self._highest:
+        if self._is_best(row):
             place = self.directory / f"best-{steps:010d}"
             write_directory(place, write)
             link_whole(self.directory / BEST, place.name)
-            self._highest = value
+            self._highest = float(row["eval_return"] or 0)
             for old in self.directory.glob("best-*"):
                 if KEPT.fullmatch(old.name) and old != place:
                     shutil.rmtree(old)

@@ -50,7 +50,7 @@ class Output:
                 clear(directory, keep_run=bool(columns))
             self.metrics = Metrics(directory and directory / METRICS_FILE, columns)
             self._kept = directory and Kept(directory, best=saving.keep_best, every=saving.keep_every)
-        self._saved = len(self.metrics.rows) or None
+        self._saved, self._is_due = len(self.metrics.rows) or None, False
         self._save_at = 0.0
         self.save()
 
@@ -64,15 +64,25 @@ class Output:
         with self._writing():
             self.metrics.add(*rows)
 
+    def wants(self, number: int) -> bool:
+        """Whether it is time to write the present state, to which the last `number` rows led."""
+        self._is_due = self._directory is not None and time.monotonic() >= self._save_at
+        kept = self._kept is not None and self._kept.wants(self._steps_before(number), self.metrics.rows[-1])
+        return self._is_due or kept
+
     def keep(self, number: int) -> None:
-        """Keeps the present state, and makes it a checkpoint, if it is time to; the last `number` rows led to it."""
+        """Keeps the present state, and makes it a checkpoint, where `wants` has found that it is time to."""
         if self._kept is not None:
-            before = self.metrics.rows[:-number]
-            steps_before = int(before[-1]["env_steps"] or 0) if before else 0
             with self._writing():
-                self._kept.offer(steps_before, self.metrics.rows[-1], lambda place: self._write(place, self.metrics))
-        if time.monotonic() >= self._save_at:
+                self._kept.offer(
+                    self._steps_before(number), self.metrics.rows[-1], lambda place: self._write(place, self.metrics)
+                )
+        if self._is_due:
             self.save()
+
+    def _steps_before(self, number: int) -> int:
+        before = self.metrics.rows[:-number]
+        return int(before[-1]["env_steps"] or 0) if before else 0
 
     def save(self) -> None:
         """Makes the present state a checkpoint if there is none of it."""

@@ -21,6 +21,34 @@ class Terminated(SystemExit):
         super().__init__(EXIT_CODE)
 
 
+class Interrupts:
+    """Signals that wait until all processes of a training know of them: each alone would leave it at another update."""
+
+    def __init__(self):
+        self.urgency = 0  # of what came: an index of `KINDS`
+        self._came = {signal.SIGINT: 1, signal.SIGTERM: 2}
+
+    def __enter__(self) -> Interrupts:
+        main = threading.current_thread() is threading.main_thread()
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        self._before = {kind: one for kind, one in usual.items() if main and signal.getsignal(kind) == one}
+        for kind in self._before:
+            signal.signal(kind, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kind, handler in self._before.items():
+            signal.signal(kind, handler)
+
+    def _note(self, number: int, frame: object) -> None:
+        if self.urgency and number == signal.SIGINT:
+            raise KeyboardInterrupt  # whoever presses the keys twice does not want to wait
+        self.urgency = max(self.urgency, self._came[signal.Signals(number)])
+
+
+KINDS = (None, KeyboardInterrupt, Termination)
+
+
 @contextlib.contextmanager
 def termination_as_interrupt() -> Iterator[None]:
     """While it lasts, SIGTERM raises `Termination` in the main thread, unless someone else handles it."""

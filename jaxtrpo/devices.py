@@ -1,0 +1,110 @@
+"""Which devices there are, and which of them are actors."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+
+import jax
+
+from jaxtrpo.actors import Actors
+from jaxtrpo.machine import available_cores
+
+JAX_CPU_DEVICES = "jax_num_cpu_devices"
+# Until 0.11.2 jaxlib's LAPACK deals a batch out to XLA's threads and waits for them on one of these: once as many wait
+# as there are, nobody works. A program of Brax has some dozen places where one may wait.
+NEVER_WAITS, THREADS_OF_PROGRAMS = (0, 11, 2), 64
+
+
+def choose_actors(
+    num: int | None = None,
+    *,
+    device: str = "cpu",
+    for_good: bool = False,
+    program: bool = False,
+    together: int = 1,
+) -> Actors:
+    """Takes `num` devices as actors, or all of them.
+
+    JAX decides how many devices a CPU has when it starts. If it has not started yet, every core becomes one.
+
+    Args:
+      num: how many; all if not given.
+      device: cpu, gpu, tpu, or auto: the accelerators for a program if there are any, else the CPU.
+      for_good: this process will have no others, so that JAX need not make a device of every core: one that is not used
+        costs a thread that gets in the way.
+      program: environments are JAX programs, which may solve equations by LAPACK.
+      together: processes whose devices are taken, as many of each.
+
+    Raises:
+      ValueError: there are fewer devices than asked for, or none of this kind.
+    """
+    if num is not None and num % together:
+        raise ValueError(f"actors={num} must be a multiple of the {together} processes")
+    own = num and num // together
+    already_started = not _make_devices(
+        min(own, available_cores()) if own and for_good else available_cores(), program=program
+    )
+    platform = _platform(device, program=program)
+    here = jax.local_devices(backend=platform)
+    if own is not None and own > len(here):
+        how = _how_to_get_more(own) if platform == "cpu" else "each is an actor"
+        whose = "" if together == 1 else " in each process"
+        raise ValueError(f"actors={num}, but there are {len(here)} {platform.upper()} devices{whose}; {how}")
+    chosen = getattr(jax.config, JAX_CPU_DEVICES) == len(here)  # by who set the variable
+    if num is None and already_started and platform == "cpu" and not chosen and len(here) < available_cores():
+        warnings.warn(
+            f"JAX was already started with {len(here)} CPU devices on {available_cores()} cores, so training uses "
+            f"{len(here)}; {_how_to_get_more(available_cores())}",
+            stacklevel=3,
+        )
+    if together == 1:
+        return Actors(tuple(here[:own]))
+    everywhere = [
+        [one for one in jax.devices(platform) if one.process_index == number][:own] for number in range(together)
+    ]
+    return Actors(tuple(itertools.chain(*everywhere)))
+
+
+def _platform(device: str, *, program: bool) -> str:
+    """What JAX calls the kind of device."""
+    if device == "auto":
+        return jax.default_backend() if program else "cpu"
+    try:
+        jax.local_devices(backend=device)
+    except RuntimeError:
+        raise ValueError(
+            f"device={device}: JAX finds none here, only {jax.default_backend()}; a GPU or TPU needs JAX's own package "
+            "for it, such as pip install 'jax[cuda12]'"
+        ) from None
+    return device
+
+
+def _how_to_get_more(num: int) -> str:
+    return f"to get more, set the environment variable JAX_NUM_CPU_DEVICES={num} before Python starts"
+
+
+def threads_may_run_out() -> bool:
+    """Whether a JAX program that solves equations may wait for ever, since JAX was started with few threads."""
+    threads = int(os.environ.get("NPROC") or available_cores())
+    return jax.__version_info__ < NEVER_WAITS and threads < THREADS_OF_PROGRAMS
+
+
+def _make_devices(number: int, *, program: bool) -> bool:
+    """Tells JAX to make so many devices, unless the user said how many; returns False if it has started already."""
+    # A core that is an actor must not lend its threads to the others' matrix products.
+    flags = os.environ.get("XLA_FLAGS", "")
+    if "xla_cpu_multi_thread_eigen" not in flags:
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
+    asked_for = getattr(jax.config, JAX_CPU_DEVICES)
+    count = asked_for if asked_for > 0 else number
+    try:
+        jax.config.update(JAX_CPU_DEVICES, count)
+    except RuntimeError:
+        return False
+    # Nor are there more threads than actors: XLA would have others do small parts of a loop, which takes longer than
+    # if one thread does all of it. JAX reads this when it starts.
+    few = not program or jax.__version_info__ >= NEVER_WAITS
+    os.environ.setdefault("NPROC", str(count if few else max(count, THREADS_OF_PROGRAMS)))
+    return True
