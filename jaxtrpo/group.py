@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
 FAILED = 1  # exit code
+WELL = "has ended"
 BEAT_SECONDS = 1.0  # between signs of life
 SILENT_SECONDS = 20.0  # without one: the process or its machine is gone, or has stopped
 # The others wait for it in a compiled function, and it does not come. What is compiled before they first meet may take
@@ -121,7 +122,7 @@ class Group:
     def close(self) -> None:
         """Tells the others that this process ends well."""
         with contextlib.suppress(OSError):
-            self._tell_all({"gone": self.place.index, "why": "has ended"})
+            self._tell_all({"gone": self.place.index, "why": WELL})
 
     # Connecting.
 
@@ -139,6 +140,8 @@ class Group:
                     line = _Line(server.accept()[0])
                     index, count = line.hello()
                 except TimeoutError:
+                    for line in self._lines.values():
+                        line.close()
                     missing = sorted(set(range(1, self.place.count)) - self._lines.keys())
                     raise ConnectionError(
                         f"{what}: of {self.place.count} processes, {', '.join(map(str, missing))} did not come within "
@@ -148,10 +151,10 @@ class Group:
                     continue  # nobody of ours
                 if count != self.place.count or index in self._lines or not 0 < index < count:
                     line.send({"no": f"is number {index} of {count}, and process 0 waits for {self.place.count}"})
+                    line.close()
                     continue
                 self._lines[index] = line
-        for line in self._lines.values():
-            line.send({"yes": True})
+        self._tell_all({"yes": True})
 
     def _go_to_first(self, port: int, timeout: float) -> None:
         what = f"coordinator {self.place.address}"
@@ -166,6 +169,7 @@ class Group:
                 time.sleep(0.1)  # it may not listen yet
                 continue
             if "no" in answer:
+                line.close()
                 raise ConnectionError(f"{what}: this process {answer['no']}")
             self._lines[0] = line
             return
@@ -247,7 +251,7 @@ class Group:
         if self.place.index == 0:  # the others know only this process
             self._tell_all({"gone": index, "why": why})
         self._answers.put(self._lost)
-        if self._what_then is not None:
+        if self._what_then is not None and why != WELL:  # all have come to the end, and one was faster
             self._end(self._lost)
 
     def _end(self, why: str) -> NoReturn:
@@ -268,6 +272,9 @@ class _Line:
     def send(self, message: dict[str, Any]) -> None:
         with self._lock:
             self._connection.sendall(json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        self._connection.close()
 
     def receive(self, timeout: float | None) -> dict[str, Any]:
         self._connection.settimeout(timeout)

@@ -1,0 +1,205 @@
+"""Several processes that are one training: real ones, on the loopback address."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_group import free_address
+
+from jaxtrpo import cli
+from jaxtrpo.runs.checkpoint import load_checkpoint
+
+SMALL = ("--num-envs", "4", "--segment-length", "8", "--steps-per-update", "64", "--policy", "mlp(hidden=(8,))",
+         "--critic", "mlp(hidden=(8,), epochs=2)", "--checkpoint-seconds", "0.05")  # fmt: skip
+TRAIN = ("train", "InvertedPendulum-v5", *SMALL)
+SECONDS = ("wall_seconds", "collect_seconds", "learn_seconds")
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Without what a test process says of its devices."""
+    return {name: value for name, value in os.environ.items() if name not in ("JAX_NUM_CPU_DEVICES", "NPROC")} | more
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "jaxtrpo", *map(str, words)]
+
+
+def run(*words: object, **more: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command(*words), capture_output=True, text=True, timeout=200, env=environment(**more))
+
+
+def launch(*words: object) -> subprocess.CompletedProcess:
+    return run("launch", "--processes", 2, "--", *words)
+
+
+def begin(*words: object) -> subprocess.Popen:
+    return subprocess.Popen(
+        command("launch", "--processes", 2, "--", *words), stderr=subprocess.PIPE, text=True, env=environment()
+    )
+
+
+def by_hand(*codes: str) -> list[tuple[int, str]]:
+    """Exit code and errors of processes that run different code."""
+    address = free_address()
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(
+                JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES=str(len(codes)), JAX_PROCESS_ID=str(index)
+            ),
+        )
+        for index, code in enumerate(codes)
+    ]
+    errors = [process.communicate(timeout=200)[1] for process in started]
+    return [(process.returncode, said) for process, said in zip(started, errors, strict=True)]
+
+
+def rows(directory) -> pd.DataFrame:
+    return pd.read_csv(directory / "metrics.csv").drop(columns=list(SECONDS))
+
+
+def wait_for_updates(directory, number: int):
+    path, end = directory / "metrics.csv", time.monotonic() + 120
+    while not path.exists() or path.read_text().count("\n") < number:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def children_of(process: subprocess.Popen) -> list[int]:
+    """In the order in which they were started."""
+    return sorted(map(int, subprocess.check_output(["pgrep", "-P", str(process.pid)], text=True).split()))
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """A run of one process with two actors."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    done = run(*TRAIN, "--total-steps", 1280, "--eval-every", 320, "--actors", 2, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def assert_same_run(found, wanted, *, exact: bool = True):
+    pd.testing.assert_frame_equal(rows(found), rows(wanted), check_exact=exact, rtol=1e-4, atol=1e-6)
+    here, there = load_checkpoint(found).state, load_checkpoint(wanted).state
+    assert here.keys() == there.keys()
+    for name, leaf in there.items():
+        if exact:
+            np.testing.assert_array_equal(here[name], leaf, err_msg=name)
+
+
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one process with two actors needs two cores")
+def test_two_processes_are_the_training_of_one_with_two_actors_and_go_on_as_it(tmp_path, one_process):
+    out = tmp_path / "run"
+    words = (*TRAIN, "--eval-every", 320, "--out", out, "--keep-every", 512)
+    done = launch(*words, "--total-steps", 640)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("return_100") == 1 and "saved in" in done.stdout  # one speaks for all
+    assert sorted(path.name for path in out.glob("step-*")) == ["step-0000000512"]
+    # The same number of processes, and then another.
+    assert launch(*words, "--total-steps", 960, "--resume").returncode == 0
+    done = run(*words, "--total-steps", 1280, "--resume", "--actors", 2)
+    assert done.returncode == 0, done.stderr
+    assert_same_run(out, one_process)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_that_is_killed_ends_the_other_with_a_sentence_and_the_run_goes_on_exactly(
+    which, tmp_path, one_process
+):
+    out = tmp_path / "run"
+    words = (*TRAIN, "--eval-every", 320, "--out", out)
+    started = begin(*words, "--total-steps", 10**7)
+    wait_for_updates(out, 5)
+    begun = time.monotonic()
+    os.kill(children_of(started)[which], signal.SIGKILL)
+    errors = started.communicate(timeout=100)[1]
+    assert started.returncode == cli.FAILED and time.monotonic() - begun < 60
+    assert f"jaxtrpo: error: process {which} of 2 is gone; resume=True (--resume) goes on with the last" in errors
+    done = load_checkpoint(out).metrics["env_steps"][-1]
+    words = (*words, "--total-steps", done + 640, "--resume")
+    assert launch(*words).returncode == 0
+    other = tmp_path / "other"
+    assert launch(*TRAIN, "--eval-every", 320, "--out", other, "--total-steps", done + 640).returncode == 0
+    assert_same_run(out, other)
+
+
+def test_termination_of_the_launcher_ends_all_at_the_same_update_with_everything_saved(tmp_path):
+    out = tmp_path / "run"
+    words = (*TRAIN, "--out", out, "--checkpoint-seconds", 1000)
+    started = begin(*words, "--total-steps", 10**7)
+    wait_for_updates(out, 5)
+    started.terminate()
+    errors = started.communicate(timeout=100)[1]
+    assert started.returncode == 128 + signal.SIGTERM
+    assert errors.count("terminated; saved in") == 1 and "error" not in errors
+    assert load_checkpoint(out).metrics["update"][-1] == len(rows(out))
+
+
+CODE = """
+import jaxtrpo
+def look(row, state): {look}
+jaxtrpo.train("InvertedPendulum-v5", num_envs=4, segment_length=8, steps_per_update=64, total_steps=640,
+              policy="mlp(hidden=(8,))", critic="mlp(hidden=(8,))", progress=False, on_update=look, {more})
+"""
+
+
+def test_an_error_of_one_process_is_the_sentence_of_the_other():
+    of_first, of_second = by_hand(CODE.format(look="pass", more=""), CODE.format(look="1 / 0", more=""))
+    assert of_first[0] != 0 and of_second[0] != 0
+    assert "process 1 of 2 ended by ZeroDivisionError: division by zero; nothing was saved" in of_first[1]
+    assert "Traceback" in of_second[1]  # its own keeps it
+
+
+def test_processes_with_different_settings_are_refused_by_all_with_the_difference():
+    for code, errors in by_hand(CODE.format(look="pass", more="seed=1"), CODE.format(look="pass", more="seed=2")):
+        assert code != 0 and "ValueError: processes differ: seed=1 in process 0, seed=2 in process 1" in errors
+
+
+def test_what_one_process_finds_wrong_is_told_by_all(tmp_path):
+    (tmp_path / "metrics.csv").write_text("of another run")
+    done = launch(*TRAIN, "--out", tmp_path)
+    assert done.returncode == cli.INPUT_ERROR
+    assert "error: process 0: out=" in done.stderr and done.stderr.count("already holds a run") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("CartPole-v1", "--algorithm", "a3c"), "its actors are threads of one process, not of several"),
+        (("InvertedPendulum-v5", "--processes", "3"), "processes=3, but the launcher started 2"),
+        (("InvertedPendulum-v5", "--actors", "3"), "actors=3 must be a multiple of the 2 processes"),
+        (("InvertedPendulum-v5", "--seeds", "3"), "train_many (--seeds) uses the devices of one process"),
+    ],
+)
+def test_what_several_processes_cannot_do(words, sentence):
+    done = launch("train", *words)
+    assert done.returncode == cli.INPUT_ERROR and done.stderr.count(sentence) == 2
+
+
+def test_what_a_launcher_must_say():
+    assert "launch: evaluate is no `train ...` after --" in launch("evaluate", "run").stderr
+    assert "processes=0 must be a whole number" in run("launch", "--processes", 0, "--", "train").stderr
+    assert (
+        "processes=2, but nothing has started so many: on one machine `jaxtrpo launch"
+        in run(*TRAIN, "--processes", 2).stderr
+    )
+    said = json.loads('{"JAX_COORDINATOR_ADDRESS": "here", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}')
+    assert "JAX_COORDINATOR_ADDRESS=here, JAX_NUM_PROCESSES=2" in run(*TRAIN, **said).stderr
+
+
+def test_simulators_of_gymnasium_and_programs_are_stepped_by_their_own_process(tmp_path):
+    words = ("--steps-per-update", 64, "--num-envs", 4, "--total-steps", 256)
+    done = launch("train", "gymnasium:CartPole-v1", *words, "--policy", "mlp(hidden=(8,))", "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert len(rows(tmp_path / "run")) == 4
