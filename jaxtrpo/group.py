@@ -160,12 +160,15 @@ class Group:
         what = f"coordinator {self.place.address}"
         end, why = time.monotonic() + timeout, ""
         while time.monotonic() < end:
+            line = None
             try:
                 line = _Line(socket.create_connection((self._host, port), max(end - time.monotonic(), 0.001)))
                 line.send({"index": self.place.index, "count": self.place.count})
                 answer = line.receive(max(end - time.monotonic(), 0.001))
             except (OSError, ValueError) as error:
                 why = f": {getattr(error, 'strerror', None) or error}"
+                if line is not None:
+                    line.close()
                 time.sleep(0.1)  # it may not listen yet
                 continue
             if "no" in answer:

@@ -33,7 +33,7 @@ def is_first() -> bool:
 
 def require_alone(what: str) -> None:
     """Raises ValueError where a launcher has started several processes."""
-    number = _groups[0].place.count if _groups else max(distributed.global_state.num_processes, int(os.environ.get(COUNT, "1")))
+    number = max(distributed.global_state.num_processes, int(os.environ.get(COUNT, "1")))
     if number > 1:
         raise ValueError(f"{what} uses the devices of one process; a launcher has started {number}")
 
