@@ -106,8 +106,8 @@ class Run(NamedTuple):
                 bar.note(note)
             try:
                 for moment, rows in updates:
-                    bar.update(rows[-1])
                     record.add(rows, moment)
+                    bar.update(rows[-1])
             except KeyboardInterrupt as error:
                 interruption = error
                 bar.note("interrupted; keeping what was learned so far")

@@ -14,8 +14,9 @@ import numpy as np
 from jaxtrpo.actors import Actors, Trainings, join_envs
 from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
-from jaxtrpo.config import Config, Sizes, for_all, make_config, resolve_sizes
+from jaxtrpo.config import Config, make_config
 from jaxtrpo.critics.critic import CriticMaker
+from jaxtrpo.defaults import fill_in
 from jaxtrpo.devices import THREADS_OF_PROGRAMS, choose_actors, threads_may_run_out
 from jaxtrpo.envs.base import Environment, require_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
@@ -163,14 +164,14 @@ def _plan(
     saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
     _require_saving(saving, options.out, config)
     _require_followers(options.out, options.tensorboard, options.wandb)
-    parts = _parts(config, options)
+    parts, usual_steps = _parts(config, options)
     directory = _open(options)
     going_on = directory is not None and options.resume and has_checkpoint(directory)
     saved = load_checkpoint(directory) if directory is not None and going_on else None
     if saved is not None and config.num_envs is None:  # whose default depends on the actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
     actors = actors or actors_of(env, config)
-    parts, config, sizes = _resolved(parts, config, actors)
+    parts, config, sizes = fill_in(parts, config, actors, usual_steps)
     cache_compilations()
     environment, close = environment_for(env, actors.count)
     try:
@@ -216,8 +217,8 @@ def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
     return choose_actors(config.actors, device=config.device, for_good=for_good, program=program, together=together)
 
 
-def _parts(config: Config, options: Options) -> Parts:
-    """What words stand for, and what goes with the algorithm where nothing is said."""
+def _parts(config: Config, options: Options) -> tuple[Parts, int]:
+    """What words stand for, and what goes with the algorithm where nothing is said; and its own steps an update."""
 
     def value(kind: str, given: Any, wanted: type) -> Any:
         made = parse(kind, given) if isinstance(given, str) else given
@@ -226,9 +227,10 @@ def _parts(config: Config, options: Options) -> Parts:
         return made
 
     chosen = value("algorithm", options.algorithm, Algorithm)
+    usual_steps = int(chosen.hyperparameters["steps_per_update"])
     given = {"max_kl": config.max_kl, "steps_per_update": config.steps_per_update}
     chosen = starting_with(chosen, **{name: number for name, number in given.items() if number is not None})
-    return Parts(
+    parts = Parts(
         algorithm=chosen,
         policy=policy_maker(options.policy),
         critic=value("critic", chosen.critic if options.critic is None else options.critic, CriticMaker),
@@ -237,34 +239,7 @@ def _parts(config: Config, options: Options) -> Parts:
         discount=config.discount,
         normalize_observations=config.normalize_observations,
     )
-
-
-def _resolved(parts: Parts, config: Config, actors: Actors) -> tuple[Parts, Config, Sizes]:
-    """What was left open is decided, and written into the settings."""
-    if config.steps_per_update is None:
-        parts = parts._replace(algorithm=_with_steps_of_each(parts.algorithm, config, actors))
-    hyperparameters = parts.algorithm.hyperparameters
-    first_steps = int(hyperparameters["steps_per_update"])
-    largest = config.max_steps_per_update or max(parts.rule.max_steps_per_update or 0, first_steps)
-    config = dataclasses.replace(
-        config,
-        algorithm=parts.algorithm.words,
-        policy=parts.policy.words,
-        critic=parts.critic.words,
-        adapt=parts.rule.words,
-        max_kl=hyperparameters.get("max_kl"),
-        steps_per_update=first_steps,
-        max_steps_per_update=largest,
-    )
-    sizes = resolve_sizes(config, actors.count, num_envs=parts.algorithm.num_envs, steps_per_update=first_steps)
-    return parts, dataclasses.replace(config, num_envs=sizes.num_envs, segment_length=sizes.segment_length), sizes
-
-
-def _with_steps_of_each(algorithm: Algorithm, config: Config, actors: Actors) -> Algorithm:
-    """Many actors have many environments, and few steps of each would be too few to learn from."""
-    num_envs = config.num_envs or for_all(actors.count, algorithm.num_envs)
-    steps = max(int(algorithm.hyperparameters["steps_per_update"]), algorithm.steps_of_each * num_envs)
-    return starting_with(algorithm, steps_per_update=steps)
+    return parts, usual_steps
 
 
 def _begin(run: Run) -> Run:

@@ -53,10 +53,10 @@ def train(
       out: directory for metrics.csv, the policy and checkpoints; nothing is written without it.
       overwrite: replace a run that `out` already holds.
       resume: go on with the run that `out` holds, if it holds one, from its last checkpoint. It takes the same
-        arguments as before, except that `total_steps` and `actors` may differ, and ends as if it had never stopped: to
-        the bit if `actors` is the same. Settings are compared with those of the run; what you wrote yourself
-        (environment, `surrogate`, a rule) cannot be. Environments whose simulators cannot be saved (Gymnasium's) begin
-        new episodes, and `a3c` is never the same twice.
+        arguments as before, except that `total_steps`, `actors`, `processes` and `device` may differ, and ends as if it
+        had never stopped: to the bit if there are as many actors. Settings are compared with those of the run; what you
+        wrote yourself (environment, `surrogate`, a rule) cannot be. Environments whose simulators cannot be saved
+        (Gymnasium's) begin new episodes, and `a3c` is never the same twice.
       checkpoint_seconds: seconds between checkpoints; there also is one at the end of a run, and where it is
         interrupted, by SIGTERM too.
       keep_best: keep the state with the best evaluation, as `out`/best; needs `eval_every`.
@@ -81,6 +81,7 @@ def train(
       BlockingIOError: another process is writing to `out`.
       SimulatorError: a simulator of Gymnasium's kind failed while training; what was learned before is saved.
       OutputError: `out` cannot be written to any more, as on a full disk; what was saved before is whole.
+      ConnectionError: other processes do not come, or are gone before the training begins.
       Terminated: a SystemExit, since SIGTERM was received; everything is saved.
     """
     run = prepare(

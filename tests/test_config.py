@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxtrpo.config import MOVED, Config, make_config, resolve_sizes
+from jaxtrpo.config import MOVED, Config, for_batch, make_config, resolve_sizes
+from jaxtrpo.plan import prepare
 from jaxtrpo.words import KINDS, factory, parse
 
 NAMES = [field.name for field in dataclasses.fields(Config)]
@@ -218,7 +219,8 @@ def test_sizes_fit_together_or_the_error_names_the_setting(
         max_steps_per_update=largest,
     )
     try:
-        sizes = resolve_sizes(config, num_actors, num_envs=16, steps_per_update=steps_per_update)
+        usual = for_batch(num_actors, 16)
+        sizes = resolve_sizes(config, num_actors, num_envs=usual, steps_per_update=steps_per_update)
     except ValueError as error:
         if num_envs is not None and num_envs % num_actors:
             assert str(error).startswith(f"num_envs={num_envs} ")
@@ -233,3 +235,34 @@ def test_sizes_fit_together_or_the_error_names_the_setting(
     assert sizes.segment_steps == sizes.segment_length * sizes.num_envs
     assert 1 <= steps_per_update // sizes.segment_steps <= sizes.max_segments
     assert sizes.max_segments * sizes.segment_steps <= (largest or steps_per_update)
+
+
+@given(num_actors=st.integers(1, 300), usual=st.integers(1, 500), larger=st.floats(0.01, 1000))
+def test_environments_follow_the_batch_and_the_actors(num_actors, usual, larger):
+    found = for_batch(num_actors, usual, larger=larger)
+    assert found % num_actors == 0 and found >= usual
+    # Stretches of an environment get longer, but never twice as long, until there are as many as cores can use.
+    if found + num_actors <= max(usual, 128 * num_actors):
+        assert found > usual * larger / 2
+    if larger < 2:
+        assert found < usual + num_actors
+    assert for_batch(num_actors, usual, larger=larger, accelerator=True) == 2048 * num_actors
+
+
+@pytest.mark.parametrize(("words", "envs"), [("trpo", 256), ("ppo", 128)])
+def test_a_batch_that_is_said_to_be_large_is_collected_by_more_environments(words, envs):
+    run = prepare("InvertedPendulum-v5", algorithm=words, steps_per_update=20_480, actors=2)
+    assert run.config.num_envs == envs and run.config.segment_length == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"device": "gpu"}, r"device=gpu: Reacher-v5 is stepped by CPU cores; environments that are JAX programs"),
+        ({"device": "phone"}, r"device='phone' must be auto, cpu, gpu or tpu"),
+        ({"env": "brax:inverted_pendulum", "device": "tpu"}, r"device=tpu: JAX finds none here"),
+    ],
+)
+def test_a_device_that_cannot_be_is_named(arguments, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        prepare(**{"env": "Reacher-v5", **arguments})

@@ -310,7 +310,10 @@ def test_run_goes_on_with_another_number_of_actors(begun, parts, tmp_path):
 @pytest.mark.parametrize(
     ("other", "told"),
     [
-        ({"max_kl": 0.02}, "has max_kl=0.01, not max_kl=0.02; only total_steps and actors may change"),
+        (
+            {"max_kl": 0.02},
+            "has max_kl=0.01, not max_kl=0.02; only total_steps, actors, processes and device may change",
+        ),
         ({"policy": "mlp(hidden=(8, 8))"}, r"has policy=mlp, not policy=mlp\(hidden=\(8, 8\)\)"),
         ({"adapt": "fixed"}, "adapt=trust, .*not .*adapt=fixed"),
         ({"overwrite": True}, "contradict each other"),

@@ -26,7 +26,7 @@ def label(settings: Settings) -> str:
 def combinations() -> dict[str, Settings]:
     """All settings, by label."""
     found = [
-        {"adapt": "fixed", "steps_per_update": steps, "max_kl": kl}
+        {"adapt": "fixed", "steps_per_update": steps, "max_kl": kl, "num_envs": 16}
         for steps, kl in itertools.product(STEPS_PER_UPDATE, MAX_KL)
     ]
     return {label(settings): settings for settings in found}

@@ -21,7 +21,7 @@ import pandas as pd
 
 from common.words import in_full
 from jaxtrpo.algorithms.algorithm import starting_with
-from jaxtrpo.config import Config, resolve_sizes
+from jaxtrpo.config import Config, for_batch, resolve_sizes
 from jaxtrpo.machine import available_cores
 from jaxtrpo.words import parse
 
@@ -109,7 +109,9 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     algorithm = starting_with(parse("algorithm", config.algorithm), **short)
     steps = config.steps_per_update or int(algorithm.hyperparameters["steps_per_update"])
     actors = config.actors or available_cores()
-    sizes = resolve_sizes(config, actors, num_envs=algorithm.num_envs, steps_per_update=steps)
+    larger = steps / int(algorithm.hyperparameters["steps_per_update"])
+    num_envs = for_batch(actors, algorithm.num_envs, larger=larger)
+    sizes = resolve_sizes(config, actors, num_envs=num_envs, steps_per_update=steps)
     config = dataclasses.replace(
         config,
         algorithm=in_full("algorithm", config.algorithm, **short),

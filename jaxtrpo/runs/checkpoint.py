@@ -90,9 +90,8 @@ def require_same_run(checkpoint: Checkpoint, env: str, config: Config) -> None:
     changed = [name for name in wanted if name not in MAY_CHANGE and has[name] != wanted[name]]
     if changed:
         there, here = (", ".join(f"{name}={of[name]}" for name in changed) for of in (has, wanted))
-        raise ValueError(
-            f"resume=True (--resume): the run has {there}, not {here}; only {', '.join(MAY_CHANGE)} may change"
-        )
+        free = f"{', '.join(MAY_CHANGE[:-1])} and {MAY_CHANGE[-1]}"
+        raise ValueError(f"resume=True (--resume): the run has {there}, not {here}; only {free} may change")
 
 
 def restore(saved: Mapping[str, np.ndarray], like: PyTree) -> PyTree:
