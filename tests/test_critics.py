@@ -196,6 +196,19 @@ def test_two_actors_fit_what_one_does(kind):
     np.testing.assert_allclose(values[1], values[0], rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.parametrize("normalize_returns", [True, False])
+def test_two_actors_that_share_a_fit_take_the_steps_of_one_on_the_minibatches_of_both(normalize_returns):
+    """All rows are one minibatch here, of each or of one."""
+    targets, probe = make_targets(8, 3), make_targets(99)
+    values = []
+    for count, shared_from in ((1, 2), (2, 2)):
+        options = {"minibatch_size": 10_000, "epochs": 20, "normalize_returns": normalize_returns}
+        start, fit, value = make(MLP, count, shared_from=shared_from, **options)
+        values.append(value(fit(start, targets), probe.obs, probe.elapsed))
+    assert np.abs(values[0] - value(start, probe.obs, probe.elapsed)).max() > 0.1
+    np.testing.assert_allclose(values[1], values[0], rtol=1e-4, atol=1e-3)
+
+
 @pytest.mark.parametrize("kind", [LINEAR, MLP])
 def test_number_of_segments_is_data(kind):
     start, fit, _ = make(kind)

@@ -44,6 +44,7 @@ def mlp(
     minibatch_size: int = 128,
     learning_rate: float = 1e-3,
     normalize_returns: bool = True,
+    shared_from: int = 64,
 ) -> CriticMaker:
     """A tanh network fitted with Adam on minibatches.
 
@@ -53,12 +54,14 @@ def mlp(
       minibatch_size: environment steps in one gradient step.
       learning_rate: of Adam.
       normalize_returns: predict returns less their running mean, over their standard deviation.
+      shared_from: so many actors, or more, take each gradient step together, on a minibatch of each: what a fit takes
+        then follows the samples of one actor, not those of all.
 
     Raises:
       ValueError: a setting is out of bounds; one sentence that names it.
     """
     require_sizes(hidden=hidden)
-    require_whole(1, epochs=epochs, minibatch_size=minibatch_size)
+    require_whole(1, epochs=epochs, minibatch_size=minibatch_size, shared_from=shared_from)
     require_positive(learning_rate=learning_rate)
     require_bool(normalize_returns=normalize_returns)
     settings = {
@@ -67,6 +70,7 @@ def mlp(
         "minibatch_size": minibatch_size,
         "learning_rate": learning_rate,
         "normalize_returns": normalize_returns,
+        "shared_from": shared_from,
     }
     return CriticMaker(call_in_words(mlp, settings), lambda size: mlp_critic(size, **settings))
 
@@ -79,12 +83,14 @@ def mlp_critic(
     minibatch_size: int = 128,
     learning_rate: float = 1e-3,
     normalize_returns: bool = True,
+    shared_from: int = 64,
 ) -> Critic:
     """A tanh network fitted with Adam on minibatches.
 
-    Actors do not share a fit: a gradient step on a minibatch is shorter than the meeting of actors that sharing it
+    Few actors do not share a fit: a gradient step on a minibatch is shorter than the meeting of actors that sharing it
     would need. Everyone, or one while the others do something else, fits the network to the samples of all, so that the
-    result does not depend on how many there are.
+    result does not depend on how many there are. What that takes grows with the samples of all: many actors take each
+    step together, on a minibatch of each.
 
     Args:
       observation_size: length of an observation.
@@ -94,6 +100,7 @@ def mlp_critic(
       learning_rate: of Adam.
       normalize_returns: scale targets by the moments of all returns so far. When the moments change the last layer is
         rescaled, so that predictions stay what they were (PopArt, van Hasselt et al. 2016, section 2.1).
+      shared_from: actors that take each gradient step together.
     """
     network = MLP(tuple(hidden), 1)
     optimizer = optax.adam(learning_rate)
@@ -109,11 +116,13 @@ def mlp_critic(
         return predict(state.params, obs) * state.returns.std + state.returns.mean
 
     def fit(state: MLPState, targets: Targets, key: PRNGKeyArray) -> MLPState:
-        everyone = actors.gather_envs(targets[:-1], axis=2)
+        shared = actors.num_actors() >= shared_from
+        together = actors.sum_over_actors if shared else lambda value: value
+        everyone = targets[:-1] if shared else actors.gather_envs(targets[:-1], axis=2)
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), everyone)
         obs, _, raw, weight = flat
         if normalize_returns:
-            state = _rescaled(state, merge(state.returns, weighted_moments(raw, weight)))
+            state = _rescaled(state, merge(state.returns, weighted_moments(raw, weight, together)))
         rows = _Rows(obs, (raw - state.returns.mean) / state.returns.std, weight)
         num_rows = targets.num_segments * (weight.size // targets.value.shape[0])
         # One vector instead of a tree: Adam is then one operation, not one a leaf.
@@ -121,11 +130,11 @@ def mlp_critic(
 
         def loss(params: Float[Array, " parameter"], rows: _Rows) -> Float[Array, ""]:
             error = predict(unravel(params), rows.obs) - rows.value
-            return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
+            return jnp.sum(rows.weight * error**2) / jnp.maximum(together(jnp.sum(rows.weight)), 1.0)
 
         def step(carry: tuple[Array, optax.OptState], minibatch: _Rows) -> tuple[Array, optax.OptState]:
             params, optimizer_state = carry
-            gradient = jax.grad(loss)(params, minibatch)
+            gradient = together(jax.grad(loss)(params, minibatch))
             updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
             return jnp.asarray(optax.apply_updates(params, updates)), optimizer_state
 
@@ -163,7 +172,7 @@ def mlp_critic(
         steps = max(samples // minibatch_size, 1)
         # Derivatives, and Adam.
         flops = epochs * optax.tree.size(state.params) * (6.0 * samples + 15.0 * steps)
-        return actors.Work(flops, shared=False)
+        return actors.Work(flops, shared=actors.num_actors() >= shared_from)
 
     return Critic(init, value, fit, work, gradient, apply)
 
