@@ -8,7 +8,7 @@ from typing import Any
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.names import unknown_name
 
-BRAX_PREFIX, GYMNAX_PREFIX, GYMNASIUM_PREFIX = "brax:", "gymnax:", "gymnasium:"
+BRAX_PREFIX, GYMNAX_PREFIX, GYMNASIUM_PREFIX, MJX_PREFIX = "brax:", "gymnax:", "gymnasium:", "mjx:"
 
 
 def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
@@ -44,6 +44,13 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
         return make_gymnax_env(name.removeprefix(GYMNAX_PREFIX), **ours)
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
+    if name.startswith(MJX_PREFIX):
+        from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
+
+        task = name.removeprefix(MJX_PREFIX)
+        if task not in TASKS:
+            raise ValueError(unknown_name(task, TASKS, prefix=MJX_PREFIX))
+        return MjxEnvironment(TASKS[task](), **ours)
     if name in TASKS:
         if ours:
             raise ValueError(f"{name} takes no option {', '.join(ours)}")
@@ -59,7 +66,7 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
 
 def is_program(env: Any) -> bool:
     """Whether what a person may give as an environment is a JAX program (see `jaxtrpo.envs.base.Environment`)."""
-    named = isinstance(env, str) and env.startswith((BRAX_PREFIX, GYMNAX_PREFIX))
+    named = isinstance(env, str) and env.startswith((BRAX_PREFIX, GYMNAX_PREFIX, MJX_PREFIX))
     return named or bool(getattr(env, "is_program", False))
 
 
