@@ -8,7 +8,9 @@ from typing import Any
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.names import unknown_name
 
-BRAX_PREFIX, GYMNAX_PREFIX, GYMNASIUM_PREFIX, MJX_PREFIX = "brax:", "gymnax:", "gymnasium:", "mjx:"
+BRAX_PREFIX, GYMNAX_PREFIX, GYMNASIUM_PREFIX = "brax:", "gymnax:", "gymnasium:"
+MJX_PREFIX, PLAYGROUND_PREFIX = "mjx:", "playground:"
+PROGRAMS = BRAX_PREFIX, GYMNAX_PREFIX, MJX_PREFIX, PLAYGROUND_PREFIX
 
 
 def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
@@ -42,6 +44,10 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
         from jaxtrpo.envs.gymnax import make_gymnax_env  # an optional package
 
         return make_gymnax_env(name.removeprefix(GYMNAX_PREFIX), **ours)
+    if name.startswith(PLAYGROUND_PREFIX):
+        from jaxtrpo.envs.playground import make_playground_env  # an optional package
+
+        return make_playground_env(name.removeprefix(PLAYGROUND_PREFIX), **ours)
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
     if name.startswith(MJX_PREFIX):
@@ -66,7 +72,7 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
 
 def is_program(env: Any) -> bool:
     """Whether what a person may give as an environment is a JAX program (see `jaxtrpo.envs.base.Environment`)."""
-    named = isinstance(env, str) and env.startswith((BRAX_PREFIX, GYMNAX_PREFIX, MJX_PREFIX))
+    named = isinstance(env, str) and env.startswith(PROGRAMS)
     return named or bool(getattr(env, "is_program", False))
 
 
