@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, UInt32
 
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.mujoco.task import Fields, Task
@@ -84,16 +84,16 @@ def observation_size(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[
     )
     found = {name: jnp.shape(x) for name, x in {**dict(zip(("qpos", "qvel"), state, strict=True)), **outputs}.items()}
     size = int(np.prod(found["observation"], dtype=int))
-    expected = {
-        "qpos": (model.nq,), "qvel": (model.nv,), "observation": (size,), "reward": (), "terminated": ()
-    }  # fmt: skip
+    expected = {"qpos": (model.nq,), "qvel": (model.nv,), "observation": (size,), "reward": (), "terminated": ()}
     for name, shape in expected.items():
         if found[name] != shape:
             raise ValueError(f"{task.name}: {name} has shape {found[name]}, expected {shape}")
     return size
 
 
-def first_states(task: Task, model: mujoco.MjModel, keys: Array) -> tuple[Float[Array, "env nq"], Float[Array, "env nv"]]:
+def first_states(
+    task: Task, model: mujoco.MjModel, keys: Array
+) -> tuple[Float[Array, "env nq"], Float[Array, "env nv"]]:
     """(qpos, qvel) of new episodes, which depend on nothing but the keys."""
     qpos, qvel = jax.vmap(lambda key: task.initial_state(key, model))(keys)
     return qpos.astype(jnp.float32), qvel.astype(jnp.float32)
