@@ -92,7 +92,7 @@ def observation_size(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[
 
 
 def first_states(
-    task: Task, model: mujoco.MjModel, keys: Array
+    task: Task, model: mujoco.MjModel, keys: UInt32[Array, "env 2"]
 ) -> tuple[Float[Array, "env nq"], Float[Array, "env nv"]]:
     """(qpos, qvel) of new episodes, which depend on nothing but the keys."""
     qpos, qvel = jax.vmap(lambda key: task.initial_state(key, model))(keys)
