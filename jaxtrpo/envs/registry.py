@@ -19,11 +19,13 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
     Args:
       name: a MuJoCo task of Gymnasium such as "HalfCheetah-v5", which we step ourselves; "brax:NAME" such as
         "brax:ant", or "brax:NAME/BACKEND" with the physics generalized, positional, spring or mjx; "gymnax:NAME" such
-        as "gymnax:CartPole-v1"; any other id of Gymnasium such as "CartPole-v1", with the module that registers it in
-        front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of
-        what we have too; or a function that returns a `gymnasium.Env`.
+        as "gymnax:CartPole-v1"; "mjx:NAME" for a MuJoCo task of ours on MJX; "playground:NAME" such as
+        "playground:CheetahRun"; any other id of Gymnasium such as "CartPole-v1", with the module that registers it in
+        front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of what we have too;
+        or a function that returns a `gymnasium.Env`.
       **options: `groups`, the number of actors that will step it; for Brax: `backend`, which overrides the name's, and
-        `episode_length`; for gymnax: its parameters; for Gymnasium: `processes` and `timeout` (see
+        `episode_length`; for gymnax: its parameters; for MJX: `impl` (see `jaxtrpo.MjxEnvironment`); for Playground:
+        entries of its configuration such as `episode_length`; for Gymnasium: `processes` and `timeout` (see
         `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`), and what the environment's constructor takes.
 
     Returns:
@@ -67,7 +69,8 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
 
     if name in gymnasium.registry or ":" in name:
         return _from_gymnasium(name, name=name, **options)
-    raise ValueError(unknown_name(name, TASKS, also=gymnasium.registry) + ", or brax:NAME or gymnax:NAME")
+    kinds = ", or brax:NAME, gymnax:NAME, mjx:NAME or playground:NAME"
+    raise ValueError(unknown_name(name, TASKS, also=gymnasium.registry) + kinds)
 
 
 def is_program(env: Any) -> bool:
