@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxtrpo.config import Config
     from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
+    from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
     from jaxtrpo.envs.mujoco.task import Task
     from jaxtrpo.envs.registry import make_env
     from jaxtrpo.evaluate import evaluate
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "Config",
+    "MjxEnvironment",
     "MujocoEnvironment",
     "Task",
     "__version__",
@@ -42,6 +44,7 @@ __all__ = [
 
 _HOMES = {
     "Config": "jaxtrpo.config",
+    "MjxEnvironment": "jaxtrpo.envs.mujoco.mjx",
     "MujocoEnvironment": "jaxtrpo.envs.mujoco.environment",
     "Task": "jaxtrpo.envs.mujoco.task",
     "evaluate": "jaxtrpo.evaluate",

@@ -72,9 +72,12 @@ class Actors(NamedTuple):
 
     def split_envs(self, tree: PyTree) -> PyTree:
         """Deals out the leading axis of environments in equal consecutive parts."""
-        return self._place(
-            jax.tree.map(lambda leaf: np.reshape(leaf, (self.count, -1, *np.shape(leaf)[1:])), jax.device_get(tree))
-        )
+
+        def split(leaf: np.ndarray) -> np.ndarray:
+            num, *rest = np.shape(leaf)
+            return np.reshape(leaf, (self.count, num // self.count, *rest))  # -1 cannot stand beside a size of 0
+
+        return self._place(jax.tree.map(split, jax.device_get(tree)))
 
     def agree(self, wishes: int) -> int:
         """The largest of what the processes say here; all must ask, at the same point of the training."""
@@ -178,7 +181,7 @@ def join_envs(tree: PyTree) -> PyTree:
         return leaf if here else multihost_utils.process_allgather(leaf, tiled=True)
 
     everywhere = jax.device_get(jax.tree.map(everyone, tree))
-    return jax.tree.map(lambda leaf: np.reshape(leaf, (-1, *leaf.shape[2:])), everywhere)
+    return jax.tree.map(lambda leaf: np.reshape(leaf, (leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])), everywhere)
 
 
 def sum_over_actors(tree: PyTree) -> PyTree:

@@ -211,7 +211,7 @@ def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
     if config.device in ("gpu", "tpu") and not program:
         raise ValueError(
             f"device={config.device}: {getattr(env, 'name', env)} is stepped by CPU cores; environments that are JAX "
-            "programs (brax:NAME, gymnax:NAME, your own) run there"
+            "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own) run there"
         )
     together = 1 if others is None else others.place.count
     return choose_actors(config.actors, device=config.device, for_good=for_good, program=program, together=together)

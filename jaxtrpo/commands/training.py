@@ -27,7 +27,7 @@ class Train:
 
     env: Positional[Annotated[str, arg(metavar="ENV")]]
     """HalfCheetah-v5 or another environment of Gymnasium, gymnasium:NAME for its own version of one that is native
-    here, brax:NAME or gymnax:NAME"""
+    here, mjx:NAME for a native one on MJX, brax:NAME, gymnax:NAME or playground:NAME"""
     config: Annotated[Config, arg(name="")] = dataclasses.field(default_factory=Config)
     like: Annotated[Path | None, arg(name="config")] = None
     """config.json of a run, or its directory: repeats the run, without ENV; what else is said here changes it"""

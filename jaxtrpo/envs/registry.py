@@ -9,6 +9,8 @@ from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.names import unknown_name
 
 BRAX_PREFIX, GYMNAX_PREFIX, GYMNASIUM_PREFIX = "brax:", "gymnax:", "gymnasium:"
+MJX_PREFIX, PLAYGROUND_PREFIX = "mjx:", "playground:"
+PROGRAMS = BRAX_PREFIX, GYMNAX_PREFIX, MJX_PREFIX, PLAYGROUND_PREFIX
 
 
 def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
@@ -17,11 +19,13 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
     Args:
       name: a MuJoCo task of Gymnasium such as "HalfCheetah-v5", which we step ourselves; "brax:NAME" such as
         "brax:ant", or "brax:NAME/BACKEND" with the physics generalized, positional, spring or mjx; "gymnax:NAME" such
-        as "gymnax:CartPole-v1"; any other id of Gymnasium such as "CartPole-v1", with the module that registers it in
-        front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of
-        what we have too; or a function that returns a `gymnasium.Env`.
+        as "gymnax:CartPole-v1"; "mjx:NAME" for a MuJoCo task of ours on MJX; "playground:NAME" such as
+        "playground:CheetahRun"; any other id of Gymnasium such as "CartPole-v1", with the module that registers it in
+        front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of what we have too;
+        or a function that returns a `gymnasium.Env`.
       **options: `groups`, the number of actors that will step it; for Brax: `backend`, which overrides the name's, and
-        `episode_length`; for gymnax: its parameters; for Gymnasium: `processes` and `timeout` (see
+        `episode_length`; for gymnax: its parameters; for MJX: `impl` (see `jaxtrpo.MjxEnvironment`); for Playground:
+        entries of its configuration such as `episode_length`; for Gymnasium: `processes` and `timeout` (see
         `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`), and what the environment's constructor takes.
 
     Returns:
@@ -42,8 +46,19 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
         from jaxtrpo.envs.gymnax import make_gymnax_env  # an optional package
 
         return make_gymnax_env(name.removeprefix(GYMNAX_PREFIX), **ours)
+    if name.startswith(PLAYGROUND_PREFIX):
+        from jaxtrpo.envs.playground import make_playground_env  # an optional package
+
+        return make_playground_env(name.removeprefix(PLAYGROUND_PREFIX), **ours)
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
+    if name.startswith(MJX_PREFIX):
+        from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
+
+        task = name.removeprefix(MJX_PREFIX)
+        if task not in TASKS:
+            raise ValueError(unknown_name(task, TASKS, prefix=MJX_PREFIX))
+        return MjxEnvironment(TASKS[task](), **ours)
     if name in TASKS:
         if ours:
             raise ValueError(f"{name} takes no option {', '.join(ours)}")
@@ -54,12 +69,13 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
 
     if name in gymnasium.registry or ":" in name:
         return _from_gymnasium(name, name=name, **options)
-    raise ValueError(unknown_name(name, TASKS, also=gymnasium.registry) + ", or brax:NAME or gymnax:NAME")
+    kinds = ", or brax:NAME, gymnax:NAME, mjx:NAME or playground:NAME"
+    raise ValueError(unknown_name(name, TASKS, also=gymnasium.registry) + kinds)
 
 
 def is_program(env: Any) -> bool:
     """Whether what a person may give as an environment is a JAX program (see `jaxtrpo.envs.base.Environment`)."""
-    named = isinstance(env, str) and env.startswith((BRAX_PREFIX, GYMNAX_PREFIX))
+    named = isinstance(env, str) and env.startswith(PROGRAMS)
     return named or bool(getattr(env, "is_program", False))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import mujoco
 from jaxtyping import Array, Bool, Float, UInt32
 
@@ -26,6 +27,13 @@ class Fields(dict):
             raise AttributeError(
                 f"the task does not ask for the MjData field {name!r}; it has {', '.join(self)}. Add it to Task.fields"
             ) from None
+
+
+jax.tree_util.register_pytree_node(
+    Fields,
+    lambda fields: (tuple(fields.values()), tuple(fields)),
+    lambda names, values: Fields(zip(names, values, strict=True)),
+)
 
 
 class Task(NamedTuple):

@@ -1,0 +1,151 @@
+"""Environments of MuJoCo Playground, which run on MJX."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import subprocess
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from jaxtyping import Array, Bool, Float, UInt32
+
+from jaxtrpo.envs import base
+from jaxtrpo.envs.names import unknown_name
+
+SEEN = "state"  # of observations in several parts, the one that a policy is meant to have
+
+
+def make_playground_env(name: str, **options: Any) -> PlaygroundEnvironment:
+    """Makes an environment of MuJoCo Playground, or one that was registered with it.
+
+    Args:
+      name: such as "CheetahRun" or "Go1JoystickFlatTerrain". Robots' models are downloaded by Playground on first use.
+      **options: entries of its configuration that shall be others than usual, such as `episode_length` or
+        `ctrl_dt`. `impl` is "jax" and cannot be "warp": MuJoCo Warp keeps the contacts of all environments together,
+        while ours begin and end on their own.
+
+    Raises:
+      ValueError: the package is not installed, there is no such environment, whose message lists near names, it has no
+        such option, or its observations cannot be used.
+    """
+    registry = _registry(name)
+    if name not in registry.ALL_ENVS:
+        raise ValueError(unknown_name(name, registry.ALL_ENVS, prefix="playground:"))
+    config = registry.get_default_config(name)
+    unknown = [option for option in options if option not in config]
+    if unknown:
+        raise ValueError(f"playground:{name} has no option {unknown[0]}; it has {', '.join(sorted(config))}")
+    overrides = {"impl": "jax"} | options if "impl" in config else options
+    if overrides.get("impl", "jax") != "jax":
+        raise ValueError(f"playground:{name} runs with impl='jax' only, not {overrides['impl']!r}")
+    length = int(options.get("episode_length", config.get("episode_length", 1000)))
+    if length < 1:
+        raise ValueError("episode_length must be at least 1")
+    try:
+        with _quiet():
+            env = registry.load(name, config_overrides=overrides)
+    except subprocess.CalledProcessError:
+        raise ValueError(
+            f"playground:{name} needs the robots of mujoco_menagerie, and Playground could not download them with git"
+        ) from None
+    return PlaygroundEnvironment(f"playground:{name}", env, length)
+
+
+class PlaygroundEnvironment:
+    """A `mujoco_playground.MjxEnv` without its wrappers (see `jaxtrpo.envs.base.Environment`).
+
+    `EnvState.physics` is Playground's `State` of every environment. Of observations that are a dictionary, "state" is
+    seen.
+    """
+
+    is_program = True
+
+    def __init__(self, name: str, env: Any, episode_length: int):
+        self.name, self.env, self.episode_length = name, env, episode_length
+        first = jax.eval_shape(self._reset, jax.ShapeDtypeStruct((1, 2), jnp.uint32))
+        seen = _seen(first.obs)
+        if len(getattr(seen, "shape", ())) != 2:
+            raise ValueError(f"{name}: observations must be flat arrays, or a dictionary with one under {SEEN!r}")
+        self.observation_size, self.action_size = seen.shape[-1], int(env.action_size)
+        self.action_low = np.full(self.action_size, -1, np.float32)
+        self.action_high = np.full(self.action_size, 1, np.float32)
+
+    def reset(self, key: UInt32[Array, "2"], num_envs: int) -> base.EnvState:
+        """Starts `num_envs` episodes."""
+        return base.start(key, num_envs, self._reset_rows, base.blank(self._reset, num_envs))
+
+    def step(self, state: base.EnvState, action: Float[Array, "env action"]) -> base.EnvState:
+        """Applies one action between -1 and 1 to each environment."""
+        after = jax.vmap(self.env.step)(state.physics, action)
+        # Some environments step from one dtype or weak type to another, with which no loop could carry the state.
+        after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state.physics)
+        moved = base.Transition(
+            physics=after,
+            obs=_seen(after.obs).astype(jnp.float32),
+            reward=after.reward.astype(jnp.float32),
+            # Some say `done` at their time limit, too, which ends nothing for good.
+            terminated=(after.done > 0) & (state.elapsed + 1 < self.episode_length),
+            finite=_finite(after),
+        )
+        return base.advance(state, moved, self._reset_rows, self.episode_length)
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Simulated time between two actions."""
+        return float(self.env.dt)
+
+    def render(self, physics: Iterable[Any], width: int, height: int) -> Iterator[np.ndarray]:
+        """A picture [height, width, 3] of each `physics` of one environment, on the host."""
+        model = self.env.mj_model
+        data = mujoco.MjData(model)
+        camera = 0 if model.ncam else -1
+        with mujoco.Renderer(model, height, width) as renderer:
+            for state in physics:
+                for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
+                    getattr(data, name)[...] = getattr(state.data, name)
+                mujoco.mj_forward(model, data)
+                renderer.update_scene(data, camera)
+                yield renderer.render().copy()
+
+    def _reset(self, keys: UInt32[Array, "env 2"]) -> Any:
+        return jax.vmap(self.env.reset)(keys)
+
+    def _reset_rows(self, keys: UInt32[Array, "env 2"], mask: Bool[Array, " env"], now: Any) -> tuple[Any, Array]:
+        first = self._reset(keys)
+        return base.choose_rows(mask, first, now), _seen(first.obs).astype(jnp.float32)
+
+
+def _seen(obs: Any) -> Any:
+    return obs.get(SEEN) if isinstance(obs, Mapping) else obs
+
+
+def _finite(state: Any) -> Bool[Array, " env"]:
+    """Which environments can still be simulated, by positions, velocities and observations."""
+    numbers = jnp.concatenate([_seen(state.obs), state.data.qpos, state.data.qvel], axis=-1)
+    return jnp.all(jnp.abs(numbers) <= base.LARGEST_OBSERVATION, axis=-1)
+
+
+def _registry(name: str) -> Any:
+    try:
+        with _quiet():
+            return importlib.import_module("mujoco_playground").registry
+    except ModuleNotFoundError as error:
+        if error.name != "mujoco_playground":
+            raise
+        message = f"playground:{name} needs the package playground: pip install playground"
+        raise ValueError(message) from None
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Playground and what it imports print what they find and use what others have deprecated."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        yield

@@ -1,0 +1,247 @@
+"""A task on MJX does what it does on the C engine, and follows the same laws."""
+
+import functools
+import subprocess
+import sys
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jaxtrpo
+from jaxtrpo.envs import base
+from jaxtrpo.envs.registry import is_program, make_env
+
+LIMIT = 6
+# A ball that falls on a plane and is pushed along it; beside it a pendulum, whose site and limit are felt.
+BALL = """
+<mujoco>
+  <option timestep="0.004" {option}/>
+  <worldbody>
+    <geom type="plane" size="5 5 0.1"/>
+    <body name="ball" pos="0 0 0.1">
+      <freejoint/>
+      <geom type="sphere" size="0.1" mass="1"/>
+    </body>
+    <body name="pendulum" pos="2 0 1">
+      <joint name="hinge" axis="0 1 0" damping="0.05" range="-10 10" limited="true"/>
+      <geom type="capsule" fromto="0 0 0  0 0 -0.5" size="0.04" mass="1" contype="0" conaffinity="0"/>
+      <site name="tip" pos="0 0 -0.5"/>
+    </body>
+  </worldbody>
+  <actuator>
+    <motor joint="hinge" ctrlrange="-1 1" ctrllimited="true" gear="3"/>
+    {actuators}
+  </actuator>
+</mujoco>
+"""
+FIELDS = (
+    "qpos", "qvel", "xpos", "xquat", "xmat", "site_xpos", "subtree_com", "cinert", "cvel", "qfrc_actuator",
+    "qfrc_constraint", "qfrc_bias", "qacc", "cfrc_ext", "geom_xpos", "actuator_force",
+)  # fmt: skip
+
+
+def ball(option: str = "", actuators: str = "", fields: tuple[str, ...] = FIELDS, **changed) -> jaxtrpo.Task:
+    """Shows each of its fields and the change of the ball's place; ends where the ball rolls beyond 0.5."""
+
+    def initial_state(key, model):
+        noise = jax.random.uniform(key, (model.nq + model.nv,), minval=-1.0, maxval=1.0)
+        qpos = jnp.asarray(model.qpos0, jnp.float32) + 0.02 * noise[: model.nq]  # quaternions that are not normalised
+        return qpos, 0.5 * noise[model.nq :]
+
+    task = jaxtrpo.Task(
+        name="Ball",
+        xml=BALL.format(option=option, actuators=actuators),
+        frame_skip=3,
+        episode_length=LIMIT,
+        initial_state=initial_state,
+        observation=lambda model, data: jnp.concatenate([jnp.ravel(data[name]) for name in fields]),
+        reward=lambda model, data, action: data.change.qpos[0] / 0.012 - 0.1 * jnp.sum(action**2),
+        terminated=lambda model, data: jnp.abs(data.qpos[0]) > 0.5,
+        fields=fields,
+        changes=("qpos",),
+    )
+    return task._replace(**changed)
+
+
+SMALL = ball(fields=("qpos", "qvel"))
+
+
+@functools.cache
+def made(task: jaxtrpo.Task):
+    env = jaxtrpo.MjxEnvironment(task)
+    return env, jax.jit(env.reset, static_argnums=1), jax.jit(chex.assert_max_traces(env.step, 1))
+
+
+def in_step(ours, theirs, num_envs: int, steps: int):
+    """States of both engines after the same actions, from the same key on."""
+    key, rng = jax.random.PRNGKey(3), np.random.default_rng(0)
+    step, their_step = jax.jit(ours.step), jax.jit(theirs.step)
+    a, b = jax.jit(ours.reset, static_argnums=1)(key, num_envs), jax.jit(theirs.reset, static_argnums=1)(key, num_envs)
+    yield a, b
+    for _ in range(steps):
+        action = rng.uniform(ours.action_low, ours.action_high, (num_envs, ours.action_size)).astype(np.float32)
+        a, b = step(a, action), their_step(b, action)
+        yield a, b
+
+
+def test_half_cheetah_is_the_c_engine_s_step_by_step():
+    ours, theirs = make_env("mjx:HalfCheetah-v5"), make_env("HalfCheetah-v5")
+    assert isinstance(ours, base.Environment) and ours.name == "mjx:HalfCheetah-v5"
+    for name in ("observation_size", "action_size", "episode_length", "seconds_per_step"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    np.testing.assert_array_equal(ours.action_low, theirs.action_low)
+    np.testing.assert_array_equal(ours.action_high, theirs.action_high)
+    states = in_step(ours, theirs, num_envs=4, steps=4)
+    first, first_of_c = next(states)
+    np.testing.assert_allclose(first.obs, first_of_c.obs, atol=1e-6)  # the same noise, of two programs
+    moved = 0.0
+    for number, (ours_now, theirs_now) in enumerate(states, 1):
+        # Errors of float32 grow tenfold every few steps, where feet touch the ground.
+        tolerance = 1e-5 * 4**number
+        np.testing.assert_allclose(ours_now.final_obs, theirs_now.final_obs, atol=tolerance, rtol=tolerance)
+        np.testing.assert_allclose(ours_now.reward, theirs_now.reward, atol=1e-4)
+        moved = max(moved, np.abs(theirs_now.final_obs - first_of_c.obs).max())
+    assert moved > 1
+
+
+@pytest.mark.parametrize("option", ["", 'solver="PGS" iterations="200"'])
+def test_every_field_is_the_c_engine_s(option):
+    task = ball(option)
+    sizes = []
+    for ours, theirs in in_step(made(task)[0], jaxtrpo.MujocoEnvironment(task), num_envs=3, steps=LIMIT - 1):
+        # Accelerations and forces are of the order of 100; they answer to positions through stiff contacts.
+        np.testing.assert_allclose(ours.final_obs, theirs.final_obs, atol=0.02, rtol=1e-3)
+        np.testing.assert_allclose(ours.reward, theirs.reward, atol=1e-4)
+        np.testing.assert_array_equal(ours.terminated, theirs.terminated)
+        sizes.append(np.abs(theirs.final_obs).max())
+    assert max(sizes) > 10  # there was something to compare
+
+
+def test_positions_and_velocities_are_the_c_engine_s_closely():
+    for ours, theirs in in_step(made(SMALL)[0], jaxtrpo.MujocoEnvironment(SMALL), num_envs=3, steps=2 * LIMIT):
+        np.testing.assert_allclose(ours.final_obs, theirs.final_obs, atol=2e-4)
+        np.testing.assert_array_equal(ours.truncated, theirs.truncated)
+        np.testing.assert_allclose(ours.obs, theirs.obs, atol=2e-4)  # also of a second episode
+        np.testing.assert_array_equal(ours.elapsed, theirs.elapsed)
+
+
+def test_an_episode_that_ends_starts_again_and_the_others_go_on():
+    env, reset, step = made(SMALL)
+    first = reset(jax.random.PRNGKey(0), 4)
+    away = first._replace(
+        physics=first.physics._replace(
+            state={**first.physics.state, "qpos": first.physics.state["qpos"].at[1, 0].set(3.0)}
+        )
+    )
+    after = step(away, jnp.zeros((4, 1)))
+    np.testing.assert_array_equal(after.terminated, [False, True, False, False])
+    assert not after.truncated.any() and not after.invalid.any()
+    assert after.final_obs[1, 0] > 2.9 and abs(after.obs[1, 0]) < 0.1 and after.obs[1, 0] != first.obs[1, 0]
+    np.testing.assert_array_equal(after.physics.state["qpos"], after.obs[:, :8])  # the engine was reset as well
+    np.testing.assert_array_equal(after.physics.state["time"] > 0, [True, False, True, True])
+    np.testing.assert_array_equal(after.physics.before["qpos"], after.obs[:, :8])
+    others = np.array([0, 2, 3])
+    np.testing.assert_array_equal(after.obs[others], after.final_obs[others])
+    for _ in range(LIMIT - 1):
+        after = step(after, jnp.zeros((4, 1)))
+    np.testing.assert_array_equal(after.truncated, [True, False, True, True])
+
+
+@pytest.mark.parametrize("action", [np.nan, np.inf])
+def test_an_environment_that_breaks_is_reset_and_harms_no_other(action):
+    env, reset, step = made(SMALL)
+    first = reset(jax.random.PRNGKey(0), 4)
+    after = step(first, np.float32([[0.3], [action], [-0.3], [0.1]]))
+    np.testing.assert_array_equal(after.invalid, [False, True, False, False])
+    np.testing.assert_array_equal(after.truncated, [False, True, False, False])
+    assert after.reward[1] == 0
+    np.testing.assert_array_equal(after.final_obs[1], first.obs[1])
+    chex.assert_tree_all_finite(after)
+    theirs = jaxtrpo.MujocoEnvironment(SMALL)
+    of_c = theirs.step(theirs.reset(jax.random.PRNGKey(0), 4), np.float32([[0.3], [action], [-0.3], [0.1]]))
+    np.testing.assert_array_equal(after.invalid, of_c.invalid)
+
+
+def test_what_an_environment_does_is_independent_of_how_many_others_there_are():
+    env, reset, step = made(SMALL)
+    few, many = reset(jax.random.PRNGKey(0), 4), jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 7)
+    more = jax.jit(env.step)
+    for action in np.random.default_rng(0).uniform(-1, 1, (3, 7, 1)).astype(np.float32):
+        few, many = step(few, action[:4]), more(many, action)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[:4], rtol=1e-5, atol=1e-5), few, jax.device_get(many))
+
+
+def test_one_is_trained_and_several_are_one_program():
+    env = made(SMALL)[0]
+    assert is_program(env) and is_program("mjx:HalfCheetah-v5")
+    sizes = dict(total_steps=256, steps_per_update=128, num_envs=8, actors=1, progress=False)
+    results = jaxtrpo.train_many(env, seeds=[0, 1], **sizes)
+    for result in results:
+        assert result.metrics["env_steps"][-1] == 256 and result.metrics["invalid_steps"].sum() == 0
+        assert result.metrics["episodes"].sum() >= 256 // LIMIT // 8 * 8
+        assert result.metrics["kl"][-1] > 0
+
+
+def test_a_picture_shows_what_the_simulation_holds(monkeypatch):
+    env, reset, _ = made(SMALL)
+    state = jax.device_get(reset(jax.random.PRNGKey(0), 2))
+    given = []
+    monkeypatch.setattr("jaxtrpo.envs.mujoco.mjx.render", lambda model, layout, states, *size: given.extend(states))
+    env.render([jax.tree.map(lambda leaf: leaf[1], state.physics)], 32, 24)
+    numbers = given[0].view(np.float64)
+    model = env.model
+    assert len(numbers) == 1 + model.nq + 2 * model.nv == sum(part.stop - part.start for part in env.layout.carried)
+    np.testing.assert_array_equal(numbers[: 1 + model.nq + model.nv], [0, *state.obs[1]])
+
+
+DELAYED = '<motor joint="hinge" ctrlrange="-1 1" delay="0.02" nsample="8"/>'
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: make_env("mjx:HalfCheeta"), "unknown environment 'mjx:HalfCheeta'; did you mean mjx:HalfCheetah-v5"),
+        (lambda: make_env("mjx:Hopper-v5", impl="wrap"), "unknown implementation of MJX 'wrap'; did you mean warp"),
+        (lambda: made(ball('integrator="implicit"')), "^mjx:Ball: MJX with impl='jax' does not support .*IMPLICIT"),
+        (lambda: made(ball(actuators=DELAYED)), "^mjx:Ball: MJX does not compute delays"),
+        (
+            lambda: made(ball(fields=("qpos", "light_xpos"))),
+            "does not compute the field 'light_xpos'",
+        ),
+        (lambda: made(ball(fields=("qpos", "qLD"))), "MJX with impl='jax' does not compute the field 'qLD'"),
+        (lambda: made(ball(fields=("qpos", "M"))), "MJX with impl='jax' does not compute the field 'M'"),
+        (lambda: made(ball(frame_skip=0)), "^Ball: frame_skip and episode_length must be at least 1"),
+        (lambda: made(ball(reward=lambda m, d, a: a)), r"^Ball: reward has shape \(1,\), expected \(\)"),
+    ],
+)
+def test_what_mjx_cannot_do_is_a_sentence_before_anything_compiles(make, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make()
+    assert "\n" not in str(error.value)
+
+
+def test_actions_of_another_shape_are_refused():
+    env, reset, _ = made(SMALL)
+    with pytest.raises(ValueError, match=r"actions have shape \(4, 2\), expected \(4, 1\)"):
+        env.step(reset(jax.random.PRNGKey(0), 4), jnp.zeros((4, 2)))
+
+
+def test_warp_needs_its_package_and_mjx_says_nothing_by_itself():
+    program = """
+import sys
+sys.modules["warp"] = None
+from jaxtrpo.envs.registry import make_env
+make_env("mjx:InvertedPendulum-v5")
+try:
+    make_env("mjx:InvertedPendulum-v5", impl="warp")
+except ValueError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert (
+        done.stdout == "mjx:InvertedPendulum-v5: MJX's impl='warp' needs the package warp-lang: pip install warp-lang\n"
+    )
+    assert done.stderr == ""
