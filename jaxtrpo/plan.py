@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxtrpo.actors import THREADS_OF_PROGRAMS, Actors, Trainings, choose_actors, threads_may_run_out
 from jaxtrpo.adapt import Rule
-from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
+from jaxtrpo.algorithms.algorithm import Algorithm, WholeEpisodes, starting_with
 from jaxtrpo.config import Config, Sizes, for_all, make_config, resolve_sizes
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.envs.base import Environment, require_time_limit
@@ -107,10 +107,10 @@ def plan(
     if saved is not None and config.num_envs is None:  # whose default depends on the actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
     actors = actors or choose_actors(config.actors, program=is_program(env))
-    parts, config, sizes = _resolved(parts, config, actors)
     cache_compilations()
     environment, close = environment_for(env, actors.count)
     try:
+        parts, config, sizes = _resolved(parts, config, actors, environment)
         if config.eval_every:
             require_time_limit(environment, "eval_every")
         update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)
@@ -162,9 +162,13 @@ def _parts(config: Config, options: Options) -> Parts:
     )
 
 
-def _resolved(parts: Parts, config: Config, actors: Actors) -> tuple[Parts, Config, Sizes]:
+def _resolved(
+    parts: Parts, config: Config, actors: Actors, environment: Environment
+) -> tuple[Parts, Config, Sizes]:
     """What was left open is decided, and written into the settings."""
-    if config.steps_per_update is None:
+    if parts.algorithm.episodes is not None:
+        parts, config = _with_whole_episodes(parts, parts.algorithm.episodes, config, actors, environment)
+    elif config.steps_per_update is None:
         parts = parts._replace(algorithm=_with_steps_of_each(parts.algorithm, config, actors))
     hyperparameters = parts.algorithm.hyperparameters
     first_steps = int(hyperparameters["steps_per_update"])
@@ -188,6 +192,42 @@ def _with_steps_of_each(algorithm: Algorithm, config: Config, actors: Actors) ->
     num_envs = config.num_envs or for_all(actors.count, algorithm.num_envs)
     steps = max(int(algorithm.hyperparameters["steps_per_update"]), algorithm.steps_of_each * num_envs)
     return starting_with(algorithm, steps_per_update=steps)
+
+
+def _with_whole_episodes(
+    parts: Parts, episodes: WholeEpisodes, config: Config, actors: Actors, environment: Environment
+) -> tuple[Parts, Config]:
+    """Sizes of batches that are one episode of every environment.
+
+    Raises:
+      ValueError: one sentence that names the setting which does not fit.
+    """
+    conditions, samples, horizon = episodes
+    words = f"algorithm={parts.algorithm.words}"
+    if horizon is None:
+        require_time_limit(environment, f"{words} without a horizon")
+    elif horizon > environment.episode_length:
+        raise ValueError(
+            f"horizon={horizon}: the episodes of {environment.name} are not longer than {environment.episode_length}"
+        )
+    length, num_envs = horizon or environment.episode_length, conditions * samples
+    if conditions % actors.count:
+        raise ValueError(f"conditions={conditions} must be a multiple of the {actors.count} actors")
+    if config.num_envs is not None and config.num_envs < conditions:
+        raise ValueError(
+            f"num_envs={config.num_envs} are fewer than conditions={conditions}, which take {samples} environments each"
+        )
+    steps = num_envs * length
+    wanted = {"num_envs": num_envs, "segment_length": length, "steps_per_update": steps, "max_steps_per_update": steps}
+    for name, value in wanted.items():
+        given = getattr(config, name)
+        if given not in (None, value):
+            raise ValueError(
+                f"{name}={given}: an update of {words} is one episode of {length} steps in each of {num_envs} "
+                f"environments, so that it is {value}"
+            )
+    parts = parts._replace(algorithm=starting_with(parts.algorithm, steps_per_update=steps))
+    return parts, dataclasses.replace(config, **wanted)
 
 
 def _begin(run: Run) -> Run:

@@ -1,0 +1,238 @@
+"""What samples say of a task around the trajectories that they follow: dynamics, reward, and the policy, linearised."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PyTree
+
+from jaxtrpo.actors import num_actors, sum_over_actors
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.ops.linear_fit import LinearFit, centres, linear_fit
+from jaxtrpo.ops.lqr import Controller, Dynamics, Reward
+from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
+from jaxtrpo.ops.quadratic_regression import Quadratic, Sums, concave, fit, sums_of
+from jaxtrpo.policies.distributions import Gaussian
+from jaxtrpo.policies.networks import Policy
+from jaxtrpo.types import Batch
+
+LEAST_SCALE = 1e-3  # of a state or an action that hardly varies, in standard deviations of what was seen first
+
+
+class Samples(NamedTuple):
+    """One actor's part of a batch, condition by condition. States are standardised, actions as the simulator took them."""
+
+    state: Float[Array, "condition time sample x"]
+    action: Float[Array, "condition time sample u"]
+    after: Float[Array, "condition time sample x"]  # the state that the step led to
+    reward: Float[Array, "condition time sample"]  # with what an early end costs
+    weight: Float[Array, "condition time sample"]  # 1 while the episode lasts, else 0
+    obs: Float[Array, "condition time sample obs"]  # as the simulator gave it
+    return_: Float[Array, "condition sample"]
+
+    @property
+    def z(self) -> Float[Array, "condition time sample z"]:
+        """States and actions."""
+        return jnp.concatenate([self.state, self.action], axis=-1)
+
+
+class LocalModels(NamedTuple):
+    """Of every condition of one actor, around the mean of its samples."""
+
+    centre: Float[Array, "condition time z"]
+    dynamics: Dynamics
+    reward: Reward
+    reference: Controller  # the policy that acted, linearised
+    seen: Float[Array, "condition time"]  # 1 where samples were left, else 0
+
+
+class ModelInfo(NamedTuple):
+    """How well the shared model knew what it had not seen."""
+
+    dynamics_unexplained: Float[Array, ""]  # variance of its errors over that of the changes of state
+    reward_unexplained: Float[Array, ""]  # variance of its errors over that of the rewards
+
+
+def samples_of(batch: Batch, frame: Moments, samples: int, actions: ActionSpace) -> Samples:
+    """Sorts a batch that is one episode of every environment.
+
+    After an early end a sample counts no more, and its rewards are 0. Models go on to the horizon, where they would
+    earn what a step usually does, so that this is taken from the reward of the step that ended it.
+
+    Args:
+      batch: of one segment, whose neighbouring environments have the same first state.
+      frame: moments of observations that states are standardised with.
+      samples: environments that have the same first state.
+      actions: of the environment.
+    """
+    steps = batch.steps
+
+    def sort(leaf: Float[Array, "1 time env ..."]) -> Float[Array, "condition time sample ..."]:
+        time, envs = leaf.shape[1:3]
+        return jnp.swapaxes(leaf[0].reshape(time, envs // samples, samples, *leaf.shape[3:]), 0, 1)
+
+    weight = sort((~steps.invalid).astype(jnp.float32))
+    reward = weight * sort(steps.reward)
+    usual = weighted_moments(reward, weight, sum_over_actors).mean
+    remaining = reward.shape[1] - 1 - jnp.arange(reward.shape[1], dtype=jnp.float32)
+    lost = sort(steps.terminated) * usual * remaining[None, :, None]
+    obs, after = sort(steps.obs), sort(steps.final_obs)
+    return Samples(
+        state=(obs - frame.mean) / frame.std,
+        action=jnp.clip(sort(steps.action), *_range(actions)),
+        after=(after - frame.mean) / frame.std,
+        reward=reward - weight * lost,
+        weight=weight,
+        obs=obs,
+        return_=jnp.sum(reward, axis=1),
+    )
+
+
+def shared_sums(samples: Samples) -> Sums:
+    """What the samples of all conditions and actors add to the model that all share."""
+    rows, outputs = _rows(samples.z), _rows(_outputs(samples))
+    return sum_over_actors(sums_of(rows, outputs, samples.weight.reshape(-1)))
+
+
+def local_models(
+    samples: Samples,
+    sums: Sums,
+    before: Sums,
+    policy: Policy,
+    params: PyTree,
+    moments: Moments,
+    frame: Moments,
+    *,
+    ridge: float,
+    strength: float,
+    window: int,
+) -> tuple[LocalModels, ModelInfo]:
+    """Models around the samples of each condition; those of all conditions and the last updates are their prior.
+
+    The prior is one quadratic regression of change of state and reward on state and action, linearised around the mean
+    of the samples of each step; `ops.linear_fit` corrects it by them. The curvature of the reward is the shared one,
+    without what is not concave.
+
+    Args:
+      samples: of one actor's conditions.
+      sums: of the shared regression, with these samples.
+      before: without them, to see how well it knew them.
+      policy: that acted.
+      params: its parameters.
+      moments: that its observations were normalised with.
+      frame: as in `samples_of`.
+      ridge: of the shared regression.
+      strength: samples that the prior is worth at each step of a condition.
+      window: steps on either side whose samples count as well.
+    """
+    num_x, size = samples.state.shape[-1], samples.z.shape[-1]
+    shared = fit(sums, size, ridge)
+    outputs, weight = _outputs(samples), samples.weight
+    residual = outputs - shared(samples.z)
+    count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
+    covariance = sum_over_actors(jnp.einsum("cts,ctso,ctsp->op", weight, residual, residual)) / count
+
+    centre = jax.vmap(centres)(samples.z, weight)
+    spread = jnp.einsum("cts,ctsi->i", weight, (samples.z - centre[:, :, None]) ** 2)
+    scale = jnp.maximum(jnp.sqrt(sum_over_actors(spread) / count), LEAST_SCALE)
+    prior = LinearFit(
+        centre,
+        shared(centre),
+        shared.slope_at(centre),
+        jnp.broadcast_to(covariance, (*centre.shape[:2], *covariance.shape)),
+    )
+    found = jax.vmap(lambda *of_condition: linear_fit(*of_condition, scale, strength=strength, window=window))(
+        samples.z, residual, weight, prior
+    )
+    seen = jnp.any(weight > 0, axis=-1).astype(jnp.float32)
+    models = LocalModels(
+        centre=centre,
+        dynamics=_dynamics(found, num_x, seen),
+        reward=_reward(found, concave(shared.curvature[-1]), seen),
+        reference=_linearised(policy, params, moments, frame, samples, centre[..., num_x:]),
+        seen=seen,
+    )
+    return models, _how_well_known(samples, fit(before, size, ridge), outputs)
+
+
+def _outputs(samples: Samples) -> Float[Array, "condition time sample output"]:
+    """Changes of state, and the reward."""
+    return jnp.concatenate([samples.after - samples.state, samples.reward[..., None]], axis=-1)
+
+
+def _rows(leaf: Float[Array, "condition time sample number"]) -> Float[Array, "row number"]:
+    return leaf.reshape(-1, leaf.shape[-1])
+
+
+def _range(actions: ActionSpace) -> tuple[Array, Array]:
+    """The simulator's range in policy units: [-1, 1] where it has ends."""
+    return jnp.where(jnp.isfinite(actions.low), -1.0, -jnp.inf), jnp.where(jnp.isfinite(actions.high), 1.0, jnp.inf)
+
+
+def _dynamics(found: LinearFit, num_x: int, seen: Float[Array, "condition time"]) -> Dynamics:
+    """x_{t+1} - centre_{t+1} in terms of z_t - centre_t; a state that nobody was in leads to the centre."""
+    slope = found.slope[..., :num_x, :].at[..., :num_x].add(jnp.eye(num_x))
+    state = found.centre[..., :num_x]
+    following = jnp.concatenate([state[:, 1:], state[:, -1:]], axis=1)
+    offset = state + found.constant[..., :num_x] - following
+    return Dynamics(
+        seen[..., None, None] * slope,
+        seen[..., None] * offset,
+        seen[..., None, None] * found.covariance[..., :num_x, :num_x],
+    )
+
+
+def _reward(found: LinearFit, curvature: Float[Array, "z z"], seen: Float[Array, "condition time"]) -> Reward:
+    return Reward(
+        seen * found.constant[..., -1],
+        seen[..., None] * found.slope[..., -1, :],
+        seen[..., None, None] * curvature,
+    )
+
+
+def _linearised(
+    policy: Policy,
+    params: PyTree,
+    moments: Moments,
+    frame: Moments,
+    samples: Samples,
+    action: Float[Array, "condition time u"],
+) -> Controller:
+    """The policy around the samples: means over them of its actions, its derivatives in the state and its precision."""
+
+    def mean_action(obs: Float[Array, " obs"]) -> tuple[Array, Gaussian]:
+        acting = policy.apply(params, normalize(obs, moments))
+        return acting.mean, acting  # pyright: ignore[reportAttributeAccessIssue]
+
+    rows = samples.obs.reshape(-1, samples.obs.shape[-1])
+    slope, acting = jax.vmap(jax.jacrev(mean_action, has_aux=True))(rows)
+    share = samples.weight / jnp.maximum(jnp.sum(samples.weight, axis=2, keepdims=True), 1.0)
+    # Where no sample was left nothing is linearised; any precision serves there.
+    share = jnp.where(jnp.any(samples.weight > 0, axis=2, keepdims=True), share, 1.0 / samples.weight.shape[2])
+
+    def mean_of(each: Float[Array, "row ..."]) -> Float[Array, "condition time ..."]:
+        return jnp.einsum("cts,cts...->ct...", share, each.reshape(*samples.weight.shape, *each.shape[1:]))
+
+    precision = mean_of(jnp.exp(-2 * jnp.broadcast_to(acting.log_std, acting.mean.shape)))
+    return Controller(
+        gain=mean_of(slope * frame.std),
+        offset=mean_of(acting.mean) - action,
+        precision=precision[..., None] * jnp.eye(precision.shape[-1]),
+    )
+
+
+def _how_well_known(
+    samples: Samples, shared: Quadratic, outputs: Float[Array, "condition time sample output"]
+) -> ModelInfo:
+    def variance(values: Float[Array, "condition time sample output"]) -> Float[Array, " output"]:
+        return weighted_moments(values, samples.weight, sum_over_actors).variance
+
+    errors, whole = variance(outputs - shared(samples.z)), variance(outputs)
+    return ModelInfo(jnp.sum(errors[:-1]) / jnp.sum(whole[:-1]), errors[-1] / jnp.maximum(whole[-1], 1e-12))
+
+
+def conditions_here(conditions: int) -> int:
+    """Inside a mapped function: how many of the conditions are this actor's."""
+    return conditions // num_actors()
