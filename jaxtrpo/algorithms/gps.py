@@ -14,14 +14,14 @@ from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.algorithms.actor_critic import no_observations
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, WholeEpisodes, require_surrogate_unset
 from jaxtrpo.algorithms.imitation import Examples, imitate
-from jaxtrpo.algorithms.local_models import LocalModels, Samples, local_models, samples_of, shared_sums
+from jaxtrpo.algorithms.local_models import LocalModels, Samples, local_models, samples_of, shared_model
 from jaxtrpo.ops.bounded_lqr import BoundedInfo, bounded_response
 from jaxtrpo.ops.lqr import Controller
 from jaxtrpo.ops.moments import Moments, merge, normalize, weighted_moments
-from jaxtrpo.ops.quadratic_regression import Sums, no_sums
+from jaxtrpo.ops.quadratic_regression import Sums, add, no_sums
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.policies.distributions import Gaussian, entropy, kl_divergence
-from jaxtrpo.settings import call_in_words, require_not_negative, require_positive, require_whole
+from jaxtrpo.settings import call_in_words, require_positive, require_whole
 from jaxtrpo.types import Batch, Hyperparameters
 
 LEAST_SAMPLES = 2  # of a condition: with one there is nothing that its mean differs from
@@ -49,7 +49,6 @@ def gps(
     imitation_steps: int = 400,
     minibatch_size: int = 256,
     model_memory: float = 3.0,
-    model_ridge: float = 1e-4,
     prior_samples: float = 10.0,
     window: int = 2,
 ) -> Algorithm:
@@ -71,7 +70,6 @@ def gps(
       imitation_steps: of Adam in an update.
       minibatch_size: samples in one of them, about.
       model_memory: updates that the model shared by all conditions remembers: those before fade.
-      model_ridge: penalty of its coefficients, for features that have root mean square 1.
       prior_samples: samples that it counts as, where samples of one step of a condition correct it.
       window: steps before and after one whose samples count for it as well.
 
@@ -84,7 +82,6 @@ def gps(
     if horizon is not None:
         require_whole(2, horizon=horizon)
     require_positive(max_kl=max_kl, learning_rate=learning_rate, prior_samples=prior_samples)
-    require_not_negative(model_ridge=model_ridge)
     require_whole(1, samples=samples)
     if samples < LEAST_SAMPLES:
         raise ValueError(f"samples={samples}: dynamics cannot be fitted to fewer than {LEAST_SAMPLES} of a condition")
@@ -118,18 +115,15 @@ def gps(
             first = learner.frame.count == 0
             frame = optax.tree.where(first, fresh, learner.frame)
             found = samples_of(batch, frame, samples, spec.actions)
-            sums = jax.tree.map(
-                lambda old, new: (1 - 1 / model_memory) * old + new, learner.sums, shared_sums(found)
-            )
-            models, known = local_models(
+            remembered = jax.tree.map(lambda leaf: (1 - 1 / model_memory) * leaf, learner.sums)
+            fresh_sums, shared = shared_model(found, remembered)
+            models = local_models(
                 found,
-                sums,
-                learner.sums,
+                shared.quadratic,
                 policy,
                 learner.policy,
                 learner.obs_moments,
                 frame,
-                ridge=model_ridge,
                 strength=prior_samples,
                 window=window,
             )
@@ -167,9 +161,10 @@ def gps(
                 "without_step": sum_over_actors(jnp.sum(~search.found)),
                 "indefinite": sum_over_actors(jnp.sum(search.indefinite)),
                 "accepted": healthy,
-                **known._asdict(),
+                "dynamics_unexplained": jnp.mean(shared.unexplained[:-1]),
+                "reward_unexplained": shared.unexplained[-1],
             }
-            return GPSState(params, moments, frame, sums, memory, mean_return, promised), info
+            return GPSState(params, moments, frame, add(remembered, fresh_sums), memory, mean_return, promised), info
 
         return Learner(init, learn)
 

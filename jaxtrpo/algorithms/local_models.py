@@ -8,16 +8,19 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
-from jaxtrpo.actors import num_actors, sum_over_actors
+from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.linear_fit import LinearFit, centres, linear_fit
 from jaxtrpo.ops.lqr import Controller, Dynamics, Reward
 from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
-from jaxtrpo.ops.quadratic_regression import Quadratic, Sums, concave, fit, sums_of
+from jaxtrpo.ops.quadratic_regression import Quadratic, Sums, Validated, add, concave, sums_of, validated_fit
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.types import Batch
 
+# Penalties of the shared model. A reward that is a quadratic form wants the least; dynamics with contacts want more,
+# since a model that errs in one step is unstable over a hundred.
+RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 LEAST_SCALE = 1e-3  # of a state or an action that hardly varies, in standard deviations of what was seen first
 
 
@@ -48,13 +51,6 @@ class LocalModels(NamedTuple):
     seen: Float[Array, "condition time"]  # 1 where samples were left, else 0
 
 
-class ModelInfo(NamedTuple):
-    """How well the shared model knew what it had not seen."""
-
-    dynamics_unexplained: Float[Array, ""]  # variance of its errors over that of the changes of state
-    reward_unexplained: Float[Array, ""]  # variance of its errors over that of the rewards
-
-
 def samples_of(batch: Batch, frame: Moments, samples: int, actions: ActionSpace) -> Samples:
     """Sorts a batch that is one episode of every environment.
 
@@ -80,9 +76,9 @@ def samples_of(batch: Batch, frame: Moments, samples: int, actions: ActionSpace)
     lost = sort(steps.terminated) * usual * remaining[None, :, None]
     obs, after = sort(steps.obs), sort(steps.final_obs)
     return Samples(
-        state=(obs - frame.mean) / frame.std,
+        state=normalize(obs, frame),
         action=jnp.clip(sort(steps.action), *_range(actions)),
-        after=(after - frame.mean) / frame.std,
+        after=normalize(after, frame),
         reward=reward - weight * lost,
         weight=weight,
         obs=obs,
@@ -90,25 +86,42 @@ def samples_of(batch: Batch, frame: Moments, samples: int, actions: ActionSpace)
     )
 
 
-def shared_sums(samples: Samples) -> Sums:
-    """What the samples of all conditions and actors add to the model that all share."""
-    rows, outputs = _rows(samples.z), _rows(_outputs(samples))
-    return sum_over_actors(sums_of(rows, outputs, samples.weight.reshape(-1)))
+def shared_model(samples: Samples, known: Sums) -> tuple[Sums, Validated]:
+    """The regression that all conditions and the last updates share, without and with the samples of all actors.
+
+    Args:
+      samples: of one actor.
+      known: what is remembered of the updates before.
+
+    Returns:
+      What the samples add, and the fit to them and to what is known.
+    """
+    number, outputs = samples.weight.shape[2], _outputs(samples)
+    weights = [samples.weight * (jnp.arange(number) % 2 == half) for half in (0, 1)]
+    rows, values = _rows(samples.z), _rows(outputs)
+    first, second = sum_over_actors(tuple(sums_of(rows, values, weight.reshape(-1)) for weight in weights))
+
+    def squared_error(fit: Quadratic, half: int) -> Float[Array, " output"]:
+        error = jnp.einsum("cts,ctso->o", weights[half], (outputs - fit(samples.z)) ** 2)
+        error, count = sum_over_actors((error, jnp.sum(weights[half])))
+        return error / jnp.maximum(count, 1.0)
+
+    variance = weighted_moments(outputs, samples.weight, sum_over_actors).variance
+    found = validated_fit(known, (first, second), squared_error, variance, samples.z.shape[-1], RIDGES)
+    return add(first, second), found
 
 
 def local_models(
     samples: Samples,
-    sums: Sums,
-    before: Sums,
+    shared: Quadratic,
     policy: Policy,
     params: PyTree,
     moments: Moments,
     frame: Moments,
     *,
-    ridge: float,
     strength: float,
     window: int,
-) -> tuple[LocalModels, ModelInfo]:
+) -> LocalModels:
     """Models around the samples of each condition; those of all conditions and the last updates are their prior.
 
     The prior is one quadratic regression of change of state and reward on state and action, linearised around the mean
@@ -117,18 +130,15 @@ def local_models(
 
     Args:
       samples: of one actor's conditions.
-      sums: of the shared regression, with these samples.
-      before: without them, to see how well it knew them.
+      shared: what is the prior of all.
       policy: that acted.
       params: its parameters.
       moments: that its observations were normalised with.
       frame: as in `samples_of`.
-      ridge: of the shared regression.
       strength: samples that the prior is worth at each step of a condition.
       window: steps on either side whose samples count as well.
     """
-    num_x, size = samples.state.shape[-1], samples.z.shape[-1]
-    shared = fit(sums, size, ridge)
+    num_x = samples.state.shape[-1]
     outputs, weight = _outputs(samples), samples.weight
     residual = outputs - shared(samples.z)
     count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
@@ -147,14 +157,13 @@ def local_models(
         samples.z, residual, weight, prior
     )
     seen = jnp.any(weight > 0, axis=-1).astype(jnp.float32)
-    models = LocalModels(
+    return LocalModels(
         centre=centre,
         dynamics=_dynamics(found, num_x, seen),
         reward=_reward(found, concave(shared.curvature[-1]), seen),
         reference=_linearised(policy, params, moments, frame, samples, centre[..., num_x:]),
         seen=seen,
     )
-    return models, _how_well_known(samples, fit(before, size, ridge), outputs)
 
 
 def _outputs(samples: Samples) -> Float[Array, "condition time sample output"]:
@@ -221,18 +230,3 @@ def _linearised(
         offset=mean_of(acting.mean) - action,
         precision=precision[..., None] * jnp.eye(precision.shape[-1]),
     )
-
-
-def _how_well_known(
-    samples: Samples, shared: Quadratic, outputs: Float[Array, "condition time sample output"]
-) -> ModelInfo:
-    def variance(values: Float[Array, "condition time sample output"]) -> Float[Array, " output"]:
-        return weighted_moments(values, samples.weight, sum_over_actors).variance
-
-    errors, whole = variance(outputs - shared(samples.z)), variance(outputs)
-    return ModelInfo(jnp.sum(errors[:-1]) / jnp.sum(whole[:-1]), errors[-1] / jnp.maximum(whole[-1], 1e-12))
-
-
-def conditions_here(conditions: int) -> int:
-    """Inside a mapped function: how many of the conditions are this actor's."""
-    return conditions // num_actors()
