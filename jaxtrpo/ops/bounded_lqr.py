@@ -40,9 +40,9 @@ def bounded_response(
 ) -> tuple[Controller, BoundedInfo]:
     """The controller with the largest expected return whose expected KL to the reference is at most `max_kl`.
 
-    The KL falls as the multiplier of `best_response` grows, so that bisection finds the smallest that is allowed (Levine
-    & Abbeel 2014, section 3.1). A trial counts as too small where a matrix of the recursion was not positive definite,
-    or anything not finite: larger multipliers add the reference's precision to it.
+    The KL falls as the multiplier of `best_response` grows, so that bisection finds the smallest that is allowed
+    (Levine & Abbeel 2014, section 3.1). A trial counts as too small where a matrix of the recursion was not positive
+    definite, or anything not finite: larger multipliers add the reference's precision to it.
 
     Args:
       dynamics: of one trajectory.

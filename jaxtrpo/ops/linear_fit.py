@@ -42,7 +42,8 @@ def linear_fit(
 
     over the samples of `window` steps before and after, with d = z - centre of their step and e the residual less its
     mean. Coefficients have a normal prior around those of the prior model, with the precision of `strength` samples
-    whose z vary by `scale`; the noise has an inverse Wishart prior of as many samples (Gelman et al. 2013, section 14.8).
+    whose z vary by `scale`; the noise has an inverse Wishart prior of as many samples (Gelman et al. 2013, section
+    14.8).
 
     Args:
       z: states and actions.

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-
 NEGLIGIBLE = 1e-12  # mean square of a feature of numbers whose usual size is 1
 
 
