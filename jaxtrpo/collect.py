@@ -113,8 +113,8 @@ def whole_episodes(collect: Collect, env: Repeated) -> Collect:
       env: begins its episodes in the same states, again and again.
 
     Returns:
-      As `collect`. Where an episode ends early, the steps that follow it in the batch are `invalid`: they are of another
-      that only began.
+      As `collect`. Where an episode ends early, the steps that follow it in the batch are `invalid`: they are of
+      another that only began.
     """
 
     def collect_whole(actor: ActorState, learner: Acting, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:

@@ -162,9 +162,7 @@ def _parts(config: Config, options: Options) -> Parts:
     )
 
 
-def _resolved(
-    parts: Parts, config: Config, actors: Actors, environment: Environment
-) -> tuple[Parts, Config, Sizes]:
+def _resolved(parts: Parts, config: Config, actors: Actors, environment: Environment) -> tuple[Parts, Config, Sizes]:
     """What was left open is decided, and written into the settings."""
     if parts.algorithm.episodes is not None:
         parts, config = _with_whole_episodes(parts, parts.algorithm.episodes, config, actors, environment)

@@ -13,7 +13,8 @@ from jaxtyping import Array, Float, Int, PyTree, UInt32
 from jaxtrpo.actors import Actors, Trainings, first, join_envs
 from jaxtrpo.adapt import Rule, require_settings
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.collect import Collect, make_collect, start_actors, whole_episodes
+from jaxtrpo.collect import Collect as CollectPart
+from jaxtrpo.collect import make_collect, start_actors, whole_episodes
 from jaxtrpo.config import Sizes
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.envs.base import Environment, action_space, require_working
@@ -241,7 +242,9 @@ def make_update(
     )
 
 
-def _collecting(env: Environment, policy: Policy, algorithm: Algorithm, sizes: Sizes) -> tuple[Environment, Collect]:
+def _collecting(
+    env: Environment, policy: Policy, algorithm: Algorithm, sizes: Sizes
+) -> tuple[Environment, CollectPart]:
     """What batches are collected in, and how."""
     lengths = {"segment_length": sizes.segment_length, "max_segments": sizes.max_segments}
     if algorithm.episodes is None:

@@ -12,9 +12,7 @@ from jaxtrpo.settings import call_in_words
 from jaxtrpo.types import Hyperparameters
 
 
-def promise(
-    *, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.1, 10.0)
-) -> Rule:
+def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.1, 10.0)) -> Rule:
     """Compares what the models promised of a step with what the next samples gave.
 
     If returns rise by a - b kl along the step, of which the models only see a, the best KL is the one at which
