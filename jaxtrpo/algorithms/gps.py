@@ -44,12 +44,12 @@ def gps(
     conditions: int = 8,
     samples: int = 5,
     horizon: int | None = None,
-    max_kl: float = 0.1,
+    max_kl: float = 0.5,
     learning_rate: float = 3e-3,
-    imitation_steps: int = 400,
+    imitation_steps: int = 1000,
     minibatch_size: int = 256,
     model_memory: float = 3.0,
-    prior_samples: float = 10.0,
+    prior_samples: float = 100.0,
     window: int = 2,
 ) -> Algorithm:
     """Guided policy search: local controllers found by optimal control, and a network that learns to do what all do.
@@ -161,7 +161,7 @@ def gps(
                 "without_step": sum_over_actors(jnp.sum(~search.found)),
                 "indefinite": sum_over_actors(jnp.sum(search.indefinite)),
                 "accepted": healthy,
-                "dynamics_unexplained": jnp.mean(shared.unexplained[:-1]),
+                "dynamics_unexplained": jnp.median(shared.unexplained[:-1]),
                 "reward_unexplained": shared.unexplained[-1],
             }
             return GPSState(params, moments, frame, add(remembered, fresh_sums), memory, mean_return, promised), info
@@ -180,9 +180,7 @@ def gps(
     )
 
 
-def _controllers(
-    models: LocalModels, found: Samples, max_kl: Float[Array, ""]
-) -> tuple[Controller, BoundedInfo]:
+def _controllers(models: LocalModels, found: Samples, max_kl: Float[Array, ""]) -> tuple[Controller, BoundedInfo]:
     """The best controller of each condition within the bound."""
     unit = jnp.sqrt(weighted_moments(found.reward, found.weight, sum_over_actors).variance) + 1e-6
     bound = max_kl * jnp.sum(models.seen, axis=1)

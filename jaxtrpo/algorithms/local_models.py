@@ -25,7 +25,7 @@ LEAST_SCALE = 1e-3  # of a state or an action that hardly varies, in standard de
 
 
 class Samples(NamedTuple):
-    """One actor's part of a batch, condition by condition. States are standardised, actions as the simulator took them."""
+    """One actor's part of a batch, by condition. States are standardised, actions as the simulator took them."""
 
     state: Float[Array, "condition time sample x"]
     action: Float[Array, "condition time sample u"]
@@ -73,12 +73,12 @@ def samples_of(batch: Batch, frame: Moments, samples: int, actions: ActionSpace)
     reward = weight * sort(steps.reward)
     usual = weighted_moments(reward, weight, sum_over_actors).mean
     remaining = reward.shape[1] - 1 - jnp.arange(reward.shape[1], dtype=jnp.float32)
-    lost = sort(steps.terminated) * usual * remaining[None, :, None]
+    lost = sort(steps.terminated.astype(jnp.float32)) * usual * remaining[None, :, None]
     obs, after = sort(steps.obs), sort(steps.final_obs)
     return Samples(
-        state=normalize(obs, frame),
+        state=(obs - frame.mean) / frame.std,
         action=jnp.clip(sort(steps.action), *_range(actions)),
-        after=normalize(after, frame),
+        after=(after - frame.mean) / frame.std,
         reward=reward - weight * lost,
         weight=weight,
         obs=obs,
