@@ -14,7 +14,7 @@ import numpy as np
 
 from jaxtrpo.actors import THREADS_OF_PROGRAMS, Actors, Trainings, choose_actors, threads_may_run_out
 from jaxtrpo.adapt import Rule
-from jaxtrpo.algorithms.algorithm import Algorithm, WholeEpisodes, starting_with
+from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config, Sizes, for_all, make_config, resolve_sizes
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.envs.base import Environment, require_time_limit
@@ -107,10 +107,12 @@ def plan(
     if saved is not None and config.num_envs is None:  # whose default depends on the actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
     actors = actors or choose_actors(config.actors, program=is_program(env))
+    resolved = _resolved(parts, config, actors) if parts.algorithm.episodes is None else None
     cache_compilations()
     environment, close = environment_for(env, actors.count)
     try:
-        parts, config, sizes = _resolved(parts, config, actors, environment)
+        # Sizes of batches that are whole episodes follow from the environment's.
+        parts, config, sizes = resolved or _resolved(*_with_whole_episodes(parts, config, actors, environment), actors)
         if config.eval_every:
             require_time_limit(environment, "eval_every")
         update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)
@@ -162,11 +164,9 @@ def _parts(config: Config, options: Options) -> Parts:
     )
 
 
-def _resolved(parts: Parts, config: Config, actors: Actors, environment: Environment) -> tuple[Parts, Config, Sizes]:
+def _resolved(parts: Parts, config: Config, actors: Actors) -> tuple[Parts, Config, Sizes]:
     """What was left open is decided, and written into the settings."""
-    if parts.algorithm.episodes is not None:
-        parts, config = _with_whole_episodes(parts, parts.algorithm.episodes, config, actors, environment)
-    elif config.steps_per_update is None:
+    if config.steps_per_update is None:
         parts = parts._replace(algorithm=_with_steps_of_each(parts.algorithm, config, actors))
     hyperparameters = parts.algorithm.hyperparameters
     first_steps = int(hyperparameters["steps_per_update"])
@@ -193,14 +193,16 @@ def _with_steps_of_each(algorithm: Algorithm, config: Config, actors: Actors) ->
 
 
 def _with_whole_episodes(
-    parts: Parts, episodes: WholeEpisodes, config: Config, actors: Actors, environment: Environment
+    parts: Parts, config: Config, actors: Actors, environment: Environment
 ) -> tuple[Parts, Config]:
-    """Sizes of batches that are one episode of every environment.
+    """Sizes of batches that are one episode of every environment, where the algorithm wants such.
 
     Raises:
       ValueError: one sentence that names the setting which does not fit.
     """
-    conditions, samples, horizon = episodes
+    if parts.algorithm.episodes is None:
+        return parts, config
+    conditions, samples, horizon = parts.algorithm.episodes
     words = f"algorithm={parts.algorithm.words}"
     if horizon is None:
         require_time_limit(environment, f"{words} without a horizon")

@@ -184,9 +184,7 @@ def _controllers(models: LocalModels, found: Samples, max_kl: Float[Array, ""]) 
     """The best controller of each condition within the bound."""
     unit = jnp.sqrt(weighted_moments(found.reward, found.weight, sum_over_actors).variance) + 1e-6
     bound = max_kl * jnp.sum(models.seen, axis=1)
-    return jax.vmap(lambda *of_one: bounded_response(*of_one, unit))(
-        models.dynamics, models.reward, models.reference, bound
-    )
+    return jax.vmap(bounded_response, (0, 0, 0, 0, None))(models.dynamics, models.reward, models.reference, bound, unit)
 
 
 def _examples(controllers: Controller, models: LocalModels, found: Samples, moments: Moments) -> Examples:

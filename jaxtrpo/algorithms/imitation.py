@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -78,8 +78,8 @@ def imitate(
     moments = min(max(minibatch_size // (conditions * num_actors() * samples), 1), time)
 
     def total(candidate: Array, some: Examples) -> Float[Array, ""]:
-        acting = policy.apply(unravel(candidate), some.obs)
-        return jnp.sum(some.weight * divergence(acting, some))  # pyright: ignore[reportArgumentType]
+        acting = cast(Gaussian, policy.apply(unravel(candidate), some.obs))
+        return jnp.sum(some.weight * divergence(acting, some))
 
     def mean_over(value: Array, some: Examples) -> Array:
         value, count = sum_over_actors((value, jnp.sum(some.weight)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -153,9 +154,8 @@ def local_models(
         shared.slope_at(centre),
         jnp.broadcast_to(covariance, (*centre.shape[:2], *covariance.shape)),
     )
-    found = jax.vmap(lambda *of_condition: linear_fit(*of_condition, scale, strength=strength, window=window))(
-        samples.z, residual, weight, prior
-    )
+    fit_one = functools.partial(linear_fit, strength=strength, window=window)
+    found = jax.vmap(fit_one, (0, 0, 0, 0, None))(samples.z, residual, weight, prior, scale)
     seen = jnp.any(weight > 0, axis=-1).astype(jnp.float32)
     return LocalModels(
         centre=centre,
@@ -212,8 +212,8 @@ def _linearised(
     """The policy around the samples: means over them of its actions, its derivatives in the state and its precision."""
 
     def mean_action(obs: Float[Array, " obs"]) -> tuple[Array, Gaussian]:
-        acting = policy.apply(params, normalize(obs, moments))
-        return acting.mean, acting  # pyright: ignore[reportAttributeAccessIssue]
+        acting = cast(Gaussian, policy.apply(params, normalize(obs, moments)))
+        return acting.mean, acting
 
     rows = samples.obs.reshape(-1, samples.obs.shape[-1])
     slope, acting = jax.vmap(jax.jacrev(mean_action, has_aux=True))(rows)

@@ -74,6 +74,6 @@ def bounded_response(
 
     zero = jnp.zeros_like(before.return_)
     nothing = BoundedInfo(zero, zero, jnp.full_like(zero, jnp.nan), jnp.bool_(False), jnp.int32(0))
-    ends = (jnp.log(jnp.full_like(zero, end)) for end in (SMALLEST, LARGEST))
-    last = jax.lax.fori_loop(0, TRIALS, attempt, _Search(*ends, reference, nothing))
+    low, high = (jnp.log(jnp.full_like(zero, end)) for end in (SMALLEST, LARGEST))
+    last = jax.lax.fori_loop(0, TRIALS, attempt, _Search(low, high, reference, nothing))
     return last.best, last.info
