@@ -10,10 +10,11 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, UInt32
 
 from jaxtrpo.actors import are_many, most_of_trainings
 from jaxtrpo.envs.base import Environment, EnvState, action_space, env_keys
+from jaxtrpo.envs.repeated import Repeated
 from jaxtrpo.ops.moments import normalize
 from jaxtrpo.policies.distributions import to_simulator
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.time_limits import TimeLimits, first_time_limits, next_time_limits
+from jaxtrpo.time_limits import TimeLimits, first_time_limits, next_time_limits, whole_time_limits
 from jaxtrpo.types import Acting, ActorState, Batch, Steps
 
 Collect = Callable[[ActorState, Acting, Int[Array, ""]], tuple[ActorState, Batch]]
@@ -102,3 +103,35 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
         return actor, Batch(steps, num_segments)
 
     return collect
+
+
+def whole_episodes(collect: Collect, env: Repeated) -> Collect:
+    """Batches that are one episode of every environment, from its beginning.
+
+    Args:
+      collect: as `make_collect` builds it for this environment, with batches as long as its episodes.
+      env: begins its episodes in the same states, again and again.
+
+    Returns:
+      As `collect`. Where an episode ends early, the steps that follow it in the batch are `invalid`: they are of
+      another that only began.
+    """
+
+    def collect_whole(actor: ActorState, learner: Acting, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:
+        begun = ActorState(
+            env=env.again(actor.env),
+            noise_key=actor.noise_key,
+            episode_return=jnp.zeros_like(actor.episode_return),
+            time_limits=whole_time_limits(len(actor.episode_return), env.episode_length),
+        )
+        actor, batch = collect(begun, learner, num_segments)
+        steps = batch.steps
+        done = (steps.terminated | steps.truncated).reshape(-1, steps.reward.shape[-1])
+        ended = jnp.cumsum(done, axis=0) - done > 0
+        beyond = ended.reshape(steps.reward.shape)
+        whole = steps._replace(
+            invalid=steps.invalid | beyond, episode_return=jnp.where(beyond, jnp.nan, steps.episode_return)
+        )
+        return actor, batch._replace(steps=whole)
+
+    return collect_whole

@@ -7,6 +7,7 @@ import dataclasses
 from jaxtrpo.actors import Actors
 from jaxtrpo.algorithms.algorithm import starting_with
 from jaxtrpo.config import SEGMENT_LENGTH, Config, Sizes, for_batch, resolve_sizes
+from jaxtrpo.envs.base import Environment, require_time_limit
 from jaxtrpo.update import Parts
 
 
@@ -44,3 +45,38 @@ def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> t
     )
     sizes = resolve_sizes(config, actors.count, num_envs=num_envs, steps_per_update=steps)
     return parts, dataclasses.replace(config, num_envs=sizes.num_envs, segment_length=sizes.segment_length), sizes
+
+
+def with_whole_episodes(parts: Parts, config: Config, actors: Actors, environment: Environment) -> tuple[Parts, Config]:
+    """Sizes of batches that are one episode of every environment, as the algorithm wants them.
+
+    Raises:
+      ValueError: one sentence that names the setting which does not fit.
+    """
+    assert parts.algorithm.episodes is not None
+    conditions, samples, horizon = parts.algorithm.episodes
+    words = f"algorithm={parts.algorithm.words}"
+    if horizon is None:
+        require_time_limit(environment, f"{words} without a horizon")
+    elif horizon > environment.episode_length:
+        raise ValueError(
+            f"horizon={horizon}: the episodes of {environment.name} are not longer than {environment.episode_length}"
+        )
+    length, num_envs = horizon or environment.episode_length, conditions * samples
+    if conditions % actors.count:
+        raise ValueError(f"conditions={conditions} must be a multiple of the {actors.count} actors")
+    if config.num_envs is not None and config.num_envs < conditions:
+        raise ValueError(
+            f"num_envs={config.num_envs} are fewer than conditions={conditions}, which take {samples} environments each"
+        )
+    steps = num_envs * length
+    wanted = {"num_envs": num_envs, "segment_length": length, "steps_per_update": steps, "max_steps_per_update": steps}
+    for name, value in wanted.items():
+        given = getattr(config, name)
+        if given not in (None, value):
+            raise ValueError(
+                f"{name}={given}: an update of {words} is one episode of {length} steps in each of {num_envs} "
+                f"environments, so that it is {value}"
+            )
+    parts = parts._replace(algorithm=starting_with(parts.algorithm, steps_per_update=steps))
+    return parts, dataclasses.replace(config, **wanted)

@@ -16,7 +16,7 @@ from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config, make_config
 from jaxtrpo.critics.critic import CriticMaker
-from jaxtrpo.defaults import fill_in
+from jaxtrpo.defaults import fill_in, with_whole_episodes
 from jaxtrpo.devices import THREADS_OF_PROGRAMS, choose_actors, threads_may_run_out
 from jaxtrpo.envs.base import Environment, require_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
@@ -171,10 +171,14 @@ def _plan(
     if saved is not None and config.num_envs is None:  # whose default depends on the actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
     actors = actors or actors_of(env, config)
-    parts, config, sizes = fill_in(parts, config, actors, usual_steps)
+    # Sizes of batches that are whole episodes follow from the environment's.
+    filled = fill_in(parts, config, actors, usual_steps) if parts.algorithm.episodes is None else None
     cache_compilations()
     environment, close = environment_for(env, actors.count)
     try:
+        if filled is None:
+            filled = fill_in(*with_whole_episodes(parts, config, actors, environment), actors, usual_steps)
+        parts, config, sizes = filled
         if config.eval_every:
             require_time_limit(environment, "eval_every")
         update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)

@@ -30,6 +30,12 @@ def first_time_limits(num_envs: int, episode_length: int) -> TimeLimits:
     return TimeLimits(limit=share, share=share, spread=jnp.ones(num_envs, bool))
 
 
+def whole_time_limits(num_envs: int, episode_length: int) -> TimeLimits:
+    """Of environments that begin together on purpose: every episode has the whole limit."""
+    limit = jnp.full(num_envs, episode_length, jnp.int32)
+    return TimeLimits(limit=limit, share=limit, spread=jnp.ones(num_envs, bool))
+
+
 def next_time_limits(
     limits: TimeLimits, survived: Bool[Array, " env"], failed: Bool[Array, " env"], episode_length: int
 ) -> TimeLimits:

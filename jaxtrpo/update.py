@@ -13,10 +13,12 @@ from jaxtyping import Array, Float, Int, PyTree, UInt32
 from jaxtrpo.actors import Actors, Trainings, first, join_envs
 from jaxtrpo.adapt import Rule, require_settings
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.collect import make_collect, start_actors
+from jaxtrpo.collect import Collect as CollectPart
+from jaxtrpo.collect import make_collect, start_actors, whole_episodes
 from jaxtrpo.config import Sizes
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.envs.base import Environment, action_space, require_working
+from jaxtrpo.envs.repeated import Repeated
 from jaxtrpo.episodes import no_episodes, remember
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.ops.keys import numbered_key
@@ -120,12 +122,12 @@ def make_update(
             f"steps_per_update={spec.steps_per_update} must be at least {2 * actors.count}, two for each of the "
             f"{actors.count} actors that do not wait for each other"
         )
-    collect_batch = make_collect(env, policy, segment_length=sizes.segment_length, max_segments=sizes.max_segments)
+    where, collect_batch = _collecting(env, policy, algorithm, sizes)
 
     def first_state(key: UInt32[Array, "2"], hyperparameters: Hyperparameters) -> TrainState:
         for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
         return TrainState(
-            actors=start_actors(env, for_env, sizes.num_envs),
+            actors=start_actors(where, for_env, sizes.num_envs),
             learner=learner.init(for_policy, for_critic),
             episodes=no_episodes(),
             hyperparameters=hyperparameters,
@@ -238,6 +240,17 @@ def make_update(
         rule=rule,
         sizes=sizes,
     )
+
+
+def _collecting(
+    env: Environment, policy: Policy, algorithm: Algorithm, sizes: Sizes
+) -> tuple[Environment, CollectPart]:
+    """What batches are collected in, and how."""
+    lengths = {"segment_length": sizes.segment_length, "max_segments": sizes.max_segments}
+    if algorithm.episodes is None:
+        return env, make_collect(env, policy, **lengths)
+    repeated = Repeated(env, algorithm.episodes.conditions, sizes.segment_length)
+    return repeated, whole_episodes(make_collect(repeated, policy, **lengths), repeated)
 
 
 def report(

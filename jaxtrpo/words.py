@@ -13,8 +13,8 @@ from jaxtrpo.policies.modules import module_policy
 from jaxtrpo.policies.networks import PolicyMaker
 
 # Where the factory of each name is. Only what is asked for is imported.
-_ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf")
-_RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "chain")
+_ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf", "gps")
+_RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "promise", "chain")
 KINDS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},
     "adapt": dict.fromkeys(_RULES, "jaxtrpo.adapt"),

@@ -1,8 +1,20 @@
 """Rules that change hyperparameters between updates: pure functions of metrics, traced with the learner."""
 
 from jaxtrpo.adapt.improvement import improvement, margin
+from jaxtrpo.adapt.promise import promise
 from jaxtrpo.adapt.rule import Rule, chain, fixed, require_settings
 from jaxtrpo.adapt.schedules import exponential, linear
 from jaxtrpo.adapt.trust import trust
 
-__all__ = ["Rule", "chain", "exponential", "fixed", "improvement", "linear", "margin", "require_settings", "trust"]
+__all__ = [
+    "Rule",
+    "chain",
+    "exponential",
+    "fixed",
+    "improvement",
+    "linear",
+    "margin",
+    "promise",
+    "require_settings",
+    "trust",
+]

@@ -67,6 +67,14 @@ class Learner(NamedTuple):
         return self.asynchronous is None and self.replaying is None
 
 
+class WholeEpisodes(NamedTuple):
+    """Every update is one episode of every environment, and they begin in a few first states, again and again."""
+
+    conditions: int  # first states
+    samples: int  # environments that begin in each
+    horizon: int | None  # steps of an episode; the environment's time limit if None
+
+
 class Algorithm(NamedTuple):
     """A way to learn from batches, with its settings.
 
@@ -81,6 +89,7 @@ class Algorithm(NamedTuple):
     num_envs: int = 16  # environments of all actors where none are given
     steps_of_each: int = 1  # of them in the first updates, at least, where no steps are given
     updates_at_once: int = 1  # that are one program: where updates are short, starting them would take longest
+    episodes: WholeEpisodes | None = None  # sizes of batches follow from them; environments are left alone if None
 
 
 def require_surrogate_unset(spec: Spec, name: str) -> None:

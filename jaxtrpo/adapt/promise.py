@@ -1,0 +1,46 @@
+"""The rule of guided policy search: bold where models keep what they promise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jaxtrpo.adapt.rule import Rule, require_bounds
+from jaxtrpo.settings import call_in_words
+from jaxtrpo.types import Hyperparameters
+
+
+def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.1, 10.0)) -> Rule:
+    """Compares what the models promised of a step with what the next samples gave.
+
+    If returns rise by a - b kl along the step, of which the models only see a, the best KL is the one at which
+
+        kl' = kl * promised / (2 (promised - gained))
+
+    (Montgomery & Levine 2016, section 4.2). Where more came than was promised, it grows as fast as it may. It goes with
+    `gps`, which measures both.
+
+    Args:
+      change: smallest and largest factor between two updates.
+      kl_range: smallest and largest max KL, over the one that training starts with.
+
+    Raises:
+      ValueError: the bounds are not in order.
+    """
+    words = call_in_words(promise, locals())
+    require_bounds(change=change, kl_range=kl_range)
+
+    def update(
+        first: Float[Array, ""], hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
+    ) -> tuple[Float[Array, ""], Hyperparameters]:
+        promised, gained = metrics["promised_before"], metrics["gained"]  # NaN before there was a step to judge
+        missing = promised - gained
+        factor = jnp.where(missing > 0, promised / (2 * jnp.where(missing > 0, missing, 1.0)), change[1])
+        factor = jnp.where(jnp.isfinite(promised) & (promised > 0), jnp.clip(factor, *change), 1.0)
+        low, high = kl_range
+        kl = jnp.clip(factor * hyperparameters["max_kl"], low * first, high * first)
+        return first, {**hyperparameters, "max_kl": kl}
+
+    return Rule(lambda hyperparameters: hyperparameters["max_kl"], update, changes=("max_kl",), words=words)

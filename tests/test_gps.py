@@ -1,0 +1,309 @@
+"""Guided policy search: a task solved in one iteration, what is the same for all actors, and what is refused."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import counted_compilations, first
+from test_algorithms import SECONDS, ActingProbe
+
+import jaxtrpo
+from jaxtrpo.actors import sum_over_actors
+from jaxtrpo.adapt import promise
+from jaxtrpo.algorithms.local_models import local_models, samples_of, shared_model
+from jaxtrpo.envs.base import EnvState, Transition, action_space, advance, start
+from jaxtrpo.envs.repeated import Repeated
+from jaxtrpo.ops.bounded_lqr import bounded_response
+from jaxtrpo.ops.moments import weighted_moments
+from jaxtrpo.ops.quadratic_regression import no_sums
+from jaxtrpo.train import prepare
+
+WORDS = "gps(conditions=2, samples=3, horizon=8, imitation_steps=50, minibatch_size=16)"
+POLICY = "mlp(hidden=(8,))"
+
+
+class Physics(NamedTuple):
+    x: jax.Array
+
+
+class LinearQuadratic:
+    """x' = F x + B u without noise, and a reward that is a quadratic form (see `jaxtrpo.envs.base.Environment`)."""
+
+    name = "linear-quadratic"
+    observation_size, action_size = 2, 1
+    action_low, action_high = np.float32([-np.inf]), np.float32([np.inf])
+    episode_length = 10
+    F, B = np.float32([[1.0, 0.2], [-0.1, 0.9]]), np.float32([[0.0], [0.3]])
+    Q, R = np.float32([[1.0, 0.2], [0.2, 0.5]]), 0.1
+    is_program = True
+
+    def __init__(self, falls: bool = False):
+        self.falls = falls
+
+    def reset(self, key, num_envs: int) -> EnvState:
+        return start(key, num_envs, self._reset_rows, Physics(jnp.zeros((num_envs, 2))))
+
+    def step(self, state: EnvState, action) -> EnvState:
+        x = state.physics.x
+        reward = -jnp.einsum("ni,ij,nj->n", x, self.Q, x) - self.R * action[:, 0] ** 2
+        moved = Physics(x @ self.F.T + action @ self.B.T)
+        terminated = (state.elapsed >= 3) & (action[:, 0] > 0) if self.falls else jnp.zeros(len(x), bool)
+        return advance(state, Transition(moved, moved.x, reward, terminated, jnp.ones(len(x), bool)),
+                       self._reset_rows, self.episode_length)  # fmt: skip
+
+    def _reset_rows(self, keys, mask, physics):
+        x = jax.vmap(lambda key: jax.random.normal(key, (2,)))(keys)
+        x = jnp.where(mask[:, None], x, physics.x)
+        return Physics(x), x
+
+
+def optimal_gains() -> list[np.ndarray]:
+    """Of the finite horizon, by the textbook's recursion in float64."""
+    env, value, gains = LinearQuadratic, np.zeros((2, 2)), []
+    f, b = np.float64(env.F), np.float64(env.B)
+    for _ in range(env.episode_length):
+        gain = np.linalg.solve(env.R + b.T @ value @ b, b.T @ value @ f)
+        gains.append(gain)
+        value = env.Q + f.T @ value @ (f - b @ gain)
+    return gains[::-1]
+
+
+def optimal_return(x: np.ndarray) -> float:
+    env, total = LinearQuadratic, 0.0
+    for gain in optimal_gains():
+        u = -gain @ x
+        total -= x @ env.Q @ x + env.R * float(u @ u)
+        x = env.F @ x + env.B @ u
+    return total
+
+
+WIDE = "gps(conditions=4, samples=8, max_kl=1000.0, imitation_steps=2000, prior_samples=1.0)"
+
+
+def test_linear_quadratic_task_is_solved_in_one_iteration():
+    """The local controllers, in the task itself, earn what the textbook's do; the bound holds nothing back."""
+    run = prepare(LinearQuadratic(), algorithm=WIDE, actors=1, total_steps=1, seed=1)
+    _, batch = run.update.lower(run.state).compile_collect()(run.state)
+
+    def controllers(batch, learner):
+        frame = weighted_moments(batch.steps.obs, jnp.ones_like(batch.steps.reward), sum_over_actors)
+        samples = samples_of(batch, frame, 8, action_space(run.env))
+        _, shared = shared_model(samples, no_sums(3, 3))
+        models = local_models(
+            samples, shared.quadratic, run.update.policy, learner.policy, learner.obs_moments, frame,
+            strength=1.0, window=2,
+        )  # fmt: skip
+        unit = jnp.float32(1.0)
+        bound = jnp.full(4, 1e4)
+        found, info = jax.vmap(lambda *of_one: bounded_response(*of_one, unit))(
+            models.dynamics, models.reward, models.reference, bound
+        )
+        return frame, models.centre, found, info, shared.unexplained, samples.state
+
+    made = run.actors.map(controllers)(batch, run.state.learner)
+    frame, centre, found, info, unexplained, state = jax.tree.map(np.float64, first(made))
+    assert np.all(unexplained < 1e-4) and np.all(info.found == 1) and np.all(info.indefinite == 0)
+    begun = state[:, 0, 0] * np.sqrt(frame.variance) + frame.mean
+    for number, x in enumerate(begun):
+        best, total = optimal_return(x), 0.0
+        for t in range(LinearQuadratic.episode_length):
+            away = (x - frame.mean) / np.sqrt(frame.variance) - centre[number, t, :2]
+            u = found.gain[number, t] @ away + found.offset[number, t] + centre[number, t, 2:]
+            total -= x @ LinearQuadratic.Q @ x + LinearQuadratic.R * float(u @ u)
+            x = LinearQuadratic.F @ x + LinearQuadratic.B @ u
+        assert best - 0.01 * abs(best) <= total <= best + 1e-6
+
+
+def test_network_comes_near_the_optimum_of_a_linear_quadratic_task():
+    """It knows no time, and sees at first only what it did itself."""
+    result = jaxtrpo.train(LinearQuadratic(), algorithm=WIDE, actors=1, total_steps=1600, seed=1, progress=False)
+    begun = np.asarray(result.state.actors.env.physics.first_obs, np.float64).reshape(-1, 2)[::8]
+    best = np.mean([optimal_return(x) for x in begun])
+    x, total = begun, np.zeros(4)
+    for _ in range(LinearQuadratic.episode_length):
+        u = np.float64(result.policy(np.float32(x)))
+        total -= np.einsum("ni,ij,nj->n", x, LinearQuadratic.Q, x) + LinearQuadratic.R * u[:, 0] ** 2
+        x = x @ LinearQuadratic.F.T + u @ LinearQuadratic.B.T
+    nothing = result.metrics["mean_return"][0]
+    assert (best - total.mean()) / (best - nothing) < 0.1
+
+
+def tiny(words=WORDS, **settings):
+    return prepare(LinearQuadratic(), **{"algorithm": words, "policy": POLICY, "total_steps": 200, **settings}).run(
+        progress=False
+    )
+
+
+def test_an_update_is_whole_episodes_from_the_same_first_states():
+    seen = []
+    run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=150)
+    lowered = run.update.lower(run.state)
+    collect, (learn, _) = lowered.compile_collect(), lowered.compile_learn()
+    state = run.state
+    for _ in range(3):
+        state, batch = collect(state)
+        seen.append(first(batch.steps))
+        state, _ = learn(state, batch)
+    for steps in seen:
+        assert steps.reward.shape == (1, 8, 6)
+        np.testing.assert_array_equal(steps.elapsed[0], np.arange(8)[:, None].repeat(6, 1))
+        np.testing.assert_array_equal(steps.obs[0, 0], seen[0].obs[0, 0])
+        assert steps.truncated[0, -1].all() and not steps.truncated[0, :-1].any() and not steps.invalid.any()
+    first_obs = seen[0].obs[0, 0]
+    np.testing.assert_array_equal(first_obs, first_obs[[0, 0, 0, 3, 3, 3]])
+    assert np.all(first_obs[0] != first_obs[3]) and np.ptp(seen[0].action[0, 0]) > 0
+
+
+def test_steps_after_an_early_end_count_for_nothing():
+    run = prepare(LinearQuadratic(falls=True), algorithm=WORDS, policy=POLICY, actors=1, total_steps=150)
+    lowered = run.update.lower(run.state)
+    state, batch = lowered.compile_collect()(run.state)
+    steps = first(batch.steps)
+    ends = steps.terminated[0].argmax(axis=0)
+    ended = steps.terminated[0].any(axis=0)
+    assert ended.any()
+    for env in np.flatnonzero(ended):
+        assert steps.invalid[0, ends[env] + 1 :, env].all() and not steps.invalid[0, : ends[env] + 1, env].any()
+    assert np.sum(~np.isnan(steps.episode_return)) == 6  # one of each environment
+    _, again = lowered.compile_collect()(state)
+    np.testing.assert_array_equal(first(again.steps).obs[0, 0], steps.obs[0, 0])
+    metrics = run.run(progress=False).metrics
+    assert np.all(np.isfinite(metrics["kl"])) and np.all(metrics["episodes"] == 6)
+
+
+def test_nothing_is_compiled_after_the_first_update():
+    run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, total_steps=400)
+    updates = run._updates()
+    next(updates)
+    with counted_compilations() as compiled:
+        rows = [row for _, rows in updates for row in rows]
+    assert not compiled and len(rows) > 3 and {row["steps_per_update"] for row in rows} == {48}
+
+
+def test_run_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path):
+    whole = tiny(out=tmp_path / "whole")
+    tiny(out=tmp_path / "parts", total_steps=90)
+    resumed = tiny(out=tmp_path / "parts", resume=True)
+    jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(whole.state))
+    for name in set(whole.metrics) - set(SECONDS):
+        np.testing.assert_array_equal(resumed.metrics[name], whole.metrics[name], err_msg=name)
+
+
+def test_one_and_two_actors_train_alike():
+    one, two = (tiny(actors=count, total_steps=140) for count in (1, 2))
+    for leaf in jax.tree.leaves(two.state._replace(actors=None)):
+        np.testing.assert_array_equal(leaf[0], leaf[1])
+    assert list(one.metrics) == list(two.metrics)
+    for name in ("mean_return", "kl", "local_kl", "promised", "gained", "imitation_kl", "policy_std"):
+        np.testing.assert_allclose(two.metrics[name], one.metrics[name], rtol=2e-2, atol=1e-3, err_msg=name)
+
+
+def test_bound_holds_for_the_local_controllers():
+    metrics = tiny("gps(conditions=2, samples=3, max_kl=0.05, imitation_steps=50)", total_steps=300).metrics
+    assert np.all(metrics["local_kl"] <= 1.001 * metrics["max_kl"]) and np.all(metrics["local_kl"] > 0)
+
+
+@pytest.mark.parametrize(
+    ("promised", "gained", "factor"),
+    [(1.0, 1.0, 2.0), (1.0, 3.0, 2.0), (1.0, 0.5, 1.0), (1.0, 0.25, 2 / 3), (1.0, -5.0, 0.5), (np.nan, np.nan, 1.0)],
+)
+def test_promise_follows_what_came_true(promised, gained, factor):
+    rule, settings = promise(), {"max_kl": jnp.float32(0.1)}
+    state = rule.init(settings)
+    _, after = rule.update(state, settings, {"promised_before": jnp.float32(promised), "gained": jnp.float32(gained)})
+    np.testing.assert_allclose(after["max_kl"], 0.1 * factor, rtol=1e-6)
+
+
+def test_promise_keeps_its_range():
+    rule, settings = promise(kl_range=(0.5, 1.5)), {"max_kl": jnp.float32(0.1)}
+    state = rule.init(settings)
+    for gained, end in ((1.0, 0.15), (-9.0, 0.05)):
+        now = settings
+        for _ in range(5):
+            told = {"promised_before": jnp.float32(1.0), "gained": jnp.float32(gained)}
+            state, now = rule.update(state, now, told)
+        np.testing.assert_allclose(now["max_kl"], end, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "settings", "told"),
+    [
+        ("gps(samples=1)", {}, "samples=1: dynamics cannot be fitted to fewer than 2"),
+        ("gps(conditions=3)", {"actors": 2}, "conditions=3 must be a multiple of the 2 actors"),
+        ("gps(horizon=11)", {}, "horizon=11: the episodes of linear-quadratic are not longer than 10"),
+        ("gps", {"num_envs": 4}, "num_envs=4 are fewer than conditions=8"),
+        ("gps", {"num_envs": 60}, "num_envs=60: an update of algorithm=gps is one episode of 10 steps in each of 40"),
+        ("gps", {"steps_per_update": 100}, "steps_per_update=100: .* so that it is 400"),
+        ("gps(model_memory=0.5)", {}, "model_memory=0.5 must be at least 1"),
+        ("gps(max_kl=0.0)", {}, "max_kl=0.0 must be positive"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_sentence(words, settings, told):
+    with counted_compilations() as compiled, pytest.raises(ValueError, match=told) as error:
+        prepare(LinearQuadratic(), algorithm=words, **{"actors": 1, **settings})
+    assert not compiled and "\n" not in str(error.value)
+
+
+def test_choices_are_refused():
+    with pytest.raises(ValueError, match="gps needs actions that are real numbers, and these are choices"):
+        prepare(Choosing(), algorithm="gps", actors=1)
+
+
+class Choosing(ActingProbe):
+    """A probe whose actions are choices."""
+
+    action_low, action_high, action_counts = np.float32([0]), np.float32([1]), (2,)
+    episode_length = 8
+
+
+class Unsaved(LinearQuadratic):
+    """As if its states were handles."""
+
+    saves_state = False
+
+
+def test_simulators_that_cannot_be_put_back_are_refused():
+    with pytest.raises(ValueError, match="linear-quadratic: its simulators cannot be put back into a first state"):
+        prepare(Unsaved(), algorithm="gps", actors=1)
+
+
+def test_episodes_without_end_need_a_horizon():
+    endless = LinearQuadratic()
+    endless.episode_length = np.iinfo(np.int32).max
+    with pytest.raises(ValueError, match="algorithm=gps without a horizon: .* has no time limit"):
+        prepare(endless, algorithm="gps", actors=1)
+
+
+# ---- the environment that repeats its first states
+
+
+def test_repeated_environment_begins_in_its_first_states_for_ever():
+    env = Repeated(LinearQuadratic(), 3, episode_length=4)
+    state = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 6)
+    begun = np.asarray(state.obs)
+    np.testing.assert_array_equal(begun, begun[[0, 0, 2, 2, 4, 4]])
+    assert len(np.unique(begun[:, 0])) == 3
+    step, rng = jax.jit(env.step), np.random.default_rng(0)
+    for number in range(1, 13):
+        state = step(state, jnp.asarray(rng.normal(size=(6, 1)), jnp.float32))
+        over = number % 4 == 0
+        assert np.all(np.asarray(state.truncated) == over)
+        assert np.all(np.asarray(state.obs) == begun) == over
+        assert np.any(np.asarray(state.final_obs) != begun)
+    np.testing.assert_array_equal(env.reset(jax.random.PRNGKey(0), 12).obs[::2], begun)
+
+
+@pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Reacher-v5"])
+def test_mujoco_goes_on_from_a_repeated_state_as_from_the_first(name):
+    env = Repeated(jaxtrpo.make_env(name), 2, episode_length=3)
+    state = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 2)
+    step, action = jax.jit(env.step), jnp.full((2, env.action_size), 0.3)
+    seen = []
+    for _ in range(6):
+        state = step(state, action)
+        seen.append(np.asarray(state.final_obs))
+    np.testing.assert_array_equal(seen[:3], seen[3:])

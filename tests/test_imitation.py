@@ -1,0 +1,94 @@
+"""A network that imitates linear-Gaussian controllers: the divergence, and what minimising it leads to."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.flatten_util import ravel_pytree
+from support import actors, first, spread
+
+from jaxtrpo.algorithms.imitation import Examples, divergence, imitate
+from jaxtrpo.policies.distributions import Gaussian
+from jaxtrpo.policies.networks import gaussian_policy
+
+TIME, CONDITIONS, SAMPLES, X, U = 6, 2, 8, 2, 2
+GAIN = np.float32([[0.5, -1.0], [0.2, 0.3]])
+POLICY = gaussian_policy(X, U, hidden=())  # can do all that the controllers do
+OPTIMIZER = optax.scale_by_adam()
+PRECISION = np.float32([[4.0, 1.0], [1.0, 9.0]])
+
+
+def examples(*, wrong: bool = False) -> Examples:
+    """All controllers are the same one; where `wrong`, half of the samples say something else and count for nothing."""
+    rng = np.random.default_rng(0)
+    obs = rng.normal(size=(TIME, CONDITIONS, SAMPLES, X)).astype(np.float32)
+    mean, weight = obs @ GAIN.T, np.ones((TIME, CONDITIONS, SAMPLES), np.float32)
+    if wrong:
+        weight[..., ::2] = 0
+        mean[..., ::2, :] = 100
+    precision = np.broadcast_to(PRECISION, (TIME, CONDITIONS, U, U))
+    return Examples(*map(jnp.asarray, (obs, mean, precision, weight)))
+
+
+def learned(some: Examples, count: int = 1, steps: int = 1500):
+    """Of conditions that are dealt out to so many actors."""
+    params = POLICY.init(jax.random.PRNGKey(0))
+    memory = OPTIMIZER.init(ravel_pytree(params)[0])
+
+    def run(params, memory, key, some):
+        return imitate(
+            POLICY, params, memory, some, key, OPTIMIZER, jnp.float32(0.02), steps=steps, minibatch_size=32
+        )  # fmt: skip
+
+    dealt = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, count, axis=1)), some)
+    same = (spread(part, count) for part in (params, memory, jax.random.PRNGKey(1)))
+    return first(actors(count).map(run)(*same, dealt))
+
+
+def test_divergence_is_the_kl_of_sampling():
+    """KL(policy || controller), in float64; the other way round it is another number."""
+    with jax.enable_x64(True):
+        rng, count = np.random.default_rng(0), 400_000
+        mean, log_std, target = rng.normal(size=U), np.array([-0.3, 0.4]), rng.normal(size=U)
+        precision = np.array([[2.0, 0.7], [0.7, 1.5]])
+        acting = Gaussian(jnp.asarray(mean[None, None, None]), jnp.asarray(log_std[None, None, None]))
+        told = Examples(jnp.zeros((1, 1, 1, 3)), *(jnp.asarray(leaf[None, None]) for leaf in (target[None], precision)),
+                        jnp.ones((1, 1, 1)))  # fmt: skip
+        found = float(divergence(acting, told)[0, 0, 0])
+    u = mean + np.exp(log_std) * rng.normal(size=(count, U))
+    away, std = u - target, np.exp(log_std)
+    own = -0.5 * np.sum(((u - mean) / std) ** 2, axis=1) - np.sum(log_std)
+    others = 0.5 * np.linalg.slogdet(precision)[1] - 0.5 * np.einsum("ni,ij,nj->n", away, precision, away)
+    difference = own - others
+    assert abs(found - difference.mean()) < 5 * difference.std() / np.sqrt(count)
+    assert found > 0.1
+
+
+@pytest.mark.parametrize("wrong", [False, True], ids=["all count", "half count"])
+def test_network_that_can_do_what_the_controllers_do_learns_it(wrong):
+    """What has no weight is not looked at. Of the noise the nearest without correlations is left: 1 / diagonal."""
+    params, _, left = learned(examples(wrong=wrong))
+    obs = np.float32([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
+    acting = POLICY.apply(params, jnp.asarray(obs))
+    np.testing.assert_allclose(acting.mean, obs @ GAIN.T, atol=5e-3)
+    np.testing.assert_allclose(np.exp(-2 * acting.log_std[0]), np.diagonal(PRECISION), rtol=2e-2)
+    nearest = 0.5 * (np.sum(np.log(np.diagonal(PRECISION))) - np.linalg.slogdet(PRECISION)[1])
+    np.testing.assert_allclose(left, nearest, atol=2e-3)
+
+
+def test_precision_says_whom_to_follow():
+    """Two controllers that want different things: the mean that is left is weighted by their precisions."""
+    some = examples()
+    mean = jnp.stack([jnp.zeros_like(some.mean[:, 0]), jnp.ones_like(some.mean[:, 0])], axis=1)
+    precision = jnp.stack([jnp.broadcast_to(part * jnp.eye(U), (TIME, U, U)) for part in (1.0, 3.0)], axis=1)
+    params, *_ = learned(some._replace(mean=mean, precision=precision, obs=jnp.zeros_like(some.obs)))
+    np.testing.assert_allclose(POLICY.apply(params, jnp.zeros(X)).mean, [0.75, 0.75], atol=5e-3)
+
+
+def test_one_and_two_actors_imitate_alike():
+    (one, *_, left), (two, *_, also_left) = (learned(examples(), count, steps=50) for count in (1, 2))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), one, two)
+    np.testing.assert_allclose(left, also_left, rtol=1e-4)
