@@ -181,7 +181,7 @@ def test_one_is_trained_and_several_are_one_program():
     results = jaxtrpo.train_many(env, seeds=[0, 1], **sizes)
     for result in results:
         assert result.metrics["env_steps"][-1] == 256 and result.metrics["invalid_steps"].sum() == 0
-        assert result.metrics["episodes"].sum() >= 256 // LIMIT // 8 * 8
+        assert result.metrics["episodes"].sum() > 20
         assert result.metrics["kl"][-1] > 0
 
 

@@ -31,7 +31,9 @@ class MjxEnvironment:
     Model, first states, observations, rewards and terminations are those of `MujocoEnvironment`. What differs is the
     engine: it computes in float32, so that trajectories part from the C engine's as those of any two roundings do, and
     the change of a field is a difference of float32 values. MJX has no projected Gauss-Seidel solver (PGS); where the
-    MJCF asks for it, Newton's method solves the same convex problem.
+    MJCF asks for it, Newton's method solves the same convex problem. On a plane, MJX turns the friction pyramid of a
+    capsule that stands steeper than 60 degrees (`plane_capsule` of its `collision_primitive`): a leg that slides there,
+    as Ant's do, is slowed a little differently than in the C engine.
     """
 
     is_program = True

@@ -71,11 +71,8 @@ class MjxEngine:
                 self._model = jax.tree.map(np.asarray, self._mjx.put_model(self._source, impl=impl))
                 self._one = jax.tree.map(np.asarray, self._mjx.make_data(self._source, impl=impl))
                 self._require_fields()
-                qpos, qvel, control = (
-                    jax.ShapeDtypeStruct((1, n), jnp.float32) for n in (model.nq, model.nv, model.nu)
-                )
-                begun = jax.eval_shape(self.start, qpos, qvel)
-                jax.eval_shape(self.step, begun.state, control)
+                row = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *np.shape(x)), x.dtype), self._one)
+                jax.eval_shape(self.step, {name: getattr(row, name) for name in self._carried}, row.ctrl)
         except NotImplementedError as error:
             raise ValueError(f"MJX with impl={impl!r} does not support something in the model: {error}") from error
 
