@@ -127,14 +127,14 @@ def gps(
                 strength=prior_samples,
                 window=window,
             )
-            controllers, search = _controllers(models, found, hyperparameters["max_kl"])
+            controllers, search = controllers_of(models, found, hyperparameters["max_kl"])
             # The network that will act sees observations through the moments that it will act with.
             moments = merge(learner.obs_moments, fresh) if spec.normalize_observations else learner.obs_moments
             params, memory, left = imitate(
                 policy,
                 learner.policy,
                 learner.optimizer,
-                _examples(controllers, models, found, moments),
+                examples_of(controllers, models, found, moments),
                 key,
                 optimizer,
                 hyperparameters["learning_rate"],
@@ -180,14 +180,14 @@ def gps(
     )
 
 
-def _controllers(models: LocalModels, found: Samples, max_kl: Float[Array, ""]) -> tuple[Controller, BoundedInfo]:
+def controllers_of(models: LocalModels, found: Samples, max_kl: Float[Array, ""]) -> tuple[Controller, BoundedInfo]:
     """The best controller of each condition within the bound."""
     unit = jnp.sqrt(weighted_moments(found.reward, found.weight, sum_over_actors).variance) + 1e-6
     bound = max_kl * jnp.sum(models.seen, axis=1)
     return jax.vmap(bounded_response, (0, 0, 0, 0, None))(models.dynamics, models.reward, models.reference, bound, unit)
 
 
-def _examples(controllers: Controller, models: LocalModels, found: Samples, moments: Moments) -> Examples:
+def examples_of(controllers: Controller, models: LocalModels, found: Samples, moments: Moments) -> Examples:
     """What the controllers would have done in the place of the policy."""
     num_x = found.state.shape[-1]
     away = found.state - models.centre[:, :, None, :num_x]
