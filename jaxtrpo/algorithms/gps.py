@@ -21,7 +21,7 @@ from jaxtrpo.ops.moments import Moments, merge, normalize, weighted_moments
 from jaxtrpo.ops.quadratic_regression import Sums, add, no_sums
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.policies.distributions import Gaussian, entropy, kl_divergence
-from jaxtrpo.settings import call_in_words, require_positive, require_whole
+from jaxtrpo.settings import call_in_words, require_number, require_positive, require_whole
 from jaxtrpo.types import Batch, Hyperparameters
 
 LEAST_SAMPLES = 2  # of a condition: with one there is nothing that its mean differs from
@@ -85,8 +85,7 @@ def gps(
     require_whole(1, samples=samples)
     if samples < LEAST_SAMPLES:
         raise ValueError(f"samples={samples}: dynamics cannot be fitted to fewer than {LEAST_SAMPLES} of a condition")
-    if model_memory < 1:
-        raise ValueError(f"model_memory={model_memory!r} must be at least 1")
+    require_number("at least 1", lambda value: value >= 1, model_memory=model_memory)
     optimizer = optax.scale_by_adam()
 
     def make(spec: Spec) -> Learner:
