@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from jaxtrpo.actors import Actors, Trainings, first, join_envs
-from jaxtrpo.adapt import Rule, require_settings
+from jaxtrpo.adapt import Rule, require_columns, require_settings
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.collect import Collect as CollectPart
 from jaxtrpo.collect import make_collect, start_actors, whole_episodes
@@ -271,6 +271,7 @@ def report(
     }
     state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
     about = {**measured, "progress": _progress(state, sizes)}
+    require_columns(rule, about)
     adapt, hyperparameters = rule.update(state.adapt, hyperparameters, about)
     return state._replace(hyperparameters=hyperparameters, adapt=adapt), measured
 

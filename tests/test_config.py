@@ -38,6 +38,7 @@ REPLAY = ("algorithm", "trpo_replay")
 FIRST_ORDER = [("algorithm", name) for name in ("ppo", "pg", "a2c", "a3c")]
 ALGORITHMS = [*TRUST_REGION, *FIRST_ORDER]
 CLIPPED = [("algorithm", name) for name in ("ppo", "a2c", "a3c")]
+GPS = "algorithm", "gps"
 PPO, NAF, POLICY, CRITIC = ("algorithm", "ppo"), ("algorithm", "naf"), ("policy", "mlp"), ("critic", "mlp")
 NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan, math.inf, "1", True)
 BAD_OF_PARTS = [
@@ -73,6 +74,13 @@ BAD_OF_PARTS = [
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
     *((*NAF, "asynchronous", value) for value in (1, None, "no")),
     *(("critic", "linear", "ridge", value) for value in (*NOT_POSITIVE, None)),
+    *((*GPS, name, value) for name in ("conditions", "samples", "imitation_steps", "minibatch_size")
+      for value in NOT_WHOLE),
+    *((*GPS, "samples", value) for value in (1, None)),
+    *((*GPS, "horizon", value) for value in (0, 1, 2.5, "3", True)),
+    *((*GPS, "window", value) for value in (-1, 0.5, None, True)),
+    *((*GPS, "model_memory", value) for value in (0.5, math.nan, math.inf, "3", None)),
+    *((*GPS, name, value) for name in ("max_kl", "learning_rate", "prior_samples") for value in (*NOT_POSITIVE, None)),
 ]  # fmt: skip
 PARTS = [(kind, name) for kind in ("algorithm", "policy", "critic") for name in KINDS[kind]]
 JUNK = st.one_of(

@@ -248,6 +248,17 @@ def test_what_does_not_fit_is_refused_in_one_sentence(words, settings, told):
     assert not compiled and "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("words", "rule", "missing"),
+    [(WORDS, "trust", "signal and slope"), ("trpo", "promise", "promised_before and gained")],
+)
+def test_rule_that_goes_by_what_is_not_measured_is_refused(words, rule, missing):
+    run = prepare(LinearQuadratic(), algorithm=words, adapt=rule, policy=POLICY, actors=1, total_steps=100)
+    with pytest.raises(ValueError) as error:
+        run.run(progress=False)
+    assert str(error.value) == f"adapt={rule}: it goes by {missing}, which this algorithm does not measure"
+
+
 def test_choices_are_refused():
     with pytest.raises(ValueError, match="gps needs actions that are real numbers, and these are choices"):
         prepare(Choosing(), algorithm="gps", actors=1)

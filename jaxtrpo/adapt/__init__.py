@@ -2,7 +2,7 @@
 
 from jaxtrpo.adapt.improvement import improvement, margin
 from jaxtrpo.adapt.promise import promise
-from jaxtrpo.adapt.rule import Rule, chain, fixed, require_settings
+from jaxtrpo.adapt.rule import Rule, chain, fixed, require_columns, require_settings
 from jaxtrpo.adapt.schedules import exponential, linear
 from jaxtrpo.adapt.trust import trust
 
@@ -15,6 +15,7 @@ __all__ = [
     "linear",
     "margin",
     "promise",
+    "require_columns",
     "require_settings",
     "trust",
 ]

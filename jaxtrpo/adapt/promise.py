@@ -43,4 +43,10 @@ def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, 
         kl = jnp.clip(factor * hyperparameters["max_kl"], low * first, high * first)
         return first, {**hyperparameters, "max_kl": kl}
 
-    return Rule(lambda hyperparameters: hyperparameters["max_kl"], update, changes=("max_kl",), words=words)
+    return Rule(
+        lambda hyperparameters: hyperparameters["max_kl"],
+        update,
+        changes=("max_kl",),
+        reads=("promised_before", "gained"),
+        words=words,
+    )

@@ -30,6 +30,7 @@ class Rule(NamedTuple):
     update: Callable[[PyTree, Hyperparameters, Mapping[str, Array]], tuple[PyTree, Hyperparameters]]
     max_steps_per_update: int | None = None  # the largest batch it may ask for; none larger than the first if None
     changes: tuple[str, ...] = ()  # settings that the algorithm must have
+    reads: tuple[str, ...] = ()  # columns that the algorithm must have, of those that not all do
     words: str = "custom"  # how it is written in the shell
 
 
@@ -44,6 +45,19 @@ def require_settings(rule: Rule, hyperparameters: Mapping[str, object], algorith
         raise ValueError(
             f"adapt={rule.words}: it changes {' and '.join(missing)}, but what can change in {algorithm} is "
             f"{', '.join(hyperparameters)}"
+        )
+
+
+def require_columns(rule: Rule, metrics: Mapping[str, object]) -> None:
+    """Refuses a rule that goes by what the algorithm does not measure.
+
+    Raises:
+      ValueError: one sentence that names the rule and the columns.
+    """
+    missing = [name for name in rule.reads if name not in metrics]
+    if missing:
+        raise ValueError(
+            f"adapt={rule.words}: it goes by {' and '.join(missing)}, which this algorithm does not measure"
         )
 
 
@@ -78,6 +92,7 @@ def chain(*rules: Rule) -> Rule:
         update=update,
         max_steps_per_update=max(largest, default=None),
         changes=tuple(dict.fromkeys(name for rule in rules for name in rule.changes)),
+        reads=tuple(dict.fromkeys(name for rule in rules for name in rule.reads)),
         words=f"chain({', '.join(rule.words for rule in rules)})",
     )
 

@@ -91,4 +91,11 @@ def trust(
         }
         return _Trust(first, log_radius, mean_square), now
 
-    return Rule(init, update, max_steps_per_update, changes=("max_kl", "steps_per_update"), words=words)
+    return Rule(
+        init,
+        update,
+        max_steps_per_update,
+        changes=("max_kl", "steps_per_update"),
+        reads=("signal", "slope", "kl"),
+        words=words,
+    )

@@ -21,7 +21,7 @@ from jaxtrpo.ops.moments import Moments, merge, normalize, weighted_moments
 from jaxtrpo.ops.quadratic_regression import Sums, add, no_sums
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.policies.distributions import Gaussian, entropy, kl_divergence
-from jaxtrpo.settings import call_in_words, require_positive, require_whole
+from jaxtrpo.settings import call_in_words, require_number, require_positive, require_whole
 from jaxtrpo.types import Batch, Hyperparameters
 
 LEAST_SAMPLES = 2  # of a condition: with one there is nothing that its mean differs from
@@ -85,8 +85,7 @@ def gps(
     require_whole(1, samples=samples)
     if samples < LEAST_SAMPLES:
         raise ValueError(f"samples={samples}: dynamics cannot be fitted to fewer than {LEAST_SAMPLES} of a condition")
-    if model_memory < 1:
-        raise ValueError(f"model_memory={model_memory!r} must be at least 1")
+    require_number("at least 1", lambda value: value >= 1, model_memory=model_memory)
     optimizer = optax.scale_by_adam()
 
     def make(spec: Spec) -> Learner:
@@ -127,14 +126,14 @@ def gps(
                 strength=prior_samples,
                 window=window,
             )
-            controllers, search = _controllers(models, found, hyperparameters["max_kl"])
+            controllers, search = controllers_of(models, found, hyperparameters["max_kl"])
             # The network that will act sees observations through the moments that it will act with.
             moments = merge(learner.obs_moments, fresh) if spec.normalize_observations else learner.obs_moments
             params, memory, left = imitate(
                 policy,
                 learner.policy,
                 learner.optimizer,
-                _examples(controllers, models, found, moments),
+                examples_of(controllers, models, found, moments),
                 key,
                 optimizer,
                 hyperparameters["learning_rate"],
@@ -180,14 +179,14 @@ def gps(
     )
 
 
-def _controllers(models: LocalModels, found: Samples, max_kl: Float[Array, ""]) -> tuple[Controller, BoundedInfo]:
+def controllers_of(models: LocalModels, found: Samples, max_kl: Float[Array, ""]) -> tuple[Controller, BoundedInfo]:
     """The best controller of each condition within the bound."""
     unit = jnp.sqrt(weighted_moments(found.reward, found.weight, sum_over_actors).variance) + 1e-6
     bound = max_kl * jnp.sum(models.seen, axis=1)
     return jax.vmap(bounded_response, (0, 0, 0, 0, None))(models.dynamics, models.reward, models.reference, bound, unit)
 
 
-def _examples(controllers: Controller, models: LocalModels, found: Samples, moments: Moments) -> Examples:
+def examples_of(controllers: Controller, models: LocalModels, found: Samples, moments: Moments) -> Examples:
     """What the controllers would have done in the place of the policy."""
     num_x = found.state.shape[-1]
     away = found.state - models.centre[:, :, None, :num_x]
