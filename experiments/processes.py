@@ -28,7 +28,7 @@ from common.machine import machine
 from common.runs import as_flags
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
-KILLS, ROUNDS = 20, 5
+KILLS, ROUNDS = 20, 3
 SIZES = {1_024: 16, 20_480: 128}  # steps an update, environments
 UPDATES = {1_024: 400, 20_480: 24}
 SKIPPED = 4  # the first updates, which wait for what is compiled
