@@ -218,6 +218,14 @@ def test_promise_follows_what_came_true(promised, gained, factor):
     np.testing.assert_allclose(after["max_kl"], 0.1 * factor, rtol=1e-6)
 
 
+def test_steps_end_where_nothing_comes_of_them():
+    rule, now = promise(), {"max_kl": jnp.float32(0.5)}
+    state = rule.init(now)
+    for _ in range(12):
+        state, now = rule.update(state, now, {"promised_before": jnp.float32(1.0), "gained": jnp.float32(0.0)})
+    np.testing.assert_allclose(now["max_kl"], 0.0005, rtol=1e-5)
+
+
 def test_promise_keeps_its_range():
     rule, settings = promise(kl_range=(0.5, 1.5)), {"max_kl": jnp.float32(0.1)}
     state = rule.init(settings)

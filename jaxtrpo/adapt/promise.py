@@ -12,7 +12,7 @@ from jaxtrpo.settings import call_in_words
 from jaxtrpo.types import Hyperparameters
 
 
-def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.1, 10.0)) -> Rule:
+def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.001, 10.0)) -> Rule:
     """Compares what the models promised of a step with what the next samples gave.
 
     If returns rise by a - b kl along the step, of which the models only see a, the best KL is the one at which
@@ -21,6 +21,9 @@ def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, 
 
     (Montgomery & Levine 2016, section 4.2). Where more came than was promised, it grows as fast as it may. It goes with
     `gps`, which measures both.
+
+    Where all returns are alike already, models promise what cannot come, so that steps must be able to end: with a
+    smallest KL of a tenth, policies that balanced InvertedPendulum came to drop it again.
 
     Args:
       change: smallest and largest factor between two updates.
