@@ -29,6 +29,8 @@ SETTINGS = {
     "discount": ("0.9", 0.9),
     "normalize_observations": (None, False),
     "actors": ("1", 1),
+    "device": ("cpu", "cpu"),
+    "processes": ("1", 1),
     "num_envs": ("8", 8),
     "segment_length": ("4", 4),
     "eval_every": ("10000", 10000),

@@ -59,8 +59,9 @@ class Train:
 
     def prepare(self) -> Work:
         """Checks everything that a person may get wrong; raises ValueError, TypeError or OSError."""
-        from jaxtrpo.plan import actors_of, prepare
+        from jaxtrpo.plan import actors_of
         from jaxtrpo.processes import is_first, join
+        from jaxtrpo.train import prepare
 
         if self.seeds is None:
             join(self.config.processes)
