@@ -139,6 +139,11 @@ def blank(reset: Callable[[UInt32[Array, "env 2"]], PyTree], num_envs: int) -> P
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
+def of_same_types(new: PyTree, old: PyTree) -> PyTree:
+    """A state as the one before: some simulators step from one dtype or weak type to another, which no loop carries."""
+    return jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), new, old)
+
+
 def choose_rows(mask: Bool[Array, " env"], new: PyTree, old: PyTree) -> PyTree:
     """Rows of `new` where the mask is true; `old` says of what type they are."""
 

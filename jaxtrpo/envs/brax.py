@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from jaxtrpo.envs import base
 from jaxtrpo.envs.names import unknown_name
+from jaxtrpo.envs.quiet import no_output
 
 RENDERED_AT_ONCE = 100  # pictures
 BACKENDS = ("generalized", "positional", "spring", "mjx")
@@ -35,7 +35,7 @@ def make_brax_env(name: str, backend: str = "generalized", episode_length: int =
     Raises:
       ValueError: no such environment or backend; the message lists near names.
     """
-    with _quiet(), contextlib.redirect_stdout(io.StringIO()):  # mujoco.mjx prints which optional packages it misses
+    with _quiet(), no_output():
         from brax import envs
     if name not in envs._envs:
         raise ValueError(unknown_name(name, envs._envs, prefix="brax:"))
@@ -72,8 +72,7 @@ class BraxEnvironment:
         """Applies one action between -1 and 1 to each environment."""
         with _quiet():
             brax_state = jax.vmap(self.env.step)(state.physics, action)
-        # Some environments step from one dtype or weak type to another, with which no loop could carry the state.
-        brax_state = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), brax_state, state.physics)
+        brax_state = base.of_same_types(brax_state, state.physics)
         moved = base.Transition(
             physics=brax_state,
             obs=brax_state.obs.astype(jnp.float32),
@@ -90,7 +89,7 @@ class BraxEnvironment:
 
     def render(self, physics: Iterable[Any], width: int, height: int) -> Iterator[np.ndarray]:
         """A picture [height, width, 3] of each `physics` of one environment, on the host."""
-        with _quiet(), contextlib.redirect_stdout(io.StringIO()):
+        with _quiet(), no_output():
             from brax.io import image
         camera = "track" if "track" in _cameras(self.env.sys.mj_model) else None
         states = iter(physics)

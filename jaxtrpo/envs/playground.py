@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import subprocess
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,6 +17,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from jaxtrpo.envs import base
 from jaxtrpo.envs.names import unknown_name
+from jaxtrpo.envs.quiet import no_output
 
 SEEN = "state"  # of observations in several parts, the one that a policy is meant to have
 
@@ -83,9 +83,7 @@ class PlaygroundEnvironment:
 
     def step(self, state: base.EnvState, action: Float[Array, "env action"]) -> base.EnvState:
         """Applies one action between -1 and 1 to each environment."""
-        after = jax.vmap(self.env.step)(state.physics, action)
-        # Some environments step from one dtype or weak type to another, with which no loop could carry the state.
-        after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, state.physics)
+        after = base.of_same_types(jax.vmap(self.env.step)(state.physics, action), state.physics)
         moved = base.Transition(
             physics=after,
             obs=_seen(after.obs).astype(jnp.float32),
@@ -146,6 +144,6 @@ def _registry(name: str) -> Any:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Playground and what it imports print what they find and use what others have deprecated."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+    with warnings.catch_warnings(), no_output():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         yield

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import importlib
-import io
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -18,6 +15,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxtrpo.envs import base
 from jaxtrpo.envs.names import unknown_name
+from jaxtrpo.envs.quiet import no_output
 
 IMPLEMENTATIONS = ("jax", "warp")
 # What one step hands to the next, in the order of MuJoCo's integration state. mjx.Data holds much more, which the next
@@ -58,7 +56,7 @@ class MjxEngine:
             raise ValueError(unknown_name(impl, IMPLEMENTATIONS, kind="implementation of MJX"))
         if model.nhistory or model.nplugin:  # it would simulate the model without them
             raise ValueError("MJX does not compute delays of actuators and sensors, nor plugins")
-        with _silence():
+        with no_output():
             self._mjx: Any = importlib.import_module("mujoco.mjx")
             if impl == "warp" and not importlib.import_module("mujoco.mjx.warp").WARP_INSTALLED:
                 raise ValueError("MJX's impl='warp' needs the package warp-lang: pip install warp-lang")
@@ -66,7 +64,7 @@ class MjxEngine:
         self._source = _as_mjx_takes_it(model)
         self._carried = tuple(name for name in CARRIED if name != "act" or model.na)
         try:
-            with _silence():
+            with no_output():
                 # In NumPy: arrays of one device could not be used by programs of another.
                 self._model = jax.tree.map(np.asarray, self._mjx.put_model(self._source, impl=impl))
                 self._one = jax.tree.map(np.asarray, self._mjx.make_data(self._source, impl=impl))
@@ -108,7 +106,7 @@ class MjxEngine:
         if self._impl == "warp":
             # Warp keeps the contacts of a whole batch together, in as much memory as it gets here.
             room = num * int(blank._impl.naconmax)
-            with _silence():
+            with no_output():
                 blank = self._mjx.make_data(self._source, impl="warp", naconmax=room)
         return jax.tree.map(jnp.asarray, (self._model, blank))
 
@@ -149,10 +147,3 @@ def _as_mjx_takes_it(model: mujoco.MjModel) -> mujoco.MjModel:
     if model.opt.solver == mujoco.mjtSolver.mjSOL_PGS:
         model.opt.solver = mujoco.mjtSolver.mjSOL_NEWTON  # of the same convex problem
     return model
-
-
-@contextlib.contextmanager
-def _silence() -> Iterator[None]:
-    """MJX prints which optional packages it misses, and Warp which devices there are."""
-    with contextlib.redirect_stdout(io.StringIO()):
-        yield
