@@ -197,6 +197,16 @@ def make_update(
         compiled = mapped(several).lower(state).compile()
         return compiled, tuple(columns)
 
+    if rule.reads and rule.words != algorithm.adapt and learner.waits:
+
+        def one_update(key: UInt32[Array, "2"]) -> TrainState:
+            begun = usual_first_state(key)
+            _, batch = collect(begun.actors, begun.learner, begun.hyperparameters)
+            return learn(begun._replace(actors=None), batch)[0]
+
+        # Traced for this alone, as by one actor: what an algorithm measures is known only then.
+        jax.eval_shape(Actors(actors.own[:1]).map(one_update), jax.ShapeDtypeStruct((1, 2), jnp.uint32))
+
     mapped_collect = mapped(collect)
     mapped_learn = mapped(learn, in_turn=True)
 

@@ -261,9 +261,8 @@ def test_what_does_not_fit_is_refused_in_one_sentence(words, settings, told):
     [(WORDS, "trust", "signal and slope"), ("trpo", "promise", "promised_before and gained")],
 )
 def test_rule_that_goes_by_what_is_not_measured_is_refused(words, rule, missing):
-    run = prepare(LinearQuadratic(), algorithm=words, adapt=rule, policy=POLICY, actors=1, total_steps=100)
     with pytest.raises(ValueError) as error:
-        run.run(progress=False)
+        prepare(LinearQuadratic(), algorithm=words, adapt=rule, policy=POLICY, actors=1, total_steps=100)
     assert str(error.value) == f"adapt={rule}: it goes by {missing}, which this algorithm does not measure"
 
 
