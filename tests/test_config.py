@@ -43,6 +43,7 @@ PPO, NAF, POLICY, CRITIC = ("algorithm", "ppo"), ("algorithm", "naf"), ("policy"
 NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan, math.inf, "1", True)
 BAD_OF_PARTS = [
     *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
+    *((*CRITIC, "shared_from", value) for value in NOT_WHOLE),
     *((*part, name, value) for part in (NAF, REPLAY) for name in ("replay", "minibatch_size") for value in NOT_WHOLE),
     *((*part, "replay_ratio", value) for part in (NAF, REPLAY) for value in (*NOT_POSITIVE, None)),
     *((*part, "target_rate", value) for part in (NAF, REPLAY) for value in (-0.01, 1.01, math.nan, "1", None)),
