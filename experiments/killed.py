@@ -20,11 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
 from common.comparison import extent_of, options
 from common.machine import machine
-from common.runs import TRAIN, as_flags
+from common.runs import TRAIN, as_flags, differences
 from common.tables import write_csv
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
@@ -40,16 +38,6 @@ def command(env: str, out: Path, **settings) -> list[str]:
 
 def environment(actors: int) -> dict[str, str]:
     return {**os.environ, "JAX_NUM_CPU_DEVICES": str(actors)}
-
-
-def differences(one: Path, other: Path) -> list[str]:
-    """What two finished runs do not have in common, but for their seconds."""
-    a, b = load_checkpoint(one), load_checkpoint(other)
-    found = [name for name in a.state if not np.array_equal(a.state[name], b.state[name], equal_nan=True)]
-    names = [name for name in a.metrics if not name.endswith("seconds")]
-    found += [name for name in names if not np.array_equal(a.metrics[name], b.metrics[name], equal_nan=True)]
-    rows = [(out / "metrics.csv").read_text().count("\n") for out in (one, other)]
-    return found + (["metrics.csv"] if rows[0] != rows[1] else [])
 
 
 def killed(actors: int, number: int, folder: Path, rng: random.Random) -> tuple[bool, bool, int]:

@@ -25,7 +25,7 @@ import numpy as np
 
 from common.comparison import extent_of, options
 from common.machine import machine
-from common.runs import as_flags
+from common.runs import as_flags, differences
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
 KILLS, ROUNDS = 20, 3
@@ -68,15 +68,6 @@ def speed(folder: Path, rounds: int, share: float) -> list[str]:
     return lines
 
 
-def alike(one: Path, other: Path) -> bool:
-    """Whether two finished runs have everything in common, but for their seconds."""
-    a, b = load_checkpoint(one), load_checkpoint(other)
-    names = [name for name in a.metrics if not name.endswith("seconds")]
-    return all(np.array_equal(a.state[name], b.state[name], equal_nan=True) for name in a.state) and all(
-        np.array_equal(a.metrics[name], b.metrics[name], equal_nan=True) for name in names
-    )
-
-
 def killed(folder: Path, number: int, whole: Path, lasts: float, rng: random.Random) -> tuple[bool, float, bool]:
     """Kills one of two processes: whether the other said so, seconds until all was over, whether it ended alike."""
     out = folder / f"killed-{number}"
@@ -94,7 +85,7 @@ def killed(folder: Path, number: int, whole: Path, lasts: float, rng: random.Ran
     over = time.perf_counter() - begun
     subprocess.run(train(LAUNCH, "InvertedPendulum-v5", out, **TASK), check=True, capture_output=True)
     sentence = f"process {number % 2} of 2 is gone; resume=True (--resume) goes on with the last checkpoint in"
-    return sentence in said and launcher.returncode == 1, over, alike(out, whole)
+    return sentence in said and launcher.returncode == 1, over, not differences(out, whole)
 
 
 def kills(folder: Path, number: int) -> list[str]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from common.store import RESULTS, Curve, Job, Store, all_settings, as_text
 from jaxtrpo.machine import available_cores
+from jaxtrpo.runs.checkpoint import load_checkpoint
 
 UNFINISHED = RESULTS.parents[1] / "runs" / "unfinished"  # where runs that are stopped wait to go on
 TRAIN = (sys.executable, "-m", "jaxtrpo", "train")  # the command
@@ -74,6 +75,16 @@ def load_all(jobs: Iterable[Job], *, made_by: str) -> list[Curve]:
     if missing:
         raise SystemExit(f"{missing[0]} is missing ({len(missing)} in all); run experiments/{made_by} first")
     return [curve for _, curve in found if curve is not None]
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What two finished runs do not have in common, but for their seconds."""
+    a, b = load_checkpoint(one), load_checkpoint(other)
+    found = [name for name in a.state if not np.array_equal(a.state[name], b.state[name], equal_nan=True)]
+    names = [name for name in a.metrics if not name.endswith("seconds")]
+    found += [name for name in names if not np.array_equal(a.metrics[name], b.metrics[name], equal_nan=True)]
+    rows = [(out / "metrics.csv").read_text().count("\n") for out in (one, other)]
+    return found + (["metrics.csv"] if rows[0] != rows[1] else [])
 
 
 def as_flags(settings: Mapping[str, Any]) -> list[str]:

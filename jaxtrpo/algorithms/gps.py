@@ -10,7 +10,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import sum_over_actors
+from jaxtrpo.actors import num_actors, sum_over_actors
 from jaxtrpo.algorithms.actor_critic import no_observations
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, WholeEpisodes, require_surrogate_unset
 from jaxtrpo.algorithms.imitation import Examples, imitate
@@ -198,7 +198,7 @@ def examples_of(controllers: Controller, models: LocalModels, found: Samples, mo
 
 def _mean_over_actors(value: Array) -> Array:
     """Of a mean over as many on each."""
-    return sum_over_actors(value) / sum_over_actors(jnp.ones(()))
+    return sum_over_actors(value) / num_actors()
 
 
 def _require_gaussian(spec: Spec) -> None:
