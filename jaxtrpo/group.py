@@ -18,6 +18,8 @@ import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
 
+# What `jaxtrpo launch` says to the processes that it starts, and whoever starts them by hand.
+ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 FAILED = 1  # exit code
 WELL = "has ended"
 BEAT_SECONDS = 1.0  # between signs of life
@@ -53,6 +55,7 @@ class Group:
         self._exchanges = 0
         self._turn, self._busy, self._what_then = 0, False, None  # what follows if another is lost; None: nothing now
         self._lost: str | None = None
+        self._left = False  # whether this process has ended what all did together
         connect = self._wait_for_others if place.index == 0 else self._go_to_first
         connect(int(port), timeout)
         for number, line in self._lines.items():
@@ -97,6 +100,7 @@ class Group:
                 time.sleep(SILENT_SECONDS + 5 * BEAT_SECONDS)
             why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             self._tell_all({"gone": self.place.index, "why": f"ended by {why}"})
+            self._left = True
             raise
         finally:
             self._what_then = None
@@ -120,9 +124,12 @@ class Group:
         self._turn += 1
 
     def close(self) -> None:
-        """Tells the others that this process ends well."""
-        with contextlib.suppress(OSError):
-            self._tell_all({"gone": self.place.index, "why": WELL})
+        """To be called when this process ends, before JAX waits for the others: ones that it has left are gone."""
+        if self._left:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(FAILED)
+        self._tell_all({"gone": self.place.index, "why": WELL})
 
     # Connecting.
 
@@ -205,8 +212,9 @@ class Group:
             with self._lock:
                 said = self._said.setdefault(message["say"], {})
                 said[index] = message["thing"]
-                everyone = [said[number] for number in sorted(said)] if len(said) == self.place.count else None
-            if everyone is not None:
+                whole = len(said) == self.place.count
+            if whole:
+                everyone = [said[number] for number in sorted(self._said.pop(message["say"]))]
                 self._answers.put(everyone)
                 self._tell_all({"everyone": everyone})
         elif "everyone" in message:
@@ -261,6 +269,12 @@ class Group:
         # The main thread may wait for ever in a compiled function, where no exception reaches it.
         print(f"jaxtrpo: error: {why}{self._what_then}", file=sys.stderr, flush=True)
         os._exit(FAILED)
+
+
+def free_port(host: str = "") -> int:
+    """Of this machine; somebody else may take it before it is used."""
+    with socket.create_server((host, 0)) as server:
+        return server.getsockname()[1]
 
 
 class _Line:

@@ -33,7 +33,7 @@ from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.output import Output, Saving
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
-from jaxtrpo.runs.termination import KINDS, Interrupts, Terminated, Termination, termination_as_interrupt
+from jaxtrpo.runs.termination import KINDS, Impatience, Interrupts, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Update, gather
 from jaxtrpo.updates import Moment, rows_of, synchronous_updates
@@ -76,15 +76,16 @@ class Run(NamedTuple):
           Terminated: SIGTERM was received; everything is saved.
         """
         others = None if self.actors.here else group()
+        interrupts = None
         try:
             with ExitStack() as stack:
-                if others is not None:
+                if others is None:
+                    stack.enter_context(termination_as_interrupt())
+                else:
                     stack.enter_context(others.together(self._what_then()))
+                    interrupts = stack.enter_context(Interrupts())
                 if self.directory is not None and is_first():
                     stack.enter_context(hold(self.directory))
-                interrupts = stack.enter_context(Interrupts()) if others is not None else None
-                if interrupts is None:
-                    stack.enter_context(termination_as_interrupt())
                 return self._run(Record(self, lambda: self.state, others, interrupts), progress=progress and is_first())
         finally:
             self.close()
@@ -108,6 +109,8 @@ class Run(NamedTuple):
                 for moment, rows in updates:
                     record.add(rows, moment)
                     bar.update(rows[-1])
+            except Impatience:  # the others are anywhere, and nothing can be gathered
+                raise
             except KeyboardInterrupt as error:
                 interruption = error
                 bar.note("interrupted; keeping what was learned so far")
@@ -216,10 +219,12 @@ class Record:
         self._run, self._followers, self._others, self._interrupts = run, list[Follower](), others, interrupts
         # One name: an interrupt finds a state and the number of updates that led to it.
         self._reached = self._gathered(state, int(run.metrics["update"][-1]) if run.metrics else 0)
-        directory = run.directory if is_first() or others is None else None
+        self._speaks = others is None or is_first()
+        self._writing = nullcontext if others is None else others.busy
+        directory = run.directory if self._speaks else None
         if others is not None:
             self._reached.home()
-        with nullcontext() if others is None else others.busy():
+        with self._writing():
             self._output = Output(
                 directory, run.saving, run.metrics, lambda place, metrics: run.write(place, metrics, *self._at_home())
             )
@@ -237,7 +242,7 @@ class Record:
 
     def follow(self, stack: ExitStack) -> None:
         """Begins to tell others its metrics, until the stack is closed."""
-        begun = self._run.follow if self._others is None or is_first() else ()
+        begun = self._run.follow if self._speaks else ()
         self._followers = [stack.enter_context(closing(begin(self._output.last))) for begin in begun]
 
     def add(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> None:
@@ -251,7 +256,7 @@ class Record:
         for follower in self._followers:
             follower.add(rows)
         urgency = self._agree(self._output.wants(len(rows)))
-        with nullcontext() if self._others is None else self._others.busy():
+        with self._writing():
             self._output.keep(len(rows))
         if self._run.on_update is not None:
             for row in rows:

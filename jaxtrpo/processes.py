@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
-import socket
 from typing import Any
 
 import jax
 from jax._src import distributed
 from jax._src.clusters.cluster import ClusterEnv
 
-from jaxtrpo.group import Group, Place
+from jaxtrpo.group import ADDRESS, COUNT, INDEX, Group, Place, free_port
 
-# What `jaxtrpo launch` says to the processes that it starts, and whoever starts them by hand.
-ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 COORDINATOR_SECONDS = 60.0  # until all have to be there
 FOREVER = 10**6  # seconds; `Group` notices earlier, and says a sentence
 
@@ -54,6 +51,7 @@ def join(processes: int | None) -> None:
         _require(processes, _groups[0].place.count if _groups else distributed.global_state.num_processes)
         if not _groups and distributed.global_state.num_processes > 1:
             _know_each_other(_place_beside_jax())
+            atexit.register(_groups[0].close)
         return
     place = _place(processes)
     if place is None:
@@ -64,7 +62,7 @@ def join(processes: int | None) -> None:
     found = _know_each_other(place)
     # Everyone is there: JAX, which ends a process that waits in vain, need not wait for anyone.
     host = place.address.rsplit(":", 1)[0]
-    port = found.exchange(_free_port() if place.index == 0 else None, COORDINATOR_SECONDS)[0]
+    port = found.exchange(free_port() if place.index == 0 else None, COORDINATOR_SECONDS)[0]
     jax.distributed.initialize(
         f"{host}:{port}",
         place.count,
@@ -72,12 +70,12 @@ def join(processes: int | None) -> None:
         cluster_detection_method="deactivate",
         heartbeat_timeout_seconds=FOREVER,
     )
+    atexit.register(found.close)  # what is registered last is called first
 
 
 def _know_each_other(place: Place) -> Group:
     made = Group(place, COORDINATOR_SECONDS)
     _groups.append(made)
-    atexit.register(made.close)
     return made
 
 
@@ -119,11 +117,6 @@ def _place_beside_jax() -> Place:
     """Where a script has called `jax.distributed.initialize` itself, whose port is taken."""
     state: Any = distributed.global_state
     if state.process_id == 0:
-        state.client.key_value_set("jaxtrpo/port", str(_free_port()))
+        state.client.key_value_set("jaxtrpo/port", str(free_port()))
     port = state.client.blocking_key_value_get("jaxtrpo/port", int(1000 * COORDINATOR_SECONDS))
     return Place(f"{state.coordinator_address.rsplit(':', 1)[0]}:{port}", state.num_processes, state.process_id)
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as server:
-        return server.getsockname()[1]

@@ -10,12 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jaxtrpo import group as module
-from jaxtrpo.group import Group, Place
+from jaxtrpo.group import Group, Place, free_port
 
 
 def free_address() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+    return f"127.0.0.1:{free_port('127.0.0.1')}"
 
 
 def keep(group: Group) -> Group:

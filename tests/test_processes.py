@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from test_group import free_address
 
 from jaxtrpo import cli
+from jaxtrpo.group import ADDRESS, COUNT, INDEX
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
 SMALL = ("--num-envs", "4", "--segment-length", "8", "--steps-per-update", "64", "--policy", "mlp(hidden=(8,))",
@@ -54,9 +54,7 @@ def by_hand(*codes: str) -> list[tuple[int, str]]:
             [sys.executable, "-c", code],
             stderr=subprocess.PIPE,
             text=True,
-            env=environment(
-                JAX_COORDINATOR_ADDRESS=address, JAX_NUM_PROCESSES=str(len(codes)), JAX_PROCESS_ID=str(index)
-            ),
+            env=environment(**{ADDRESS: address, COUNT: str(len(codes)), INDEX: str(index)}),
         )
         for index, code in enumerate(codes)
     ]
@@ -155,11 +153,23 @@ jaxtrpo.train("InvertedPendulum-v5", num_envs=4, segment_length=8, steps_per_upd
 """
 
 
-def test_an_error_of_one_process_is_the_sentence_of_the_other():
-    of_first, of_second = by_hand(CODE.format(look="pass", more=""), CODE.format(look="1 / 0", more=""))
-    assert of_first[0] != 0 and of_second[0] != 0
-    assert "process 1 of 2 ended by ZeroDivisionError: division by zero; nothing was saved" in of_first[1]
-    assert "Traceback" in of_second[1]  # its own keeps it
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_error_of_one_process_is_the_sentence_of_the_other(which):
+    begun = time.monotonic()
+    ended = by_hand(*(CODE.format(look="1 / 0" if index == which else "pass", more="") for index in (0, 1)))
+    assert ended[0][0] != 0 and ended[1][0] != 0 and time.monotonic() - begun < 60
+    sentence = f"process {which} of 2 ended by ZeroDivisionError: division by zero; nothing was saved"
+    assert sentence in ended[1 - which][1]
+    assert "Traceback" in ended[which][1]  # its own keeps it
+
+
+def test_who_interrupts_twice_does_not_wait_for_the_others():
+    twice = "import os, signal; [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]"
+    begun = time.monotonic()
+    of_first, of_second = by_hand(CODE.format(look=twice, more=""), CODE.format(look="pass", more=""))
+    assert "interrupted twice" in of_first[1] and time.monotonic() - begun < 60
+    assert "process 0 of 2 ended by Impatience: interrupted twice; nothing was saved" in of_second[1]
+    assert of_second[0] == cli.FAILED
 
 
 def test_processes_with_different_settings_are_refused_by_all_with_the_difference():
@@ -195,7 +205,7 @@ def test_what_a_launcher_must_say():
         "processes=2, but nothing has started so many: on one machine `jaxtrpo launch"
         in run(*TRAIN, "--processes", 2).stderr
     )
-    said = json.loads('{"JAX_COORDINATOR_ADDRESS": "here", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}')
+    said = {ADDRESS: "here", COUNT: "2", INDEX: "0"}
     assert "JAX_COORDINATOR_ADDRESS=here, JAX_NUM_PROCESSES=2" in run(*TRAIN, **said).stderr
 
 

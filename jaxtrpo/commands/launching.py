@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,8 +15,10 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from jaxtrpo.commands.work import FAILED, Work
+from jaxtrpo.group import ADDRESS, COUNT, INDEX, free_port
 from jaxtrpo.settings import require_whole
 
+LOOPBACK = "127.0.0.1"
 GRACE_SECONDS = 90.0  # in which processes end by themselves when one of them has
 
 
@@ -38,30 +39,35 @@ class Launch:
         return self._work
 
     def _work(self) -> int:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            address = f"127.0.0.1:{server.getsockname()[1]}"
-        started = [self._start(number, address) for number in range(self.processes)]
+        address = f"{LOOPBACK}:{free_port(LOOPBACK)}"
+        started: list[subprocess.Popen] = []
         with _passing_on_termination(started):
+            for number in range(self.processes):
+                started.append(self._start(number, address))
             return _exit_code(started)
 
     def _start(self, number: int, address: str) -> subprocess.Popen:
-        # The module itself: `processes` imports JAX, which takes seconds and starts threads.
-        said = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": self.processes, "JAX_PROCESS_ID": number}
-        environment = {**os.environ, **{name: str(value) for name, value in said.items()}}
-        mine = _share(number, self.processes)
-        words = [sys.executable, "-m", "jaxtrpo", *self.words]
-        before = os.sched_getaffinity(0) if mine else set()
-        try:
-            if mine:
-                os.sched_setaffinity(0, mine)  # is inherited
-            return subprocess.Popen(words, env=environment)
-        finally:
-            if mine:
-                os.sched_setaffinity(0, before)
+        environment = {**os.environ, ADDRESS: address, COUNT: str(self.processes), INDEX: str(number)}
+        with _on_cores(_share(number, self.processes)):
+            return subprocess.Popen([sys.executable, "-m", "jaxtrpo", *self.words], env=environment)
+
+
+@contextlib.contextmanager
+def _on_cores(cores: set[int]) -> Iterator[None]:
+    """While it lasts, processes that are started get these cores, if any are said."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)  # is inherited
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def _share(number: int, count: int) -> set[int]:
-    """The cores of one process; several share one if there are too few. None where the system cannot say."""
+    """The cores of one process; several share one if there are too few. Nothing where the system cannot say."""
     if not hasattr(os, "sched_getaffinity"):
         return set()
     cores = sorted(os.sched_getaffinity(0))

@@ -14,6 +14,10 @@ class Termination(KeyboardInterrupt):
     """SIGTERM was received."""
 
 
+class Impatience(KeyboardInterrupt):
+    """A second interrupt, of somebody who does not wait until all processes know of the first."""
+
+
 class Terminated(SystemExit):
     """The process ends because of SIGTERM; what it had to save is saved."""
 
@@ -42,7 +46,7 @@ class Interrupts:
 
     def _note(self, number: int, frame: object) -> None:
         if self.urgency and number == signal.SIGINT:
-            raise KeyboardInterrupt  # whoever presses the keys twice does not want to wait
+            raise Impatience("interrupted twice")
         self.urgency = max(self.urgency, self._came[signal.Signals(number)])
 
 
