@@ -99,8 +99,8 @@ class Group:
             if type(error).__name__ == "JaxRuntimeError":
                 time.sleep(SILENT_SECONDS + 5 * BEAT_SECONDS)
             why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            self._left, self._what_then = True, None  # first: the others will tell this one, too, that it is gone
             self._tell_all({"gone": self.place.index, "why": f"ended by {why}"})
-            self._left = True
             raise
         finally:
             self._what_then = None
