@@ -16,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -114,10 +113,10 @@ class Trainings(NamedTuple):
 
         def part(*arguments: PyTree) -> PyTree:
             if in_turn and self.devices[0].platform == "cpu":
-                return _by_one(lambda: jax.lax.map(lambda own: function(*own), arguments))()
+                return by_one(lambda: jax.lax.map(lambda own: function(*own), arguments))()
             token = _many.set(True)
             try:
-                return _by_one(lambda: jax.vmap(function, axis_name=TRAININGS)(*arguments))()
+                return by_one(lambda: jax.vmap(function, axis_name=TRAININGS)(*arguments))()
             finally:
                 _many.reset(token)
 
@@ -186,14 +185,29 @@ def join_envs(tree: PyTree) -> PyTree:
 
 def sum_over_actors(tree: PyTree) -> PyTree:
     """Inside a mapped function: the sum of every actor's value."""
-    return tree if _alone.get() else jax.lax.psum(tree, AXIS)
+    if _alone.get():
+        return tree
+    return _at_once(tree, lambda vector: jax.lax.psum(vector, AXIS), lambda leaf: leaf.dtype)
 
 
 def gather_envs(tree: PyTree, axis: int) -> PyTree:
     """Inside a mapped function: all actors' environments along `axis`, in the order that one actor would have them."""
     if num_actors() == 1:
         return tree  # without a copy
-    return jax.tree.map(lambda leaf: jax.lax.all_gather(leaf, AXIS, axis=axis, tiled=True), tree)
+
+    def join(leaf: jax.Array) -> jax.Array:
+        together = jnp.moveaxis(leaf, 0, axis)
+        before, (count, envs), behind = (
+            together.shape[:axis],
+            together.shape[axis : axis + 2],
+            together.shape[axis + 2 :],
+        )
+        return together.reshape(*before, count * envs, *behind)
+
+    def gather(vector: jax.Array) -> jax.Array:
+        return jax.lax.all_gather(vector, AXIS)
+
+    return jax.tree.map(join, _at_once(tree, gather, _bits))
 
 
 def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
@@ -206,16 +220,31 @@ def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
       tasks: without arguments; the leaves of their results are arrays.
     """
     if num_actors() < len(tasks):
-        return tuple(_by_one(task)() for task in tasks)
-    shapes = [jax.eval_shape(_by_one(task)) for task in tasks]
+        return tuple(by_one(task)() for task in tasks)
+    shapes = [jax.eval_shape(by_one(task)) for task in tasks]
     nothing = [jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape) for shape in shapes]
 
     def only(number: int) -> Callable[[], tuple[PyTree, ...]]:
-        return lambda: tuple(_by_one(tasks[i])() if i == number else nothing[i] for i in range(len(tasks)))
+        return lambda: tuple(by_one(tasks[i])() if i == number else nothing[i] for i in range(len(tasks)))
 
     branches = [*map(only, range(len(tasks))), lambda: tuple(nothing)]
-    # Everyone but the one who did a task has zeros: nothing is rounded. An index beyond the branches takes the last.
-    return _sum_at_once(jax.lax.switch(jax.lax.axis_index(AXIS), branches))
+    # An index beyond the branches takes the last. Everyone but the one who did a task has zeros, and so does a sum of
+    # all bits.
+    done = jax.lax.switch(jax.lax.axis_index(AXIS), branches)
+    return _at_once(done, lambda vector: jax.lax.psum(vector, AXIS), _bits)
+
+
+def by_one(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
+    """The same, but whoever does it is the only actor that it knows of."""
+
+    def alone() -> PyTree:
+        token = _alone.set(True)
+        try:
+            return task()
+        finally:
+            _alone.reset(token)
+
+    return alone
 
 
 class Work(NamedTuple):
@@ -233,27 +262,37 @@ def worth_side_by_side(*tasks: Sequence[Work]) -> bool:
     return longest < together and longest <= MOST_FLOPS_ALONE
 
 
-def _by_one(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
-    def alone() -> PyTree:
-        token = _alone.set(True)
-        try:
-            return task()
-        finally:
-            _alone.reset(token)
+def _at_once(tree: PyTree, meet: Callable[[jax.Array], jax.Array], kind: Callable[[jax.Array], Any]) -> PyTree:
+    """What actors make of the leaves of a tree when they meet, once for each kind of numbers instead of once a leaf.
 
-    return alone
-
-
-def _sum_at_once(tree: PyTree) -> PyTree:
-    """Sums over actors, who meet once for each type of number instead of once a leaf; truth values are or-ed."""
+    Args:
+      tree: of arrays.
+      meet: of a vector, which it may give more axes in front.
+      kind: type of number that a leaf is seen as meanwhile; one of the same size.
+    """
     leaves, structure = jax.tree.flatten(tree)
-    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):
-        which = [number for number, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        vector, unravel = ravel_pytree([leaves[number] for number in which])
-        total = jax.lax.psum(vector.astype(jnp.int32 if dtype == jnp.bool_ else dtype), AXIS)
-        for number, leaf in zip(which, unravel(total.astype(dtype)), strict=True):
-            leaves[number] = leaf
+    leaves = [jnp.asarray(leaf) for leaf in leaves]
+    for dtype in dict.fromkeys(kind(leaf) for leaf in leaves):
+        which = [number for number, leaf in enumerate(leaves) if kind(leaf) == dtype]
+        met = meet(jnp.concatenate([_seen_as(leaves[number], dtype).reshape(-1) for number in which]))
+        begin = 0
+        for number in which:
+            leaf = leaves[number]
+            part = met[..., begin : begin + leaf.size].reshape(*met.shape[:-1], *leaf.shape)
+            begin += leaf.size
+            leaves[number] = _seen_as(part, leaf.dtype)
     return jax.tree.unflatten(structure, leaves)
+
+
+def _bits(leaf: jax.Array) -> jnp.dtype:
+    """The whole numbers of the same size as those of a leaf; truth values take as much room as most others do."""
+    return jnp.dtype(jnp.int32) if leaf.dtype == jnp.bool_ else jnp.dtype(f"int{8 * leaf.dtype.itemsize}")
+
+
+def _seen_as(leaf: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    if jnp.bool_ in (leaf.dtype, dtype):
+        return leaf.astype(dtype)
+    return jax.lax.bitcast_convert_type(leaf, dtype)
 
 
 def num_actors() -> int:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxtrpo.actors import gather_envs, sum_over_actors
+from jaxtrpo.actors import gather_envs
 from jaxtrpo.types import Batch, Episodes
 
 REMEMBERED = 100
@@ -31,7 +31,8 @@ def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo]:
     """Adds the episodes that finished in a batch, in order of time; to be mapped over actors."""
     filled = jnp.arange(batch.steps.invalid.shape[0]) < batch.num_segments
     here = jnp.where(filled[:, None, None], batch.steps.episode_return, jnp.nan)
-    new = gather_envs(here, axis=2).reshape(-1)
+    broken = jnp.sum(batch.steps.invalid & filled[:, None, None], axis=(0, 1), keepdims=True)
+    new, invalid = (leaf.reshape(-1) for leaf in gather_envs((here, broken), axis=2))
     known = jnp.concatenate([episodes.returns, new])
     # Positions of the last that are numbers, in order; -1 where there are not enough.
     last = jnp.sort(jnp.where(jnp.isnan(known), -1, jnp.arange(known.size)))[-REMEMBERED:]
@@ -40,6 +41,6 @@ def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo]:
         episodes=jnp.sum(~jnp.isnan(new)),
         mean_return=jnp.nanmean(new),
         return_100=jnp.nanmean(returns),
-        invalid_steps=sum_over_actors(jnp.sum(batch.steps.invalid & filled[:, None, None])),
+        invalid_steps=jnp.sum(invalid),
     )
     return Episodes(returns), info

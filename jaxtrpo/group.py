@@ -8,7 +8,6 @@ does: each holds a connection to the first one, over which messages go as lines 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import queue
 import socket
@@ -17,6 +16,8 @@ import threading
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple, NoReturn
+
+from jaxtrpo.connections import Line
 
 # What `jaxtrpo launch` says to the processes that it starts, and whoever starts them by hand.
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
@@ -48,7 +49,7 @@ class Group:
         """
         self.place = place
         self._host, port = place.address.rsplit(":", 1)
-        self._lines: dict[int, _Line] = {}
+        self._lines: dict[int, Line] = {}
         self._answers: queue.Queue[Any] = queue.Queue()
         self._lock = threading.Lock()
         self._said: dict[int, dict[int, Any]] = {}  # by exchange and process, where this one is the first
@@ -144,7 +145,7 @@ class Group:
             while len(self._lines) < self.place.count - 1:
                 server.settimeout(max(end - time.monotonic(), 0.001))
                 try:
-                    line = _Line(server.accept()[0])
+                    line = Line(server.accept()[0])
                     index, count = line.hello()
                 except TimeoutError:
                     for line in self._lines.values():
@@ -169,7 +170,7 @@ class Group:
         while time.monotonic() < end:
             line = None
             try:
-                line = _Line(socket.create_connection((self._host, port), max(end - time.monotonic(), 0.001)))
+                line = Line(socket.create_connection((self._host, port), max(end - time.monotonic(), 0.001)))
                 line.send({"index": self.place.index, "count": self.place.count})
                 answer = line.receive(max(end - time.monotonic(), 0.001))
             except (OSError, ValueError) as error:
@@ -199,7 +200,7 @@ class Group:
             with contextlib.suppress(OSError):
                 line.send(message)
 
-    def _read(self, index: int, line: _Line) -> None:
+    def _read(self, index: int, line: Line) -> None:
         """A thread for every connection."""
         try:
             while True:
@@ -269,46 +270,3 @@ class Group:
         # The main thread may wait for ever in a compiled function, where no exception reaches it.
         print(f"jaxtrpo: error: {why}{self._what_then}", file=sys.stderr, flush=True)
         os._exit(FAILED)
-
-
-def free_port(host: str = "") -> int:
-    """Of this machine; somebody else may take it before it is used."""
-    with socket.create_server((host, 0)) as server:
-        return server.getsockname()[1]
-
-
-class _Line:
-    """A connection, and what is known of who is at its other end."""
-
-    def __init__(self, connection: socket.socket):
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connection, self._lock, self._rest = connection, threading.Lock(), b""
-        self.last_heard = self.behind_since = time.monotonic()
-        self.turn, self.busy = 0, False
-
-    def send(self, message: dict[str, Any]) -> None:
-        with self._lock:
-            self._connection.sendall(json.dumps(message).encode() + b"\n")
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def receive(self, timeout: float | None) -> dict[str, Any]:
-        self._connection.settimeout(timeout)
-        while b"\n" not in self._rest:
-            more = self._connection.recv(65536)
-            if not more:
-                raise ConnectionError("the connection was closed")
-            self._rest += more
-        line, self._rest = self._rest.split(b"\n", 1)
-        self.last_heard = time.monotonic()
-        return json.loads(line)
-
-    def hello(self) -> tuple[int, int]:
-        said = self.receive(5.0)
-        return int(said["index"]), int(said["count"])
-
-    def heard(self, turn: int, busy: bool) -> None:
-        if turn != self.turn:
-            self.behind_since = time.monotonic()
-        self.turn, self.busy = turn, busy

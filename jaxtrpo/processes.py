@@ -10,7 +10,8 @@ import jax
 from jax._src import distributed
 from jax._src.clusters.cluster import ClusterEnv
 
-from jaxtrpo.group import ADDRESS, COUNT, INDEX, Group, Place, free_port
+from jaxtrpo.connections import free_port, relay
+from jaxtrpo.group import ADDRESS, COUNT, INDEX, Group, Place
 
 COORDINATOR_SECONDS = 60.0  # until all have to be there
 FOREVER = 10**6  # seconds; `Group` notices earlier, and says a sentence
@@ -64,7 +65,7 @@ def join(processes: int | None) -> None:
     host = place.address.rsplit(":", 1)[0]
     port = found.exchange(free_port() if place.index == 0 else None, COORDINATOR_SECONDS)[0]
     jax.distributed.initialize(
-        f"{host}:{port}",
+        f"{host}:{port}" if place.index == 0 else relay(host, port),
         place.count,
         place.index,
         cluster_detection_method="deactivate",

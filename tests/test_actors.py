@@ -58,6 +58,39 @@ def test_everyone_gets_every_task_s_result_as_it_is(count):
     assert_everyone_has(found, (VALUES, (changed, {})))
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_everyone_gets_all_environments_as_they_are(count):
+    """Numbers of all kinds, and leaves of other shapes than their neighbours."""
+    envs = {
+        "float": np.float32([[1.5, np.nan, -np.inf, -0.0], [0.1, 1e-40, 3e38, 2]]),
+        "counts": np.int32([[2**31 - 1, -(2**31), 0, 1]]),
+        "bits": np.uint32([[2**32 - 1, 7, 0, 3]]),
+        "small": np.int8([[-128, 127, 0, 3]]),
+        "truth": np.array([[True, False, True, False]]),
+        "vectors": np.arange(24, dtype=np.float32).reshape(2, 4, 3),
+        "none": np.zeros((1, 4, 0), np.float32),
+    }
+
+    def deal(leaf):
+        return np.stack(np.split(leaf, count, axis=1))
+
+    found = jax.device_get(actors(count).map(lambda tree: gather_envs(tree, axis=1))(jax.tree.map(deal, envs)))
+    assert_everyone_has(found, envs)
+
+
+def test_the_sum_of_a_tree_is_that_of_its_leaves():
+    def total(value):
+        return sum_over_actors({"one": value, "many": jnp.arange(6).reshape(2, 3), "nothing": jnp.zeros((0, 2))})
+
+    found = jax.device_get(actors(2).map(total)(np.float32([1.5, -0.25])))
+    wanted = {
+        "one": np.float32(1.25),
+        "many": 2 * np.arange(6, dtype=np.int32).reshape(2, 3),
+        "nothing": np.zeros((0, 2), np.float32),
+    }
+    assert_everyone_has(found, wanted)
+
+
 @pytest.mark.parametrize("tasks", [1, 2, 3])
 def test_a_task_is_done_by_one_actor(tasks):
     def who(_):

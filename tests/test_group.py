@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jaxtrpo import group as module
-from jaxtrpo.group import Group, Place, free_port
+from jaxtrpo.connections import free_port
+from jaxtrpo.group import Group, Place
 
 
 def free_address() -> str:

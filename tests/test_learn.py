@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -119,12 +120,23 @@ def test_two_actors_learn_what_one_does_with_a_critic_that_one_can_fit_alone(mos
     assert bias != before
 
 
-def split_up(critic: Critic, cg_iterations: int = 4) -> bool:
-    """Whether two actors do different things: then they ask which one they are."""
+def program_of_two(critic: Critic, cg_iterations: int = 4) -> jax.stages.Lowered:
     learn = actors(2).map(make_learn(critic, cg_iterations=cg_iterations))
     before, key = (spread(leaf, 2) for leaf in (learner(critic), jax.random.PRNGKey(1)))
-    program = learn.lower(before, deal_batch(acted(3), 2), bounds(0.01, 2), key)
-    return "stablehlo.partition_id" in program.as_text()
+    return learn.lower(before, deal_batch(acted(3), 2), bounds(0.01, 2), key)
+
+
+def split_up(critic: Critic, cg_iterations: int = 4) -> bool:
+    """Whether two actors do different things: then they ask which one they are."""
+    return "stablehlo.partition_id" in program_of_two(critic, cg_iterations).as_text()
+
+
+def test_actors_that_split_up_meet_twice():
+    """Between processes a meeting takes a millisecond or more: once to see what all saw, once for what all did."""
+    compiled = program_of_two(FITTED_BY_ONE).compile().as_text()
+    assert compiled is not None
+    assert len(re.findall(r" all-gather(?:-start)?\(", compiled)) == 1
+    assert len(re.findall(r" all-reduce(?:-start)?\(", compiled)) == 1
 
 
 def test_actors_split_up_when_the_critic_s_fit_is_long_but_not_too_long(monkeypatch):

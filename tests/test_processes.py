@@ -40,6 +40,12 @@ def launch(*words: object) -> subprocess.CompletedProcess:
     return run("launch", "--processes", 2, "--", *words)
 
 
+def launch_well(*words: object) -> subprocess.CompletedProcess:
+    done = launch(*words)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 def begin(*words: object) -> subprocess.Popen:
     return subprocess.Popen(
         command("launch", "--processes", 2, "--", *words), stderr=subprocess.PIPE, text=True, env=environment()
@@ -101,12 +107,11 @@ def assert_same_run(found, wanted):
 def test_two_processes_are_the_training_of_one_with_two_actors_and_go_on_as_it(tmp_path, one_process):
     out = tmp_path / "run"
     words = (*TRAIN, "--eval-every", 320, "--out", out, "--keep-every", 512)
-    done = launch(*words, "--total-steps", 640)
-    assert done.returncode == 0, done.stderr
+    done = launch_well(*words, "--total-steps", 640)
     assert done.stdout.count("return_100") == 1 and "saved in" in done.stdout  # one speaks for all
     assert sorted(path.name for path in out.glob("step-*")) == ["step-0000000512"]
     # The same number of processes, and then another.
-    assert launch(*words, "--total-steps", 960, "--resume").returncode == 0
+    launch_well(*words, "--total-steps", 960, "--resume")
     done = run(*words, "--total-steps", 1280, "--resume", "--actors", 2)
     assert done.returncode == 0, done.stderr
     assert_same_run(out, one_process)
@@ -127,9 +132,9 @@ def test_a_process_that_is_killed_ends_the_other_with_a_sentence_and_the_run_goe
     assert f"jaxtrpo: error: process {which} of 2 is gone; resume=True (--resume) goes on with the last" in errors
     done = load_checkpoint(out).metrics["env_steps"][-1]
     words = (*words, "--total-steps", done + 640, "--resume")
-    assert launch(*words).returncode == 0
+    launch_well(*words)
     other = tmp_path / "other"
-    assert launch(*TRAIN, "--eval-every", 320, "--out", other, "--total-steps", done + 640).returncode == 0
+    launch_well(*TRAIN, "--eval-every", 320, "--out", other, "--total-steps", done + 640)
     assert_same_run(out, other)
 
 

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import Work, gather_envs, num_actors, side_by_side, sum_over_actors, worth_side_by_side
-from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages
+from jaxtrpo.actors import (
+    Work,
+    by_one,
+    gather_envs,
+    num_actors,
+    side_by_side,
+    sum_over_actors,
+    worth_side_by_side,
+)
+from jaxtrpo.algorithms.advantages import Advantages, Unscaled, normalized, standardize, unscaled_advantages
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
+from jaxtrpo.critics.critic import Targets
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.types import Batch, Hyperparameters, LearnerState
+from jaxtrpo.types import Batch, Hyperparameters, LearnerState, Steps
 
 # (policy's parameters, memory, actions, advantages, hyperparameters, key) -> (parameters, memory, what the step did)
 Step = Callable[[PyTree, PyTree, Array, Advantages, Hyperparameters, PRNGKeyArray], tuple[PyTree, PyTree, Info]]
@@ -44,46 +54,63 @@ def actor_critic(
         params = policy.init(for_policy)
         return LearnerState(params, critic.init(for_critic), no_observations(spec), no_memory(params))
 
-    def step_and_fit(
-        learner: LearnerState, action: Array, found: Advantages, hyperparameters: Hyperparameters, key: PRNGKeyArray
-    ) -> tuple[tuple[PyTree, PyTree, Info], PyTree]:
-        """What the policy's step gives, and the fitted critic's state."""
+    def learn(
+        learner: LearnerState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
+    ) -> tuple[LearnerState, Info]:
         for_policy, for_critic = jax.random.split(key)
-        samples = found.targets.weight.size * num_actors()  # of the largest batch, because the choice is compiled
+        unscaled = unscaled_advantages(
+            critic, learner.critic, learner.obs_moments, batch, discount=spec.discount, gae_lambda=gae_lambda
+        )
+        steps = Acted(batch.steps.obs, batch.steps.action)
+        samples = unscaled.targets.weight.size * num_actors()  # of the largest batch, because the choice is compiled
         beside = worth_side_by_side([work(learner.policy, samples)], [critic.work(learner.critic, samples)])
         if beside:
-            action, found = of_everyone(action, found)
+            steps, unscaled = of_everyone(steps, unscaled, learner.obs_moments)
+        once = by_one if beside else lambda task: task  # whoever has everything meets nobody for it
+        found = once(lambda: standardize(unscaled))()
 
         def improve() -> tuple[PyTree, PyTree, Info]:
-            return step(learner.policy, learner.memory, action, found, hyperparameters, for_policy)
+            return step(learner.policy, learner.memory, steps.action, found, hyperparameters, for_policy)
 
         def fit() -> PyTree:
             return critic.fit(learner.critic, found.targets, for_critic)
 
-        return side_by_side(improve, fit) if beside else (improve(), fit())
+        (params, memory, info), fitted = side_by_side(improve, fit) if beside else (improve(), fit())
 
-    def learn(
-        learner: LearnerState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
-    ) -> tuple[LearnerState, Info]:
-        found = estimate_advantages(
-            critic, learner.critic, learner.obs_moments, batch, discount=spec.discount, gae_lambda=gae_lambda
-        )
-        (params, memory, info), fitted = step_and_fit(learner, batch.steps.action, found, hyperparameters, key)
+        def conclude() -> tuple[Moments, Info]:
+            return with_observations(spec, learner.obs_moments, steps.obs, found), about(spec, params, found)
+
+        moments, more = once(conclude)()
         fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
-        moments = with_observations(spec, learner.obs_moments, batch, found)
         # By name, because actors that share the work do not keep another order.
-        info = {**about(spec, params, found), **dict(sorted(info.items()))}
-        return LearnerState(params, fitted, moments, memory), info
+        return LearnerState(params, fitted, moments, memory), {**more, **dict(sorted(info.items()))}
 
     return Learner(init, learn)
 
 
-def of_everyone(action: Array, found: Advantages) -> tuple[Array, Advantages]:
-    """Actions and advantages of all actors' environments, which one needs who does a task alone."""
+class Acted(NamedTuple):
+    """What is learned from steps themselves: one actor's part, or everyone's."""
+
+    obs: Float[Array, "segment time env obs"]  # as the simulator gave it
+    action: Num[Array, "segment time env action"]
+
+
+Seen = TypeVar("Seen", Acted, Steps)
+
+
+def of_everyone(steps: Seen, found: Unscaled, moments: Moments) -> tuple[Seen, Unscaled]:
+    """What all actors have seen, in one meeting; whoever has it needs nobody to learn from it.
+
+    Args:
+      steps: of this actor, as many of their fields as are needed.
+      found: what it made of them.
+      moments: that observations are normalised with.
+    """
     targets = found.targets
-    dealt = action, found.advantage, targets._replace(num_segments=None)
-    action, advantage, gathered = gather_envs(dealt, axis=2)
-    return action, found._replace(advantage=advantage, targets=gathered._replace(num_segments=targets.num_segments))
+    dealt = steps, found.advantage, targets.elapsed, targets.value, targets.weight
+    steps, advantage, *rest = gather_envs(dealt, axis=2)
+    number = targets.num_segments
+    return steps, Unscaled(advantage, Targets(normalized(steps.obs, moments, number), *rest, number))
 
 
 def no_observations(spec: Spec) -> Moments:
@@ -91,12 +118,13 @@ def no_observations(spec: Spec) -> Moments:
     return no_moments((spec.observation_size,))
 
 
-def with_observations(spec: Spec, moments: Moments, batch: Batch, found: Advantages) -> Moments:
+def with_observations(
+    spec: Spec, moments: Moments, obs: Float[Array, "segment time env obs"], found: Advantages
+) -> Moments:
     """Takes a batch into the moments. Only after it was learned from: it is judged by those that it was acted with."""
     if not spec.normalize_observations:
         return moments
-    seen = weighted_moments(batch.steps.obs, found.targets.weight, sum_over_actors, batch.num_segments)
-    return merge(moments, seen)
+    return merge(moments, weighted_moments(obs, found.targets.weight, sum_over_actors, found.targets.num_segments))
 
 
 def with_rewards(rewards: Moments, batch: Batch, weight: Float[Array, "segment time env"]) -> Moments:

@@ -51,6 +51,13 @@ def compare_with_usual(
     return usual, jnp.where(comparable, share, 1.0)
 
 
+class Unscaled(NamedTuple):
+    """What one actor makes of its part of a batch alone; leading axes segment, time, env."""
+
+    advantage: Float[Array, "segment time env"]  # units of reward
+    targets: Targets
+
+
 def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:
     """1 for a step that counts; 0 for one whose simulation broke, or where the buffer holds no data."""
     filled = jnp.arange(batch.steps.invalid.shape[0]) < batch.num_segments
@@ -72,7 +79,50 @@ def estimate_advantages(
     gae_lambda: float,
     action_advantage: ActionAdvantage | None = None,
 ) -> Advantages:
-    """Generalised advantages of one actor's batch, standardised over all actors.
+    """`unscaled_advantages` of one actor's batch, standardised over all actors."""
+    found = unscaled_advantages(
+        critic,
+        state,
+        moments,
+        batch,
+        discount=discount,
+        gae_lambda=gae_lambda,
+        action_advantage=action_advantage,
+    )
+    return standardize(found)
+
+
+def standardize(found: Unscaled) -> Advantages:
+    """Advantages of mean 0 and variance 1 over all actors' valid steps."""
+    weight = found.targets.weight
+    of_advantage = weighted_moments(found.advantage, weight, sum_over_actors)
+    of_target = weighted_moments(found.targets.value, weight, sum_over_actors)
+    return Advantages(
+        advantage=weight * (found.advantage - of_advantage.mean) / (jnp.sqrt(of_advantage.variance) + 1e-8),
+        targets=found.targets,
+        explained_variance=1.0 - of_advantage.variance / of_target.variance,
+        variance=of_advantage.variance,
+    )
+
+
+def normalized(
+    obs: Float[Array, "segment time env obs"], moments: Moments, num_segments: Int[Array, ""]
+) -> Float[Array, "segment time env obs"]:
+    """Observations of the filled segments, normalised."""
+    return map_segments(lambda i: normalize(obs[i], moments), num_segments, obs.shape[0])
+
+
+def unscaled_advantages(
+    critic: Critic,
+    state: PyTree,
+    moments: Moments,
+    batch: Batch,
+    *,
+    discount: float,
+    gae_lambda: float,
+    action_advantage: ActionAdvantage | None = None,
+) -> Unscaled:
+    """Generalised advantages of one actor's batch; no actor meets another for them.
 
     Args:
       critic: predicts what follows.
@@ -84,10 +134,10 @@ def estimate_advantages(
       action_advantage: takes the noise of actions out of what follows a step, and out of the targets (see `ops.gae`).
 
     Returns:
-      Advantages, and lambda-returns as targets. Steps that do not count have advantage 0 and weight 0.
+      Advantages, and lambda-returns as targets. Steps that do not count have weight 0.
     """
     last = batch.num_segments - 1
-    obs = map_segments(lambda i: normalize(batch.steps.obs[i], moments), batch.num_segments, batch.steps.obs.shape[0])
+    obs = normalized(batch.steps.obs, moments, batch.num_segments)
 
     def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array]) -> tuple[Tail, Array, Array]:
         tail, advantage, value = carry  # value: less what is known of the action
@@ -123,12 +173,4 @@ def estimate_advantages(
     _, advantage, value = jax.lax.fori_loop(0, batch.num_segments, segment_backwards, start)
 
     weight = valid_weight(batch)
-    target = value + advantage
-    of_advantage = weighted_moments(advantage, weight, sum_over_actors)
-    of_target = weighted_moments(target, weight, sum_over_actors)
-    return Advantages(
-        advantage=weight * (advantage - of_advantage.mean) / (jnp.sqrt(of_advantage.variance) + 1e-8),
-        targets=Targets(obs, batch.steps.elapsed, target, weight, batch.num_segments),
-        explained_variance=1.0 - of_advantage.variance / of_target.variance,
-        variance=of_advantage.variance,
-    )
+    return Unscaled(advantage, Targets(obs, batch.steps.elapsed, value + advantage, weight, batch.num_segments))

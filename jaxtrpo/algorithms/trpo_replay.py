@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import num_actors, side_by_side, worth_side_by_side
+from jaxtrpo.actors import by_one, num_actors, side_by_side, worth_side_by_side
 from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations, with_rewards
-from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
+from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, standardize, unscaled_advantages
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
 from jaxtrpo.algorithms.judged_step import Followed, judged_direction, none_followed
 from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
@@ -159,7 +159,7 @@ def trpo_replay(
             learner: ReplayState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[ReplayState, Info]:
             for_policy, for_critic, for_actions = jax.random.split(key, 3)
-            found = estimate_advantages(
+            unscaled = unscaled_advantages(
                 critic,
                 learner.critic,
                 learner.obs_moments,
@@ -168,14 +168,7 @@ def trpo_replay(
                 gae_lambda=gae_lambda,
                 action_advantage=advantage_over(actions, learner.actions, policy, learner.policy),
             )
-            usual, bound = learner.memory.advantage_variance, hyperparameters["max_kl"]
-            if advantage_memory:
-                usual, share = compare_with_usual(usual, found.variance, advantage_memory)
-                bound = share * bound
-            rewards = with_rewards(learner.rewards, batch, found.targets.weight)
-            ring = buffer.insert(learner.replay, batch)
-            number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
-            samples = found.targets.weight.size * num_actors()
+            samples = unscaled.targets.weight.size * num_actors()
             beside = worth_side_by_side(
                 [
                     step_work(fisher_samples, 2 * cg_iterations)(learner.policy, samples),
@@ -183,15 +176,30 @@ def trpo_replay(
                 ],
                 [actions.work(replay_ratio * samples)],
             )
-            action, seen = of_everyone(batch.steps.action, found) if beside else (batch.steps.action, found)
+            if beside:
+                steps, unscaled = of_everyone(batch.steps, unscaled, learner.obs_moments)
+                batch = batch._replace(steps=steps)
+            once = by_one if beside else lambda task: task  # whoever has everything meets nobody for it
+
+            def take_in() -> tuple[Advantages, Moments, Ring]:
+                found = standardize(unscaled)
+                rewards = with_rewards(learner.rewards, batch, found.targets.weight)
+                return found, rewards, buffer.insert(learner.replay, batch)
+
+            found, rewards, ring = once(take_in)()
+            usual, bound = learner.memory.advantage_variance, hyperparameters["max_kl"]
+            if advantage_memory:
+                usual, share = compare_with_usual(usual, found.variance, advantage_memory)
+                bound = share * bound
+            number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
 
             def learn_from_batch() -> tuple[PyTree, Path, Followed, Info, PyTree]:
                 natural, followed, judged = judged_direction(
                     policy,
                     learner.policy,
                     learner.memory.followed,
-                    action,
-                    seen,
+                    batch.steps.action,
+                    found,
                     for_policy,
                     surrogates=(
                         spec.surrogate or importance_weighted_advantage,
@@ -209,7 +217,7 @@ def trpo_replay(
                     line_search_shrink=line_search_shrink,
                     line_search_steps=line_search_steps,
                 )
-                fitted = critic.fit(learner.critic, seen.targets, for_critic)
+                fitted = critic.fit(learner.critic, found.targets, for_critic)
                 fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
                 return params, path, followed, {**info._asdict(), **judged}, fitted
 
@@ -227,8 +235,13 @@ def trpo_replay(
             tasks = learn_from_batch, learn_from_replay
             done: tuple[Any, ...] = side_by_side(*tasks) if beside else tuple(task() for task in tasks)
             (params, path, followed, info, fitted), (learned, unexplained) = done
-            info = {**about(spec, params, found), **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
-            moments = with_observations(spec, learner.obs_moments, batch, found)
+
+            def conclude() -> tuple[Moments, Info]:
+                moments = with_observations(spec, learner.obs_moments, batch.steps.obs, found)
+                return moments, about(spec, params, found)
+
+            moments, more = once(conclude)()
+            info = {**more, **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
             memory = Memory(path, followed, usual)
             return ReplayState(params, fitted, learned, moments, rewards, memory, ring), info
 

@@ -15,10 +15,10 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from jaxtrpo.commands.work import FAILED, Work
-from jaxtrpo.group import ADDRESS, COUNT, INDEX, free_port
+from jaxtrpo.connections import LOOPBACK, free_port
+from jaxtrpo.group import ADDRESS, COUNT, INDEX
 from jaxtrpo.settings import require_whole
 
-LOOPBACK = "127.0.0.1"
 GRACE_SECONDS = 90.0  # in which processes end by themselves when one of them has
 
 
