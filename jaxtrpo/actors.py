@@ -19,6 +19,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from jaxtrpo.packing import at_once, bits
+
 AXIS, TRAININGS = "actors", "trainings"
 # XLA ends a process in which an actor waits 60 seconds for another. At 5 Gflop/s this takes 20; what a task takes is
 # known to a factor of two or three.
@@ -187,7 +189,7 @@ def sum_over_actors(tree: PyTree) -> PyTree:
     """Inside a mapped function: the sum of every actor's value."""
     if _alone.get():
         return tree
-    return _at_once(tree, lambda vector: jax.lax.psum(vector, AXIS), lambda leaf: leaf.dtype)
+    return at_once(tree, lambda vector: jax.lax.psum(vector, AXIS), lambda leaf: leaf.dtype)
 
 
 def gather_envs(tree: PyTree, axis: int) -> PyTree:
@@ -207,7 +209,16 @@ def gather_envs(tree: PyTree, axis: int) -> PyTree:
     def gather(vector: jax.Array) -> jax.Array:
         return jax.lax.all_gather(vector, AXIS)
 
-    return jax.tree.map(join, _at_once(tree, gather, _bits))
+    return jax.tree.map(join, at_once(tree, gather, bits))
+
+
+def after(known: PyTree, value: PyTree) -> PyTree:
+    """Inside a mapped function: the value, but not before the first is known.
+
+    Where both lead to meetings of actors, everyone comes to them in the same order. XLA sees to that by itself, but not
+    for meetings in loops of a program that it reads from the compilation cache; two that cross wait for ever.
+    """
+    return value if num_actors() == 1 else jax.lax.optimization_barrier((known, value))[1]
 
 
 def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
@@ -231,7 +242,7 @@ def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
     # An index beyond the branches takes the last. Everyone but the one who did a task has zeros, and so does a sum of
     # all bits.
     done = jax.lax.switch(jax.lax.axis_index(AXIS), branches)
-    return _at_once(done, lambda vector: jax.lax.psum(vector, AXIS), _bits)
+    return at_once(done, lambda vector: jax.lax.psum(vector, AXIS), bits)
 
 
 def by_one(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
@@ -260,39 +271,6 @@ def worth_side_by_side(*tasks: Sequence[Work]) -> bool:
     parts = [part for task in tasks for part in task]
     together = sum(part.flops / num_actors() if part.shared else part.flops for part in parts)
     return longest < together and longest <= MOST_FLOPS_ALONE
-
-
-def _at_once(tree: PyTree, meet: Callable[[jax.Array], jax.Array], kind: Callable[[jax.Array], Any]) -> PyTree:
-    """What actors make of the leaves of a tree when they meet, once for each kind of numbers instead of once a leaf.
-
-    Args:
-      tree: of arrays.
-      meet: of a vector, which it may give more axes in front.
-      kind: type of number that a leaf is seen as meanwhile; one of the same size.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    leaves = [jnp.asarray(leaf) for leaf in leaves]
-    for dtype in dict.fromkeys(kind(leaf) for leaf in leaves):
-        which = [number for number, leaf in enumerate(leaves) if kind(leaf) == dtype]
-        met = meet(jnp.concatenate([_seen_as(leaves[number], dtype).reshape(-1) for number in which]))
-        begin = 0
-        for number in which:
-            leaf = leaves[number]
-            part = met[..., begin : begin + leaf.size].reshape(*met.shape[:-1], *leaf.shape)
-            begin += leaf.size
-            leaves[number] = _seen_as(part, leaf.dtype)
-    return jax.tree.unflatten(structure, leaves)
-
-
-def _bits(leaf: jax.Array) -> jnp.dtype:
-    """The whole numbers of the same size as those of a leaf; truth values take as much room as most others do."""
-    return jnp.dtype(jnp.int32) if leaf.dtype == jnp.bool_ else jnp.dtype(f"int{8 * leaf.dtype.itemsize}")
-
-
-def _seen_as(leaf: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    if jnp.bool_ in (leaf.dtype, dtype):
-        return leaf.astype(dtype)
-    return jax.lax.bitcast_convert_type(leaf, dtype)
 
 
 def num_actors() -> int:

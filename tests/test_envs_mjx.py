@@ -197,6 +197,7 @@ def test_a_picture_shows_what_the_simulation_holds(monkeypatch):
     np.testing.assert_array_equal(numbers[: 1 + model.nq + model.nv], [0, *state.obs[1]])
 
 
+SWIMS = BALL.format(option="", actuators="").replace('size="0.1" mass', 'fluidshape="ellipsoid" size="0.1" mass')
 DELAYED = '<motor joint="hinge" ctrlrange="-1 1" delay="0.02" nsample="8"/>'
 
 
@@ -206,7 +207,9 @@ DELAYED = '<motor joint="hinge" ctrlrange="-1 1" delay="0.02" nsample="8"/>'
         (lambda: make_env("mjx:HalfCheeta"), "unknown environment 'mjx:HalfCheeta'; did you mean mjx:HalfCheetah-v5"),
         (lambda: make_env("mjx:Hopper-v5", impl="wrap"), "unknown implementation of MJX 'wrap'; did you mean warp"),
         (lambda: made(ball('integrator="implicit"')), "^mjx:Ball: MJX with impl='jax' does not support .*IMPLICIT"),
-        (lambda: made(ball(actuators=DELAYED)), "^mjx:Ball: MJX does not compute delays"),
+        (lambda: made(ball(actuators=DELAYED)), "^mjx:Ball: MJX with impl='jax' does not compute delays"),
+        (lambda: made(ball('noslip_iterations="3"')), "does not compute noslip_iterations"),
+        (lambda: made(ball(xml=SWIMS)), "does not compute the ellipsoid model of fluids"),
         (
             lambda: made(ball(fields=("qpos", "light_xpos"))),
             "does not compute the field 'light_xpos'",

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.actors import (
     Work,
+    after,
     by_one,
     gather_envs,
     num_actors,
@@ -72,10 +73,14 @@ def actor_critic(
         def improve() -> tuple[PyTree, PyTree, Info]:
             return step(learner.policy, learner.memory, steps.action, found, hyperparameters, for_policy)
 
-        def fit() -> PyTree:
-            return critic.fit(learner.critic, found.targets, for_critic)
+        def fit(targets: Targets) -> PyTree:
+            return critic.fit(learner.critic, targets, for_critic)
 
-        (params, memory, info), fitted = side_by_side(improve, fit) if beside else (improve(), fit())
+        if beside:
+            (params, memory, info), fitted = side_by_side(improve, lambda: fit(found.targets))
+        else:
+            params, memory, info = improve()
+            fitted = fit(after(params, found.targets))
 
         def conclude() -> tuple[Moments, Info]:
             return with_observations(spec, learner.obs_moments, steps.obs, found), about(spec, params, found)

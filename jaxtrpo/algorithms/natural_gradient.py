@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import num_actors, sum_over_actors
+from jaxtrpo.actors import gather_envs, num_actors, sum_over_actors
 from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.losses import Samples, Surrogate, importance_weighted_advantage
 from jaxtrpo.ops.cg import CGInfo, conjugate_gradient
@@ -21,6 +21,8 @@ from jaxtrpo.ops.segments import sum_and_map_segments, sum_over_segments
 from jaxtrpo.policies.distributions import Distribution, entropy, fisher_metric, kl_divergence
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.settings import require_not_negative, require_whole
+
+FEW_STATES = 1_024  # a product with the Fisher matrix on as many takes no longer than a meeting of processes
 
 
 class NaturalGradient(NamedTuple):
@@ -238,6 +240,7 @@ def _fisher(
 
     The time of the batch is cut into equal stretches, one moment is drawn from each, and every environment's state at
     that moment is taken: the same states however many actors there are. A batch with fewer moments gives all it has.
+    Actors share the products, for which they meet each time, if the states are many; few are gathered once.
     """
     segments, length, envs = weight.shape
     moments = min(max(fisher_samples // (envs * num_actors()), 1), segments * length)
@@ -249,9 +252,17 @@ def _fisher(
     # One axis of states: a product that sums over two axes would copy its arguments first.
     chosen_obs = obs.reshape(-1, envs, obs.shape[-1])[chosen].reshape(-1, obs.shape[-1])
     chosen_weight = weight.reshape(-1, envs)[chosen] * (enough | (position < filled))[:, None]
-    share = (chosen_weight / jnp.maximum(sum_over_actors(jnp.sum(chosen_weight)), 1.0)).reshape(-1, 1)
+    reduce = sum_over_actors
+    if chosen_weight.size * num_actors() <= FEW_STATES:
+        chosen_obs, chosen_weight = gather_envs((chosen_obs, chosen_weight.reshape(-1)), axis=0)
+        reduce = _as_it_is
+    share = (chosen_weight / jnp.maximum(reduce(jnp.sum(chosen_weight)), 1.0)).reshape(-1, 1)
 
     def metric(distribution: Distribution, tangent: Distribution) -> Distribution:
         return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
 
-    return fisher_vector_product(lambda p: apply(p, chosen_obs), params, metric, reduce=sum_over_actors)
+    return fisher_vector_product(lambda p: apply(p, chosen_obs), params, metric, reduce=reduce)
+
+
+def _as_it_is(total: PyTree) -> PyTree:
+    return total

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import by_one, num_actors, side_by_side, worth_side_by_side
+from jaxtrpo.actors import after, by_one, num_actors, side_by_side, worth_side_by_side
 from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations, with_rewards
 from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, standardize, unscaled_advantages
@@ -217,7 +217,7 @@ def trpo_replay(
                     line_search_shrink=line_search_shrink,
                     line_search_steps=line_search_steps,
                 )
-                fitted = critic.fit(learner.critic, found.targets, for_critic)
+                fitted = critic.fit(learner.critic, after(params, found.targets), for_critic)
                 fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
                 return params, path, followed, {**info._asdict(), **judged}, fitted
 

@@ -54,8 +54,9 @@ def mlp(
       minibatch_size: environment steps in one gradient step.
       learning_rate: of Adam.
       normalize_returns: predict returns less their running mean, over their standard deviation.
-      shared_from: so many actors, or more, take each gradient step together, on a minibatch of each: what a fit takes
-        then follows the samples of one actor, not those of all.
+      shared_from: so many actors, or more, share a fit: each passes over its own samples, and after every pass they go
+        on from the mean of what they have come to. What a fit takes then follows the samples of one actor, not those of
+        all; what it finds then depends on how many there are.
 
     Raises:
       ValueError: a setting is out of bounds; one sentence that names it.
@@ -87,10 +88,11 @@ def mlp_critic(
 ) -> Critic:
     """A tanh network fitted with Adam on minibatches.
 
-    Few actors do not share a fit: a gradient step on a minibatch is shorter than the meeting of actors that sharing it
-    would need. Everyone, or one while the others do something else, fits the network to the samples of all, so that the
-    result does not depend on how many there are. What that takes grows with the samples of all: many actors take each
-    step together, on a minibatch of each.
+    Few actors do not share a fit. Everyone, or one while the others do something else, fits the network to the samples
+    of all, so that the result does not depend on how many there are. What that takes grows with the samples of all, so
+    that many actors share it. Not gradient steps, each of which is shorter than a meeting would be, but passes:
+    after each they go on from the mean of their parameters and of what Adam remembers ("iterative parameter mixing",
+    McDonald et al. 2010; McMahan et al. 2017).
 
     Args:
       observation_size: length of an observation.
@@ -100,7 +102,7 @@ def mlp_critic(
       learning_rate: of Adam.
       normalize_returns: scale targets by the moments of all returns so far. When the moments change the last layer is
         rescaled, so that predictions stay what they were (PopArt, van Hasselt et al. 2016, section 2.1).
-      shared_from: actors that take each gradient step together.
+      shared_from: so many actors share a fit.
     """
     network = MLP(tuple(hidden), 1)
     optimizer = optax.adam(learning_rate)
@@ -130,18 +132,25 @@ def mlp_critic(
 
         def loss(params: Float[Array, " parameter"], rows: _Rows) -> Float[Array, ""]:
             error = predict(unravel(params), rows.obs) - rows.value
-            return jnp.sum(rows.weight * error**2) / jnp.maximum(together(jnp.sum(rows.weight)), 1.0)
+            return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
 
         def step(carry: tuple[Array, optax.OptState], minibatch: _Rows) -> tuple[Array, optax.OptState]:
             params, optimizer_state = carry
-            gradient = together(jax.grad(loss)(params, minibatch))
+            gradient = jax.grad(loss)(params, minibatch)
             updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
             return jnp.asarray(optax.apply_updates(params, updates)), optimizer_state
 
         def epoch(index: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
             return pass_over_minibatches(step, carry, rows, num_rows, numbered_key(key, index), minibatch_size)
 
-        params, optimizer_state = jax.lax.fori_loop(0, epochs, epoch, (first_params, state.optimizer))
+        carry = first_params, state.optimizer
+        if shared:
+            # Not in a loop, where XLA may forget the order of meetings (see `actors.after`).
+            for index in range(epochs):
+                carry = _mean_over_actors(epoch(jnp.int32(index), carry))
+        else:
+            carry = jax.lax.fori_loop(0, epochs, epoch, carry)
+        params, optimizer_state = carry
         return MLPState(unravel(params), optimizer_state, state.returns)
 
     def gradient(state: MLPState, targets: Targets) -> Gradient:
@@ -175,6 +184,12 @@ def mlp_critic(
         return actors.Work(flops, shared=actors.num_actors() >= shared_from)
 
     return Critic(init, value, fit, work, gradient, apply)
+
+
+def _mean_over_actors(fit: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
+    """Of parameters and moments; the number of steps is the same on all."""
+    total = actors.sum_over_actors(fit)
+    return jax.tree.map(lambda leaf, own: leaf / actors.num_actors() if leaf.ndim else own, total, fit)
 
 
 def _rescaled(state: MLPState, returns: Moments) -> MLPState:

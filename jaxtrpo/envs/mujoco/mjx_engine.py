@@ -54,8 +54,7 @@ class MjxEngine:
         """
         if impl not in IMPLEMENTATIONS:
             raise ValueError(unknown_name(impl, IMPLEMENTATIONS, kind="implementation of MJX"))
-        if model.nhistory or model.nplugin:  # it would simulate the model without them
-            raise ValueError("MJX does not compute delays of actuators and sensors, nor plugins")
+        _require_heeded(model, impl)
         with no_output():
             self._mjx: Any = importlib.import_module("mujoco.mjx")
             if impl == "warp" and not importlib.import_module("mujoco.mjx.warp").WARP_INSTALLED:
@@ -138,6 +137,21 @@ class MjxEngine:
         """What Warp notes where memory was too small for a step; not that a solver stopped at its limit."""
         kinds = importlib.import_module("mujoco.mjx.third_party.mujoco_warp._src.types").OverflowType
         return int(kinds.ALL & ~(kinds.ITERATIONS | kinds.LS_ITERATIONS))
+
+
+def _require_heeded(model: mujoco.MjModel, impl: str) -> None:
+    """Raises ValueError for what MJX would simulate the model without, and say nothing."""
+    unheeded = {
+        "delays of actuators and sensors": model.nhistory > 0,
+        "plugins": model.nplugin > 0,
+        "flexible bodies (flex)": model.nflex > 0,  # of which Warp has some, but not all of their state
+    }
+    if impl == "jax":
+        unheeded["noslip_iterations"] = model.opt.noslip_iterations > 0
+        unheeded["the ellipsoid model of fluids (fluidshape)"] = bool(np.any(model.geom_fluid[:, 0]))
+    for what, is_there in unheeded.items():
+        if is_there:
+            raise ValueError(f"MJX with impl={impl!r} does not compute {what}")
 
 
 def _as_mjx_takes_it(model: mujoco.MjModel) -> mujoco.MjModel:
