@@ -3,39 +3,28 @@
     python experiments/guided_policy_search.py [--summary] [--tasks Reacher-v5,...]
 
 Five seeds, one actor. `seen` is the mean return of whole deterministic episodes from the eight first states that a run
-is trained in, `unseen` that from 40 others. Then the time of an update's stages on one and two actors. Written to
-experiments/results/guided_policy_search/. Settings were chosen on seeds from 100 on.
+is trained in, `unseen` that from 40 others. Written to experiments/results/guided_policy_search/. Settings were chosen
+on seeds from 100 on.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pandas as pd
 
-import jaxtrpo
 from common.store import RESULTS
 from common.swing_up import swing_up_environment
-from jaxtrpo.actors import first, sum_over_actors
-from jaxtrpo.algorithms.gps import controllers_of, examples_of
-from jaxtrpo.algorithms.imitation import imitate
-from jaxtrpo.algorithms.local_models import local_models, samples_of, shared_model
-from jaxtrpo.envs.base import Environment, action_space
+from jaxtrpo.actors import first
+from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.envs.repeated import Repeated
 from jaxtrpo.evaluate import make_rollout
-from jaxtrpo.ops.moments import weighted_moments
-from jaxtrpo.ops.quadratic_regression import no_sums
 from jaxtrpo.train import prepare
 
 FOLDER = RESULTS / "guided_policy_search"
@@ -52,7 +41,6 @@ TASKS = {  # with settings of gps, the first ones before the others were tried
 RULES = {"gps(samples=3, max_kl=1.0)": "promise(kl_range=(0.1, 2.0))"}
 OTHERS = ("trpo", "ppo")
 EVERY = 10_000  # environment steps between evaluations of the others; gps is evaluated after each update
-STAGES = "Reacher-v5"
 
 
 def environment(task: str) -> Environment:
@@ -176,94 +164,6 @@ def summary() -> Iterator[str]:
                     continue
                 seen, unseen = (told(at(rows, steps, column)) for column in ("seen", "unseen"))
                 yield f"| {task} | `{algorithm}` | {steps:,} | {seen} | {unseen} | {steps_to(rows, wanted)} |"
-    yield from _stages()
-
-
-def _stages() -> Iterator[str]:
-    path = FOLDER / "seconds.csv"
-    if path.exists():
-        yield from (
-            "",
-            f"Milliseconds of an update of `gps` on {STAGES}, medians of 20 updates after the first three, and of the "
-            "parts of learning, each compiled by itself; other programs had a part of the machine's two cores.",
-            "",
-            "| actors | collecting 2,000 steps | learning | models | LQR | imitation |",
-            "| --- | --- | --- | --- | --- | --- |",
-        )
-        for row in pd.read_csv(path).itertuples():
-            yield "| " + " | ".join(f"{value:.0f}" for value in row[1:]) + " |"
-
-
-def time_stages(actors: int) -> None:
-    """Run in a process of its own, which has as many devices."""
-    result = jaxtrpo.train(STAGES, algorithm="gps", actors=actors, seed=100, total_steps=46_000, progress=False)
-    seconds = {name: np.median(result.metrics[f"{name}_seconds"][3:]) for name in ("collect", "learn")}
-    seconds |= parts_of_learning(actors)
-    row = {"actors": actors, **{name: 1000 * value for name, value in seconds.items()}}
-    path = FOLDER / "seconds.csv"
-    known = [pd.read_csv(path)] if path.exists() else []
-    pd.concat([*known, pd.DataFrame([row])]).to_csv(path, index=False)
-
-
-def parts_of_learning(actors: int) -> dict[str, float]:
-    """Median seconds of each part of `learn`, compiled by itself, on the first batch of a run with the defaults."""
-    run = prepare(STAGES, algorithm="gps", actors=actors, seed=100, total_steps=46_000)
-    state, batch = run.update.lower(run.state).compile_collect()(run.state)
-    network, space, optimizer = run.update.policy, action_space(run.env), optax.scale_by_adam()
-    size = run.env.observation_size + space.size
-
-    def fitted(batch, learner):
-        frame = weighted_moments(batch.steps.obs, jnp.ones_like(batch.steps.reward), sum_over_actors)
-        found = samples_of(batch, frame, 5, space)
-        _, shared = shared_model(found, no_sums(size, run.env.observation_size + 1))
-        models = local_models(
-            found,
-            shared.quadratic,
-            network,
-            learner.policy,
-            learner.obs_moments,
-            frame,
-            strength=100.0,
-            window=2,
-        )
-        return models, found
-
-    def controlled(models, found):
-        return controllers_of(models, found, jnp.float32(0.5))[0]
-
-    def imitated(controllers, models, found, learner, key):
-        some = examples_of(controllers, models, found, learner.obs_moments)
-        return imitate(
-            network,
-            learner.policy,
-            learner.optimizer,
-            some,
-            key,
-            optimizer,
-            jnp.float32(3e-3),
-            steps=1000,
-            minibatch_size=256,
-        )
-
-    models, found = (parts := run.actors.map(fitted))(batch, state.learner)
-    controllers = (control := run.actors.map(controlled))(models, found)
-    key = run.actors.replicate(jax.random.PRNGKey(0))
-    imitation = run.actors.map(imitated)
-    return {
-        "models": median_seconds(parts, batch, state.learner),
-        "lqr": median_seconds(control, models, found),
-        "imitation": median_seconds(imitation, controllers, models, found, state.learner, key),
-    }
-
-
-def median_seconds(function, *arguments) -> float:
-    """Of 20 calls after the first."""
-    seconds = []
-    for _ in range(21):
-        begin = time.perf_counter()
-        jax.block_until_ready(function(*arguments))
-        seconds.append(time.perf_counter() - begin)
-    return float(np.median(seconds[1:]))
 
 
 def plot() -> None:
@@ -293,17 +193,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--summary", action="store_true", help="only write the summary of what was run")
     parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--stages", type=int, help="only time the stages on so many actors")
     arguments = parser.parse_args()
-    if arguments.stages:
-        time_stages(arguments.stages)
-        return
     if not arguments.summary:
         train_all(arguments.tasks.split(","))
-        (FOLDER / "seconds.csv").unlink(missing_ok=True)
-        for actors in (1, 2):
-            devices = {**os.environ, "JAX_NUM_CPU_DEVICES": str(actors)}
-            subprocess.run([sys.executable, __file__, "--stages", str(actors)], check=True, env=devices)
     plot()
     (FOLDER / "README.md").write_text("\n".join(summary()) + "\n")
 

@@ -25,6 +25,7 @@ FAILED = 1  # exit code
 WELL = "has ended"
 BEAT_SECONDS = 1.0  # between signs of life
 SILENT_SECONDS = 20.0  # without one: the process or its machine is gone, or has stopped
+END_SECONDS = 10.0  # from the first to the last one's end
 # The others wait for it in a compiled function, and it does not come. What is compiled before they first meet may take
 # longer in one than in another.
 LATE_SECONDS, FIRST_LATE_SECONDS = 45.0, 600.0
@@ -57,6 +58,7 @@ class Group:
         self._turn, self._busy, self._what_then = 0, False, None  # what follows if another is lost; None: nothing now
         self._lost: str | None = None
         self._left = False  # whether this process has ended what all did together
+        self._cut = threading.Event()  # a connection has ended
         connect = self._wait_for_others if place.index == 0 else self._go_to_first
         connect(int(port), timeout)
         for number, line in self._lines.items():
@@ -131,6 +133,15 @@ class Group:
             sys.stderr.flush()
             os._exit(FAILED)
         self._tell_all({"gone": self.place.index, "why": WELL})
+        threading.Thread(target=self._end_without_others, daemon=True).start()
+
+    def _end_without_others(self) -> None:
+        """JAX waits for one that was killed on the way out, too; what all did together is done and saved by then."""
+        self._cut.wait()
+        time.sleep(END_SECONDS)
+        print("jaxtrpo: other processes did not wait for the end of this one", file=sys.stderr, flush=True)
+        sys.stdout.flush()
+        os._exit(0)
 
     # Connecting.
 
@@ -206,6 +217,7 @@ class Group:
             while True:
                 self._take(index, line.receive(None))
         except (OSError, ValueError):
+            self._cut.set()
             self._is_gone(index, "is gone")
 
     def _take(self, index: int, message: dict[str, Any]) -> None:

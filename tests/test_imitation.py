@@ -8,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 from jax.flatten_util import ravel_pytree
-from support import actors, first, spread
 
 from jaxtrpo.algorithms.imitation import Examples, divergence, imitate
 from jaxtrpo.policies.distributions import Gaussian
@@ -33,19 +32,12 @@ def examples(*, wrong: bool = False) -> Examples:
     return Examples(*map(jnp.asarray, (obs, mean, precision, weight)))
 
 
-def learned(some: Examples, count: int = 1, steps: int = 1500):
-    """Of conditions that are dealt out to so many actors."""
+@jax.jit
+def learned(some: Examples):
     params = POLICY.init(jax.random.PRNGKey(0))
-    memory = OPTIMIZER.init(ravel_pytree(params)[0])
-
-    def run(params, memory, key, some):
-        return imitate(
-            POLICY, params, memory, some, key, OPTIMIZER, jnp.float32(0.02), steps=steps, minibatch_size=32
-        )  # fmt: skip
-
-    dealt = jax.tree.map(lambda leaf: jnp.stack(jnp.split(leaf, count, axis=1)), some)
-    same = (spread(part, count) for part in (params, memory, jax.random.PRNGKey(1)))
-    return first(actors(count).map(run)(*same, dealt))
+    memory, key = OPTIMIZER.init(ravel_pytree(params)[0]), jax.random.PRNGKey(1)
+    rate = jnp.float32(0.02)
+    return imitate(POLICY, params, memory, some, key, OPTIMIZER, rate, steps=1500, minibatch_size=32)
 
 
 def test_divergence_is_the_kl_of_sampling():
@@ -86,9 +78,3 @@ def test_precision_says_whom_to_follow():
     precision = jnp.stack([jnp.broadcast_to(part * jnp.eye(U), (TIME, U, U)) for part in (1.0, 3.0)], axis=1)
     params, *_ = learned(some._replace(mean=mean, precision=precision, obs=jnp.zeros_like(some.obs)))
     np.testing.assert_allclose(POLICY.apply(params, jnp.zeros(X)).mean, [0.75, 0.75], atol=5e-3)
-
-
-def test_one_and_two_actors_imitate_alike():
-    (one, *_, left), (two, *_, also_left) = (learned(examples(), count, steps=50) for count in (1, 2))
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), one, two)
-    np.testing.assert_allclose(left, also_left, rtol=1e-4)

@@ -179,6 +179,25 @@ def test_who_interrupts_twice_does_not_wait_for_the_others():
     assert of_second[0] == cli.FAILED
 
 
+# gloo's thread may not interrupt the one that sends, and that one is like any other.
+LOOK_AT_THREADS = """
+import os
+kinds = {number: os.sched_getscheduler(int(number)) for number in os.listdir("/proc/self/task")}
+assert kinds[str(os.getpid())] == os.SCHED_OTHER and os.SCHED_BATCH in kinds.values(), kinds
+"""
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_that_is_killed_on_the_way_out_does_not_keep_the_other(which):
+    begun, train = time.monotonic(), CODE.format(look="pass", more="")
+    killed = train + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    looks = train + (LOOK_AT_THREADS if sys.platform == "linux" else "")
+    ended = by_hand(*(killed if index == which else looks for index in (0, 1)))
+    assert ended[which][0] == -signal.SIGKILL and ended[1 - which][0] == 0
+    assert "other processes did not wait for the end of this one" in ended[1 - which][1]
+    assert time.monotonic() - begun < 60
+
+
 def test_processes_with_different_settings_are_refused_by_all_with_the_difference():
     for code, errors in by_hand(CODE.format(look="pass", more="seed=1"), CODE.format(look="pass", more="seed=2")):
         assert code != 0 and "ValueError: processes differ: seed=1 in process 0, seed=2 in process 1" in errors

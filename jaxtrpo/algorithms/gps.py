@@ -10,7 +10,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import num_actors, sum_over_actors
+from jaxtrpo.actors import by_one, gather_envs, num_actors, sum_over_actors
 from jaxtrpo.algorithms.actor_critic import no_observations
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, WholeEpisodes, require_surrogate_unset
 from jaxtrpo.algorithms.imitation import Examples, imitate
@@ -129,17 +129,23 @@ def gps(
             controllers, search = controllers_of(models, found, hyperparameters["max_kl"])
             # The network that will act sees observations through the moments that it will act with.
             moments = merge(learner.obs_moments, fresh) if spec.normalize_observations else learner.obs_moments
-            params, memory, left = imitate(
-                policy,
-                learner.policy,
-                learner.optimizer,
-                examples_of(controllers, models, found, moments),
-                key,
-                optimizer,
-                hyperparameters["learning_rate"],
-                steps=imitation_steps,
-                minibatch_size=minibatch_size,
-            )
+            # A gradient step takes no longer than a meeting would, so that everyone takes all of them.
+            examples = gather_envs(examples_of(controllers, models, found, moments), axis=1)
+
+            def learn_to_imitate() -> tuple[PyTree, optax.OptState, Float[Array, ""]]:
+                return imitate(
+                    policy,
+                    learner.policy,
+                    learner.optimizer,
+                    examples,
+                    key,
+                    optimizer,
+                    hyperparameters["learning_rate"],
+                    steps=imitation_steps,
+                    minibatch_size=minibatch_size,
+                )
+
+            params, memory, left = by_one(learn_to_imitate)()
             healthy = all_finite((params, memory))
             params, memory = optax.tree.where(healthy, (params, memory), (learner.policy, learner.optimizer))
 

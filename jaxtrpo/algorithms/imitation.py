@@ -10,7 +10,6 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
-from jaxtrpo.actors import num_actors, sum_over_actors
 from jaxtrpo.ops.definite import inverse
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.policies.distributions import Gaussian
@@ -18,7 +17,7 @@ from jaxtrpo.policies.networks import Policy
 
 
 class Examples(NamedTuple):
-    """What one actor's controllers would do where their samples were."""
+    """What controllers would do where their samples were."""
 
     obs: Float[Array, "time condition sample obs"]  # normalised
     mean: Float[Array, "time condition sample u"]
@@ -56,34 +55,33 @@ def imitate(
 ) -> tuple[PyTree, optax.OptState, Float[Array, ""]]:
     """Minimises the mean KL of the policy to the controllers on their samples.
 
-    A minibatch is the samples of all conditions at some moments, one from each of equal stretches of the horizon: the
-    same ones however many actors there are, each of which takes its conditions. The learning rate falls to 0.
+    A minibatch is the samples of all conditions at some moments, one from each of equal stretches of the horizon. The
+    learning rate falls to 0.
 
     Args:
       policy: what learns.
       params: where it starts.
       memory: of the optimiser.
-      examples: of one actor.
+      examples: of all conditions.
       key: of the moments.
       optimizer: of parameters as one vector.
       learning_rate: at first.
       steps: of the optimiser.
-      minibatch_size: examples of all actors in one of them, about.
+      minibatch_size: examples in one of them, about.
 
     Returns:
       Parameters, memory and the mean KL to the controllers that is left.
     """
     first, unravel = ravel_pytree(params)
     time, conditions, samples = examples.weight.shape
-    moments = min(max(minibatch_size // (conditions * num_actors() * samples), 1), time)
+    moments = min(max(minibatch_size // (conditions * samples), 1), time)
 
     def total(candidate: Array, some: Examples) -> Float[Array, ""]:
         acting = cast(Gaussian, policy.apply(unravel(candidate), some.obs))
         return jnp.sum(some.weight * divergence(acting, some))
 
     def mean_over(value: Array, some: Examples) -> Array:
-        value, count = sum_over_actors((value, jnp.sum(some.weight)))
-        return value / jnp.maximum(count, 1.0)
+        return value / jnp.maximum(jnp.sum(some.weight), 1.0)
 
     def step(number: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
         candidate, memory = carry
