@@ -68,15 +68,16 @@ def speed(folder: Path, rounds: int, share: float) -> list[str]:
     return lines
 
 
-def killed(folder: Path, number: int, whole: Path, lasts: float, rng: random.Random) -> tuple[bool, float, bool]:
+def killed(folder: Path, number: int, whole: Path, updates: int, rng: random.Random) -> tuple[bool, float, bool]:
     """Kills one of two processes: whether the other said so, seconds until all was over, whether it ended alike."""
     out = folder / f"killed-{number}"
     with subprocess.Popen(
         train(LAUNCH, "InvertedPendulum-v5", out, **TASK), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as launcher:
-        while not (out / "metrics.csv").exists() and launcher.poll() is None:
+        some, path = rng.randrange(1, updates - 20), out / "metrics.csv"
+        while launcher.poll() is None and not (path.exists() and path.read_text().count("\n") > some):
             time.sleep(0.001)
-        time.sleep(rng.uniform(0, 0.9 * lasts))
+        time.sleep(rng.uniform(0, 0.02))  # about an update
         children = subprocess.check_output(["pgrep", "-P", str(launcher.pid)], text=True).split()
         begun = time.perf_counter()
         os.kill(sorted(map(int, children))[number % 2], signal.SIGKILL)
@@ -91,9 +92,8 @@ def killed(folder: Path, number: int, whole: Path, lasts: float, rng: random.Ran
 def kills(folder: Path, number: int) -> list[str]:
     whole = folder / "whole"
     subprocess.run(train(LAUNCH, "InvertedPendulum-v5", whole, **TASK), check=True, capture_output=True)
-    seconds = load_checkpoint(whole).metrics["wall_seconds"]
-    rng = random.Random(0)
-    found = [killed(folder, each, whole, float(seconds[-1] - seconds[0]), rng) for each in range(number)]
+    updates, rng = len(load_checkpoint(whole).metrics["update"]), random.Random(0)
+    found = [killed(folder, each, whole, updates, rng) for each in range(number)]
     said, over, same = zip(*found, strict=True)
     return [
         f"Of {number} runs, each killed once (SIGKILL of one process or the other), {sum(said)} ended with the "
