@@ -127,12 +127,16 @@ class Group:
         self._turn += 1
 
     def close(self) -> None:
-        """To be called when this process ends, before JAX waits for the others: ones that it has left are gone."""
+        """Tells the others that this process has ended; ends it at once if it has left them while they go on."""
         if self._left:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(FAILED)
         self._tell_all({"gone": self.place.index, "why": WELL})
+
+    def close_for_good(self) -> None:
+        """The same where nothing follows but the end of the process, for which JAX lets it wait."""
+        self.close()
         threading.Thread(target=self._end_without_others, daemon=True).start()
 
     def _end_without_others(self) -> None:

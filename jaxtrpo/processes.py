@@ -52,7 +52,7 @@ def join(processes: int | None) -> None:
         _require(processes, _groups[0].place.count if _groups else distributed.global_state.num_processes)
         if not _groups and distributed.global_state.num_processes > 1:
             _know_each_other(_place_beside_jax())
-            atexit.register(_groups[0].close)
+            atexit.register(_groups[0].close_for_good)
         return
     place = _place(processes)
     if place is None:
@@ -71,7 +71,7 @@ def join(processes: int | None) -> None:
         cluster_detection_method="deactivate",
         heartbeat_timeout_seconds=FOREVER,
     )
-    atexit.register(found.close)  # what is registered last is called first
+    atexit.register(found.close_for_good)  # what is registered last is called first
 
 
 def _know_each_other(place: Place) -> Group:
