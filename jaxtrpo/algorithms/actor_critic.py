@@ -113,9 +113,10 @@ def of_everyone(steps: Seen, found: Unscaled, moments: Moments) -> tuple[Seen, U
     """
     targets = found.targets
     dealt = steps, found.advantage, targets.elapsed, targets.value, targets.weight
-    steps, advantage, *rest = gather_envs(dealt, axis=2)
+    steps, advantage, elapsed, value, weight = gather_envs(dealt, axis=2)
     number = targets.num_segments
-    return steps, Unscaled(advantage, Targets(normalized(steps.obs, moments, number), *rest, number))
+    obs = normalized(steps.obs, moments, number)
+    return steps, Unscaled(advantage, Targets(obs, elapsed, value, weight, number))
 
 
 def no_observations(spec: Spec) -> Moments:
