@@ -58,7 +58,7 @@ class Group:
         self._turn, self._busy, self._what_then = 0, False, None  # what follows if another is lost; None: nothing now
         self._lost: str | None = None
         self._left = False  # whether this process has ended what all did together
-        self._cut = threading.Event()  # a connection has ended
+        self._closed, self._cut = threading.Event(), threading.Event()  # this process ends; a connection has ended
         connect = self._wait_for_others if place.index == 0 else self._go_to_first
         connect(int(port), timeout)
         for number, line in self._lines.items():
@@ -133,14 +133,15 @@ class Group:
             sys.stderr.flush()
             os._exit(FAILED)
         self._tell_all({"gone": self.place.index, "why": WELL})
+        self._closed.set()
 
-    def close_for_good(self) -> None:
-        """The same where nothing follows but the end of the process, for which JAX lets it wait."""
-        self.close()
-        threading.Thread(target=self._end_without_others, daemon=True).start()
+    def end_without_others(self) -> None:
+        """Ends a process that was closed and for which others did not wait; JAX would wait for them.
 
-    def _end_without_others(self) -> None:
-        """JAX waits for one that was killed on the way out, too; what all did together is done and saved by then."""
+        Runs in a thread of its own, from the beginning: a process that ends can start none. What all did together is
+        done and saved by then.
+        """
+        self._closed.wait()
         self._cut.wait()
         time.sleep(END_SECONDS)
         print("jaxtrpo: other processes did not wait for the end of this one", file=sys.stderr, flush=True)

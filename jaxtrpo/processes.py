@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 from typing import Any
 
 import jax
@@ -52,7 +53,7 @@ def join(processes: int | None) -> None:
         _require(processes, _groups[0].place.count if _groups else distributed.global_state.num_processes)
         if not _groups and distributed.global_state.num_processes > 1:
             _know_each_other(_place_beside_jax())
-            atexit.register(_groups[0].close_for_good)
+            atexit.register(_groups[0].close)
         return
     place = _place(processes)
     if place is None:
@@ -71,12 +72,13 @@ def join(processes: int | None) -> None:
         cluster_detection_method="deactivate",
         heartbeat_timeout_seconds=FOREVER,
     )
-    atexit.register(found.close_for_good)  # what is registered last is called first
+    atexit.register(found.close)  # what is registered last is called first
 
 
 def _know_each_other(place: Place) -> Group:
     made = Group(place, COORDINATOR_SECONDS)
     _groups.append(made)
+    threading.Thread(target=made.end_without_others, daemon=True).start()
     return made
 
 
