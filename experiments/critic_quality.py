@@ -22,7 +22,7 @@ from jaxtyping import Array, PyTree
 from common.words import defaults_of
 from jaxtrpo.actors import first
 from jaxtrpo.algorithms.action_advantages import critic_surrogate, draw_labelled
-from jaxtrpo.algorithms.advantages import estimate_advantages
+from jaxtrpo.algorithms.advantages import estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Spec
 from jaxtrpo.algorithms.natural_gradient import look, solve
 from jaxtrpo.algorithms.trpo import trpo
@@ -88,7 +88,7 @@ class Judging:
         self.direction = self.map(self._direction)
 
     def _found(self, learner: PyTree, batch: Batch, value: PyTree):
-        return estimate_advantages(
+        unscaled = estimate_advantages(
             self.spec.critic,
             value,
             learner.obs_moments,
@@ -96,6 +96,7 @@ class Judging:
             discount=self.spec.discount,
             gae_lambda=SETTINGS["gae_lambda"],
         )
+        return standardize(unscaled)
 
     def _look(self, learner: PyTree, batch: Batch, key: Array, surrogates: tuple):
         found = self._found(learner, batch, learner.critic)

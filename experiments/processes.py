@@ -10,7 +10,6 @@ compared with a run that was left alone. Written to experiments/results/processe
 
 from __future__ import annotations
 
-import csv
 import os
 import random
 import signal
@@ -44,9 +43,7 @@ def train(command: tuple[str, ...], env: str, out: Path, **settings) -> list[str
 def steps_per_second(command: tuple[str, ...], out: Path, steps: int, updates: int) -> float:
     settings = {"steps_per_update": steps, "num_envs": SIZES[steps], "adapt": "fixed", "total_steps": steps * updates}
     subprocess.run(train(command, "HalfCheetah-v5", out, actors=2, **settings), check=True, capture_output=True)
-    with (out / "metrics.csv").open() as file:
-        seconds = [float(row["wall_seconds"]) for row in csv.DictReader(file)]
-    return steps / statistics.median(np.diff(seconds[SKIPPED:]))
+    return steps / float(np.median(np.diff(load_checkpoint(out).metrics["wall_seconds"][SKIPPED:])))
 
 
 def speed(folder: Path, rounds: int, share: float) -> list[str]:

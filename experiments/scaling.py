@@ -11,7 +11,6 @@ what an update would take on many machines. Written to experiments/results/scali
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import statistics
@@ -35,6 +34,7 @@ from jaxtrpo.devices import choose_actors
 from jaxtrpo.group import ADDRESS, COUNT, INDEX
 from jaxtrpo.machine import available_cores
 from jaxtrpo.processes import join
+from jaxtrpo.runs.checkpoint import load_checkpoint
 
 TASK = "HalfCheetah-v5"
 SIZES = {1_024: 16, 10_240: 128}  # steps of an actor in an update, and its environments
@@ -84,11 +84,8 @@ def train(actors: int, steps: int, critic: str, updates: int) -> Learning:
         command = [*TRAIN, TASK, "--quiet", "--out", str(out), *as_flags(settings)]
         environment = {**os.environ, "JAX_NUM_CPU_DEVICES": str(actors)}
         subprocess.run(command, check=True, env=environment, capture_output=True)
-        with (out / "metrics.csv").open() as file:
-            rows = list(csv.DictReader(file))[SKIPPED:]
-    return Learning(
-        *(1e3 * statistics.median(float(row[f"{part}_seconds"]) for row in rows) for part in Learning._fields)
-    )
+        metrics = load_checkpoint(out).metrics
+    return Learning(*(1e3 * float(np.median(metrics[f"{part}_seconds"][SKIPPED:])) for part in Learning._fields))
 
 
 def meet() -> None:
@@ -124,7 +121,7 @@ def milliseconds(function: Callable[[jax.Array], jax.Array], argument: jax.Array
 
 
 def meetings() -> dict[str, float]:
-    """What two processes on this machine say, each on a core of its own."""
+    """What two processes on this machine say, each with one device."""
     said = {ADDRESS: f"{LOOPBACK}:{free_port(LOOPBACK)}", COUNT: "2", "JAX_NUM_CPU_DEVICES": "1"}
     started = [
         subprocess.Popen(

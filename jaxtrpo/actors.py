@@ -199,12 +199,8 @@ def gather_envs(tree: PyTree, axis: int) -> PyTree:
 
     def join(leaf: jax.Array) -> jax.Array:
         together = jnp.moveaxis(leaf, 0, axis)
-        before, (count, envs), behind = (
-            together.shape[:axis],
-            together.shape[axis : axis + 2],
-            together.shape[axis + 2 :],
-        )
-        return together.reshape(*before, count * envs, *behind)
+        count, envs = together.shape[axis : axis + 2]
+        return together.reshape(*together.shape[:axis], count * envs, *together.shape[axis + 2 :])
 
     def gather(vector: jax.Array) -> jax.Array:
         return jax.lax.all_gather(vector, AXIS)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import actors, counted_compilations, deal_batch, first, pad, random_batch, spread, undeal
 
 from jaxtrpo.actors import Work
-from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages
+from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages, standardize
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.ops.running_mean import no_mean
@@ -46,7 +46,7 @@ def known_of_actions(obs, action):
 @functools.cache
 def mapped(count=1, discount=DISCOUNT, gae_lambda=LAMBDA, known=None):
     def estimate(state, moments, batch):
-        return estimate_advantages(
+        unscaled = estimate_advantages(
             KNOWN_CRITIC,
             state,
             moments,
@@ -55,6 +55,7 @@ def mapped(count=1, discount=DISCOUNT, gae_lambda=LAMBDA, known=None):
             gae_lambda=gae_lambda,
             action_advantage=known,
         )
+        return standardize(unscaled)
 
     return actors(count).map(estimate)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from common.words import defaults_of
-from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages
+from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages, standardize
 from jaxtrpo.algorithms.natural_gradient import make_direction
 from jaxtrpo.algorithms.trpo import trpo
 from jaxtrpo.algorithms.trust_region import make_policy_step
@@ -41,7 +41,7 @@ class Parts:
         )
 
         def advantages(learner: LearnerState, batch: Batch) -> Advantages:
-            return estimate_advantages(
+            unscaled = estimate_advantages(
                 critic,
                 learner.critic,
                 learner.obs_moments,
@@ -49,6 +49,7 @@ class Parts:
                 discount=self.run.config.discount,
                 gae_lambda=settings["gae_lambda"],
             )
+            return standardize(unscaled)
 
         actors = self.run.actors
         self._advantages, self._step, self._fit = map(actors.map, (advantages, step, critic.fit))

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.algorithms.actor_critic import about, no_observations
-from jaxtrpo.algorithms.advantages import estimate_advantages
+from jaxtrpo.algorithms.advantages import estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import (
     Algorithm,
     Asynchronous,
@@ -99,9 +99,10 @@ def learner_of(name: str, learning_rate: float, gae_lambda: float, entropy_bonus
             learner: LearnerState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[_Gradients, Info]:
             moments = learner.obs_moments
-            found = estimate_advantages(
+            unscaled = estimate_advantages(
                 critic, learner.critic, moments, batch, discount=spec.discount, gae_lambda=gae_lambda
             )
+            found = standardize(unscaled)
             of_policy = policy_gradient(policy, learner.policy, batch.steps.action, found, entropy_bonus)
             weight = found.targets.weight
             seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)

@@ -20,7 +20,7 @@ from jaxtrpo.actors import (
     sum_over_actors,
     worth_side_by_side,
 )
-from jaxtrpo.algorithms.advantages import Advantages, Unscaled, normalized, standardize, unscaled_advantages
+from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
 from jaxtrpo.critics.critic import Targets
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
@@ -59,7 +59,7 @@ def actor_critic(
         learner: LearnerState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
     ) -> tuple[LearnerState, Info]:
         for_policy, for_critic = jax.random.split(key)
-        unscaled = unscaled_advantages(
+        unscaled = estimate_advantages(
             critic, learner.critic, learner.obs_moments, batch, discount=spec.discount, gae_lambda=gae_lambda
         )
         steps = Acted(batch.steps.obs, batch.steps.action)

@@ -69,29 +69,6 @@ def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:
 ActionAdvantage = Callable[[Float[Array, "... obs"], Num[Array, "... action"]], Float[Array, "..."]]
 
 
-def estimate_advantages(
-    critic: Critic,
-    state: PyTree,
-    moments: Moments,
-    batch: Batch,
-    *,
-    discount: float,
-    gae_lambda: float,
-    action_advantage: ActionAdvantage | None = None,
-) -> Advantages:
-    """`unscaled_advantages` of one actor's batch, standardised over all actors."""
-    found = unscaled_advantages(
-        critic,
-        state,
-        moments,
-        batch,
-        discount=discount,
-        gae_lambda=gae_lambda,
-        action_advantage=action_advantage,
-    )
-    return standardize(found)
-
-
 def standardize(found: Unscaled) -> Advantages:
     """Advantages of mean 0 and variance 1 over all actors' valid steps."""
     weight = found.targets.weight
@@ -112,7 +89,7 @@ def normalized(
     return map_segments(lambda i: normalize(obs[i], moments), num_segments, obs.shape[0])
 
 
-def unscaled_advantages(
+def estimate_advantages(
     critic: Critic,
     state: PyTree,
     moments: Moments,

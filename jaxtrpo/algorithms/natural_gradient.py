@@ -22,7 +22,7 @@ from jaxtrpo.policies.distributions import Distribution, entropy, fisher_metric,
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.settings import require_not_negative, require_whole
 
-FEW_STATES = 1_024  # a product with the Fisher matrix on as many takes no longer than a meeting of processes
+FEW_STATES = 1_024  # a product with the Fisher matrix on as many is done sooner than many hosts have met
 
 
 class NaturalGradient(NamedTuple):
@@ -252,17 +252,13 @@ def _fisher(
     # One axis of states: a product that sums over two axes would copy its arguments first.
     chosen_obs = obs.reshape(-1, envs, obs.shape[-1])[chosen].reshape(-1, obs.shape[-1])
     chosen_weight = weight.reshape(-1, envs)[chosen] * (enough | (position < filled))[:, None]
-    reduce = sum_over_actors
-    if chosen_weight.size * num_actors() <= FEW_STATES:
+    few = chosen_weight.size * num_actors() <= FEW_STATES
+    if few:
         chosen_obs, chosen_weight = gather_envs((chosen_obs, chosen_weight.reshape(-1)), axis=0)
-        reduce = _as_it_is
+    reduce = (lambda total: total) if few else sum_over_actors
     share = (chosen_weight / jnp.maximum(reduce(jnp.sum(chosen_weight)), 1.0)).reshape(-1, 1)
 
     def metric(distribution: Distribution, tangent: Distribution) -> Distribution:
         return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
 
     return fisher_vector_product(lambda p: apply(p, chosen_obs), params, metric, reduce=reduce)
-
-
-def _as_it_is(total: PyTree) -> PyTree:
-    return total

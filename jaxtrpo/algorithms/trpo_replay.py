@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from jaxtrpo.actors import after, by_one, num_actors, side_by_side, worth_side_by_side
 from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations, with_rewards
-from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, standardize, unscaled_advantages
+from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
 from jaxtrpo.algorithms.judged_step import Followed, judged_direction, none_followed
 from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
@@ -159,7 +159,7 @@ def trpo_replay(
             learner: ReplayState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[ReplayState, Info]:
             for_policy, for_critic, for_actions = jax.random.split(key, 3)
-            unscaled = unscaled_advantages(
+            unscaled = estimate_advantages(
                 critic,
                 learner.critic,
                 learner.obs_moments,
