@@ -7,7 +7,6 @@ import os
 import stat
 import subprocess
 import sys
-import time
 
 import jax
 import numpy as np
@@ -249,12 +248,18 @@ def test_opening_with_overwrite_loses_nothing_and_clearing_only_the_run(tmp_path
 
 def test_directory_that_another_run_writes_to_is_refused(tmp_path):
     (tmp_path / directory.CHECKPOINT_FILE).write_text("theirs")
-    code = "import pathlib, sys; from jaxtrpo.runs.directory import hold\nwith hold(pathlib.Path(sys.argv[1])): input()"
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE) as other:
-        deadline = time.monotonic() + 60
+    code = """
+import pathlib, sys
+from jaxtrpo.runs.directory import hold
+with hold(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    input()
+"""
+    started = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(started, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout.readline() == "held\n"
         with pytest.raises(BlockingIOError, match="out=.*is being written to by another run"):
-            while time.monotonic() < deadline:
-                directory.open_directory(tmp_path, resume=True)
+            directory.open_directory(tmp_path, resume=True)
         with pytest.raises(BlockingIOError), directory.hold(tmp_path):
             pass
         other.kill()
