@@ -6,9 +6,9 @@
 
 Each training is a command with the whole machine to itself; systems take turns, with another seed each round. The clock
 starts with the command and ends with the first evaluation, ten deterministic episodes, whose mean reaches the return.
-Ours compile everything first, and their evaluations count; the clocks of the others stand still meanwhile. Theirs are
-ended once they are there, or after `--patience` times what ours took for the highest return. Finished trainings stay
-and only gaps are filled. Written to experiments/results/time_to_return/.
+Ours compile everything first, and their evaluations count; the clocks of the others stand still meanwhile. A training
+is ended once it is there, or after `--patience` times what `trpo_replay` took for the highest return. Finished
+trainings stay and only gaps are filled. Written to experiments/results/time_to_return/.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class System(NamedTuple):
     ) -> Watched:
         """One training, watched. Ours starts without any compiled function, or with those of one update before.
 
-        Of others an evaluation that is `enough` (see `watch`) is the end.
+        An evaluation that is `enough` (see `watch`) is the end.
 
         Raises:
           CalledProcessError: the command failed.
@@ -55,7 +55,7 @@ class System(NamedTuple):
             if self.compiled:
                 one_update = [*self.words(env, seed, 1), "--quiet"]
                 subprocess.run(one_update, env=environment, check=True, stdout=subprocess.DEVNULL)
-            return watch(words, metrics=Path(folder) / "run" / "metrics.csv", environment=environment)
+            return watch(words, metrics=Path(folder) / "run" / "metrics.csv", environment=environment, enough=enough)
 
 
 def our_systems(name: str, what: str, **settings: Any) -> dict[str, System]:

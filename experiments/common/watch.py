@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+METRICS_EVERY = 1.0  # seconds
 MEMORY_EVERY = 1.0  # seconds; less often where that would take more than a twentieth of a core
 
 
@@ -39,7 +40,7 @@ def watch(
     environment: Mapping[str, str] | None = None,
     enough: Callable[[float, float], bool] = lambda seconds, evaluated: False,
 ) -> Watched:
-    """Runs a command to its end, or until an evaluation that it prints is enough.
+    """Runs a command to its end, or until an evaluation is enough.
 
     Args:
       command: either prints "update STEPS RETURN" after each update, and "evaluation STEPS RETURN SECONDS" after those
@@ -57,7 +58,9 @@ def watch(
     watcher = threading.Thread(target=_watch_memory, args=(process, begin, memory))
     watcher.start()
     assert process.stdout is not None
-    points, evaluations, ended = [], [], False
+    points, evaluations, ended = [], [], threading.Event()
+    reader = threading.Thread(target=_end_when, args=(process, metrics, begin_of_day, enough, ended))
+    reader.start()
     for line in process.stdout:
         words = line.split()
         if words[:1] == ["update"]:
@@ -66,15 +69,15 @@ def watch(
             evaluated, seconds = float(words[2]), time.perf_counter() - begin - float(words[3])
             evaluations.append((float(words[1]), seconds, evaluated))
             if enough(seconds, evaluated):
+                ended.set()
                 process.terminate()
-                ended = True
                 break
     watcher.join()
-    if process.wait() and not ended:
+    reader.join()
+    if process.wait() and not ended.is_set():
         raise subprocess.CalledProcessError(process.returncode, command)
     if metrics is not None:
-        points = _points_of(metrics, begin_of_day, "return_100")
-        evaluations = [point for point in _points_of(metrics, begin_of_day, "eval_return") if np.isfinite(point[2])]
+        points, evaluations = _points_of(metrics, begin_of_day, "return_100"), _evaluations_of(metrics, begin_of_day)
     memory_seconds, held = np.array(memory).T
     return Watched(*np.array(points).T, memory_seconds, held, np.array(evaluations).reshape(-1, 3))
 
@@ -83,8 +86,33 @@ def _points_of(metrics: Path, begin: float, name: str) -> list[tuple[float, floa
     """A column of a metrics.csv: its clock starts once settings are read, `begin` is when the command was given."""
     with metrics.open() as file:
         rows = list(csv.DictReader(file))
+    if not rows:
+        return []
     before = metrics.stat().st_mtime - begin - float(rows[-1]["wall_seconds"])
     return [(float(row["env_steps"]), before + float(row["wall_seconds"]), float(row[name] or "nan")) for row in rows]
+
+
+def _evaluations_of(metrics: Path, begin: float) -> list[tuple[float, float, float]]:
+    return [point for point in _points_of(metrics, begin, "eval_return") if np.isfinite(point[2])]
+
+
+def _end_when(
+    process: subprocess.Popen,
+    metrics: Path | None,
+    begin: float,
+    enough: Callable[[float, float], bool],
+    ended: threading.Event,
+) -> None:
+    """Ends a training at the first evaluation in `metrics` that is enough; `ended` is set then."""
+    read = 0.0
+    while metrics is not None and process.poll() is None:
+        time.sleep(METRICS_EVERY)
+        if metrics.exists() and metrics.stat().st_mtime > read:
+            read = metrics.stat().st_mtime
+            if any(enough(seconds, value) for _, seconds, value in _evaluations_of(metrics, begin)):
+                ended.set()
+                process.terminate()
+                return
 
 
 def _watch_memory(process: subprocess.Popen, begin: float, found: list[tuple[float, int]]) -> None:
