@@ -56,6 +56,7 @@ def milliseconds(actors: int) -> dict[str, float]:
             learner.policy,
             learner.obs_moments,
             frame,
+            space,
             strength=settings["prior_samples"],
             window=settings["window"],
         )

@@ -14,12 +14,13 @@ from test_algorithms import SECONDS, ActingProbe
 import jaxtrpo
 from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.adapt import promise
-from jaxtrpo.algorithms.local_models import local_models, samples_of, shared_model
+from jaxtrpo.algorithms.local_models import clipped_mean, local_models, samples_of, shared_model
 from jaxtrpo.envs.base import EnvState, Transition, action_space, advance, start
 from jaxtrpo.envs.repeated import Repeated
 from jaxtrpo.ops.bounded_lqr import bounded_response
 from jaxtrpo.ops.moments import weighted_moments
 from jaxtrpo.ops.quadratic_regression import no_sums
+from jaxtrpo.policies.networks import LAST
 from jaxtrpo.train import prepare
 
 WORDS = "gps(conditions=2, samples=3, horizon=8, imitation_steps=50, minibatch_size=16)"
@@ -95,7 +96,7 @@ def test_linear_quadratic_task_is_solved_in_one_iteration():
         _, shared = shared_model(samples, no_sums(3, 3))
         models = local_models(
             samples, shared.quadratic, run.update.policy, learner.policy, learner.obs_moments, frame,
-            strength=1.0, window=2,
+            action_space(run.env), strength=1.0, window=2,
         )  # fmt: skip
         unit = jnp.float32(1.0)
         bound = jnp.full(4, 1e4)
@@ -116,6 +117,53 @@ def test_linear_quadratic_task_is_solved_in_one_iteration():
             total -= x @ LinearQuadratic.Q @ x + LinearQuadratic.R * float(u @ u)
             x = LinearQuadratic.F @ x + LinearQuadratic.B @ u
         assert best - 0.01 * abs(best) <= total <= best + 1e-6
+
+
+@pytest.mark.parametrize("ends", [(-1.0, 1.0), (-np.inf, 0.5), (0.0, np.inf), (-np.inf, np.inf)])
+@pytest.mark.parametrize(("mean", "std"), [(0.2, 0.7), (3.0, 0.5), (-2.0, 2.0)])
+def test_mean_of_clipped_actions_against_sampling(mean, std, ends):
+    drawn = np.random.default_rng(0).normal(mean, std, 1_000_000)
+    low, high = map(jnp.float32, ends)
+    found, slope = jax.value_and_grad(clipped_mean)(jnp.float32(mean), jnp.float32(std), low, high)
+    np.testing.assert_allclose(found, np.clip(drawn, *ends).mean(), atol=0.01)
+    np.testing.assert_allclose(slope, np.mean((drawn > ends[0]) & (drawn < ends[1])), atol=0.005)
+
+
+def test_mean_of_clipped_actions_is_differentiable_far_outside():
+    slope = jax.vmap(jax.grad(clipped_mean), (0, None, None, None))
+    found = slope(jnp.float32([-1e4, -50.0, 50.0, 1e4]), jnp.float32(1e-3), jnp.float32(-1.0), jnp.float32(1.0))
+    np.testing.assert_array_equal(found, 0.0)
+
+
+class Narrow(LinearQuadratic):
+    """The same with a motor that does no more than 1."""
+
+    action_low, action_high = np.float32([-1.0]), np.float32([1.0])
+
+
+def test_reference_is_what_the_simulator_takes_of_the_policy():
+    """Of a network that asks for a hundred times what there is, it takes all that there is, whatever the state."""
+    run = prepare(Narrow(), algorithm=WIDE, actors=1, total_steps=1, seed=1)
+    _, batch = run.update.lower(run.state).compile_collect()(run.state)
+
+    def ask(path, leaf):
+        return leaf + 100.0 if jax.tree_util.keystr(path).endswith(f"['{LAST}']['bias']") else leaf
+
+    def reference(batch, learner):
+        asking = jax.tree_util.tree_map_with_path(ask, learner.policy)
+        frame = weighted_moments(batch.steps.obs, jnp.ones_like(batch.steps.reward), sum_over_actors)
+        space = action_space(run.env)
+        samples = samples_of(batch, frame, 8, space)
+        _, shared = shared_model(samples, no_sums(3, 3))
+        models = local_models(
+            samples, shared.quadratic, run.update.policy, asking, learner.obs_moments, frame, space,
+            strength=1.0, window=2,
+        )  # fmt: skip
+        return models.reference, models.centre[..., 2:]
+
+    found, taken = first(run.actors.map(reference)(batch, run.state.learner))
+    np.testing.assert_array_equal(found.gain, 0.0)
+    np.testing.assert_allclose(found.offset + taken, 1.0, atol=1e-6)
 
 
 def test_network_comes_near_the_optimum_of_a_linear_quadratic_task():

@@ -123,6 +123,7 @@ def gps(
                 learner.policy,
                 learner.obs_moments,
                 frame,
+                spec.actions,
                 strength=prior_samples,
                 window=window,
             )

@@ -7,6 +7,7 @@ from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+from jax.scipy.stats import norm
 from jaxtyping import Array, Float, PyTree
 
 from jaxtrpo.actors import sum_over_actors
@@ -119,6 +120,7 @@ def local_models(
     params: PyTree,
     moments: Moments,
     frame: Moments,
+    actions: ActionSpace,
     *,
     strength: float,
     window: int,
@@ -136,6 +138,7 @@ def local_models(
       params: its parameters.
       moments: that its observations were normalised with.
       frame: as in `samples_of`.
+      actions: of the environment.
       strength: samples that the prior is worth at each step of a condition.
       window: steps on either side whose samples count as well.
     """
@@ -161,7 +164,7 @@ def local_models(
         centre=centre,
         dynamics=_dynamics(found, num_x, seen),
         reward=_reward(found, concave(shared.curvature[-1]), seen),
-        reference=_linearised(policy, params, moments, frame, samples, centre[..., num_x:]),
+        reference=_linearised(policy, params, moments, frame, samples, centre[..., num_x:], actions),
         seen=seen,
     )
 
@@ -178,6 +181,24 @@ def _rows(leaf: Float[Array, "condition time sample number"]) -> Float[Array, "r
 def _range(actions: ActionSpace) -> tuple[Array, Array]:
     """The simulator's range in policy units: [-1, 1] where it has ends."""
     return jnp.where(jnp.isfinite(actions.low), -1.0, -jnp.inf), jnp.where(jnp.isfinite(actions.high), 1.0, jnp.inf)
+
+
+def clipped_mean(
+    mean: Float[Array, "..."], std: Float[Array, "..."], low: Float[Array, "..."], high: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """E[clip(a, low, high)] of a ~ N(mean, std^2), where ends may be infinite.
+
+        mean + E[max(low - a, 0)] - E[max(a - high, 0)],   E[max(b, 0)] = m Phi(m / std) + std phi(m / std)
+
+    for b ~ N(m, std^2). Its derivative in the mean is the probability that a is within the range.
+    """
+
+    def excess(beyond: Float[Array, "..."]) -> Float[Array, "..."]:
+        within = jnp.where(jnp.isfinite(beyond), beyond, 0.0)
+        some = within * norm.cdf(within / std) + std * norm.pdf(within / std)
+        return jnp.where(jnp.isfinite(beyond), some, 0.0)
+
+    return mean + excess(low - mean) - excess(mean - high)
 
 
 def _dynamics(found: LinearFit, num_x: int, seen: Float[Array, "condition time"]) -> Dynamics:
@@ -208,15 +229,23 @@ def _linearised(
     frame: Moments,
     samples: Samples,
     action: Float[Array, "condition time u"],
+    actions: ActionSpace,
 ) -> Controller:
-    """The policy around the samples: means over them of its actions, its derivatives in the state and its precision."""
+    """The policy around the samples: means over them of its actions, its derivatives in the state and its precision.
 
-    def mean_action(obs: Float[Array, " obs"]) -> tuple[Array, Gaussian]:
+    Its actions are those that the simulator takes. Where a network asks for more than there is, what it does hardly
+    depends on the state, and a model that believed in the network's own gain would see states run away.
+    """
+    ends = _range(actions)
+
+    def mean_action(obs: Float[Array, " obs"]) -> tuple[Array, tuple[Array, Array]]:
         acting = cast(Gaussian, policy.apply(params, normalize(obs, moments)))
-        return acting.mean, acting
+        std = jnp.exp(jnp.broadcast_to(acting.log_std, acting.mean.shape))
+        mean = clipped_mean(acting.mean, std, *ends)
+        return mean, (mean, std)
 
     rows = samples.obs.reshape(-1, samples.obs.shape[-1])
-    slope, acting = jax.vmap(jax.jacrev(mean_action, has_aux=True))(rows)
+    slope, (taken, std) = jax.vmap(jax.jacrev(mean_action, has_aux=True))(rows)
     share = samples.weight / jnp.maximum(jnp.sum(samples.weight, axis=2, keepdims=True), 1.0)
     # Where no sample was left nothing is linearised; any precision serves there.
     share = jnp.where(jnp.any(samples.weight > 0, axis=2, keepdims=True), share, 1.0 / samples.weight.shape[2])
@@ -224,9 +253,9 @@ def _linearised(
     def mean_of(each: Float[Array, "row ..."]) -> Float[Array, "condition time ..."]:
         return jnp.einsum("cts,cts...->ct...", share, each.reshape(*samples.weight.shape, *each.shape[1:]))
 
-    precision = mean_of(jnp.exp(-2 * jnp.broadcast_to(acting.log_std, acting.mean.shape)))
+    precision = mean_of(std**-2)
     return Controller(
         gain=mean_of(slope * frame.std),
-        offset=mean_of(acting.mean) - action,
+        offset=mean_of(taken) - action,
         precision=precision[..., None] * jnp.eye(precision.shape[-1]),
     )
