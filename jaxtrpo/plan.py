@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ from jaxtrpo.envs.base import Environment, require_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.loop import OnUpdate, Run
 from jaxtrpo.losses import Surrogate
-from jaxtrpo.processes import group, is_first, join
+from jaxtrpo.processes import TOGETHER_SECONDS, group, is_first, join, require_same
 from jaxtrpo.replay import Replay
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation import cache_compilations
@@ -35,8 +35,6 @@ from jaxtrpo.settings import require_bool, require_not_negative, require_whole
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Parts, make_update
 from jaxtrpo.words import parse, policy_maker
-
-TOGETHER_SECONDS = 600.0  # that one process may take longer than another to read what it is asked for
 
 
 class Options(NamedTuple):
@@ -128,28 +126,6 @@ def _to_compare(run: Run, saved: Checkpoint | None, arguments: Mapping[str, Any]
     files = {name: str(arguments.get(name)) for name in ("out", "overwrite", "resume", "keep_best", "keep_every")}
     goes_on = None if saved is None else int(saved.metrics["update"][-1]) if saved.metrics else 0
     return {"env": run.env.name, **as_json(run.config), **files, "checkpoint's update": goes_on, **versions()}
-
-
-def require_same(said: Sequence[Mapping[str, Any]], own: int) -> None:
-    """Refuses processes that are not of one mind, in all of them.
-
-    Args:
-      said: by each process: its settings, or the `error` that ends it.
-      own: number of this one.
-
-    Raises:
-      ValueError: one sentence with what differs, or with the error of another.
-    """
-    for number, each in enumerate(said):
-        if number != own and "error" in each:
-            raise ValueError(f"process {number}: {each['error']}")
-    for name in said[0]:
-        values = [each.get(name) for each in said]
-        for number, value in enumerate(values):
-            if value != values[0]:
-                raise ValueError(
-                    f"processes differ: {name}={values[0]} in process 0, {name}={value} in process {number}"
-                )
 
 
 def _plan(

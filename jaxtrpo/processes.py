@@ -1,10 +1,11 @@
-"""Which processes train together: found where a launcher says it, and joined by JAX's distributed runtime."""
+"""Which processes train together: found where a launcher says it, joined by JAX's distributed runtime, of one mind."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jaxtrpo.connections import free_port, relay
 from jaxtrpo.group import ADDRESS, COUNT, INDEX, Group, Place
 
 COORDINATOR_SECONDS = 60.0  # until all have to be there
+TOGETHER_SECONDS = 600.0  # that one process may take longer than another to read what it is asked for
 FOREVER = 10**6  # seconds; `Group` notices earlier, and says a sentence
 
 _groups: list[Group] = []  # at most one
@@ -73,6 +75,28 @@ def join(processes: int | None) -> None:
         heartbeat_timeout_seconds=FOREVER,
     )
     atexit.register(found.close)  # what is registered last is called first
+
+
+def require_same(said: Sequence[Mapping[str, Any]], own: int) -> None:
+    """Refuses processes that are not of one mind, in all of them.
+
+    Args:
+      said: by each process: its settings, or the `error` that ends it.
+      own: number of this one.
+
+    Raises:
+      ValueError: one sentence with what differs, or with the error of another.
+    """
+    for number, each in enumerate(said):
+        if number != own and "error" in each:
+            raise ValueError(f"process {number}: {each['error']}")
+    for name in said[0]:
+        values = [each.get(name) for each in said]
+        for number, value in enumerate(values):
+            if value != values[0]:
+                raise ValueError(
+                    f"processes differ: {name}={values[0]} in process 0, {name}={value} in process {number}"
+                )
 
 
 def _know_each_other(place: Place) -> Group:
