@@ -161,24 +161,31 @@ def test_no_place_for_a_video_is_a_sentence(tmp_path):
 # ---- OpenGL
 
 
+@pytest.fixture
+def nothing_chosen(monkeypatch):
+    """No OpenGL chosen; what the test chooses is not that of the tests after it."""
+    monkeypatch.setenv("MUJOCO_GL", "egl")  # what was there is only remembered if there is something to delete
+    monkeypatch.delenv("MUJOCO_GL")
+
+
+@pytest.mark.usefixtures("nothing_chosen")
 def test_what_works_is_chosen_and_what_a_person_chose_stays(monkeypatch):
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(opengl, "_works", lambda name: name == "osmesa")
     assert opengl.choose_opengl() == "osmesa" == os.environ["MUJOCO_GL"]
     monkeypatch.setenv("MUJOCO_GL", "glfw")
     assert opengl.choose_opengl() == "glfw"
 
 
+@pytest.mark.usefixtures("nothing_chosen")
 def test_where_nothing_can_draw_the_packages_are_named(monkeypatch, capsys, tmp_path):
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(opengl, "_works", lambda name: False)
     assert cli.main(["video", str(saved(tmp_path / "run"))]) == cli.INPUT_ERROR
     error = capsys.readouterr().err
     assert "apt-get install libegl1" in error and error.count("\n") == 1
 
 
+@pytest.mark.usefixtures("nothing_chosen")
 def test_what_is_killed_when_it_draws_does_not_work(monkeypatch):
-    monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(opengl, "TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(OSError, match="neither EGL nor OSMesa works"):
         opengl.choose_opengl()
