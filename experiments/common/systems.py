@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.peer import BASELINES
 from common.runs import TRAIN, as_flags, with_cache
-from common.watch import Watched, watch
+from common.watch import Enough, Watched, watch
 
 SECOND = ", second time"  # ends the names of systems that find compiled what they need
 
@@ -38,7 +38,7 @@ class System(NamedTuple):
         env: str,
         seed: int,
         total_steps: int,
-        enough: Callable[[float, float], bool] = lambda seconds, evaluated: False,
+        enough: Enough | None = None,
     ) -> Watched:
         """One training, watched. Ours starts without any compiled function, or with those of one update before.
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import psutil
 
+Enough = Callable[[float, float], bool]
 METRICS_EVERY = 1.0  # seconds
 MEMORY_EVERY = 1.0  # seconds; less often where that would take more than a twentieth of a core
 
@@ -38,7 +39,7 @@ def watch(
     *,
     metrics: Path | None = None,
     environment: Mapping[str, str] | None = None,
-    enough: Callable[[float, float], bool] = lambda seconds, evaluated: False,
+    enough: Enough | None = None,
 ) -> Watched:
     """Runs a command to its end, or until an evaluation is enough.
 
@@ -47,7 +48,8 @@ def watch(
         that it evaluates, with the seconds that all evaluations took, which do not count here; or writes `metrics`.
       metrics: metrics.csv of a jaxtrpo run.
       environment: of the command; this process's if not given.
-      enough: (seconds, return) of an evaluation -> whether to end the command.
+      enough: (seconds, return) of an evaluation -> whether to end the command. Without it `metrics` are read at the end
+        alone, so that what is measured has the machine to itself.
 
     Raises:
       CalledProcessError: the command failed.
@@ -55,12 +57,13 @@ def watch(
     begin, begin_of_day = time.perf_counter(), time.time()
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     memory: list[tuple[float, int]] = []
-    watcher = threading.Thread(target=_watch_memory, args=(process, begin, memory))
-    watcher.start()
-    assert process.stdout is not None
     points, evaluations, ended = [], [], threading.Event()
-    reader = threading.Thread(target=_end_when, args=(process, metrics, begin_of_day, enough, ended))
-    reader.start()
+    watchers = [threading.Thread(target=_watch_memory, args=(process, begin, memory))]
+    if metrics is not None and enough is not None:
+        watchers.append(threading.Thread(target=_end_when, args=(process, metrics, begin_of_day, enough, ended)))
+    for watcher in watchers:
+        watcher.start()
+    assert process.stdout is not None
     for line in process.stdout:
         words = line.split()
         if words[:1] == ["update"]:
@@ -68,12 +71,12 @@ def watch(
         elif words[:1] == ["evaluation"]:
             evaluated, seconds = float(words[2]), time.perf_counter() - begin - float(words[3])
             evaluations.append((float(words[1]), seconds, evaluated))
-            if enough(seconds, evaluated):
+            if enough is not None and enough(seconds, evaluated):
                 ended.set()
                 process.terminate()
                 break
-    watcher.join()
-    reader.join()
+    for watcher in watchers:
+        watcher.join()
     if process.wait() and not ended.is_set():
         raise subprocess.CalledProcessError(process.returncode, command)
     if metrics is not None:
@@ -96,16 +99,10 @@ def _evaluations_of(metrics: Path, begin: float) -> list[tuple[float, float, flo
     return [point for point in _points_of(metrics, begin, "eval_return") if np.isfinite(point[2])]
 
 
-def _end_when(
-    process: subprocess.Popen,
-    metrics: Path | None,
-    begin: float,
-    enough: Callable[[float, float], bool],
-    ended: threading.Event,
-) -> None:
+def _end_when(process: subprocess.Popen, metrics: Path, begin: float, enough: Enough, ended: threading.Event) -> None:
     """Ends a training at the first evaluation in `metrics` that is enough; `ended` is set then."""
     read = 0.0
-    while metrics is not None and process.poll() is None:
+    while process.poll() is None:
         time.sleep(METRICS_EVERY)
         if metrics.exists() and metrics.stat().st_mtime > read:
             read = metrics.stat().st_mtime
