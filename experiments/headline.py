@@ -2,11 +2,11 @@
 
     python experiments/headline.py [--quick] [--summary]
 
-Reacher 4, Swimmer 6, HalfCheetah and Walker2d 10, Humanoid 15 million steps. The published curves are of MuJoCo 1.3 and of the
-first versions of the tasks (reference/frans2016_curves.csv, the best rule there: max KL adapts, 20,000 steps an
-update; Humanoid was trained without adapting; Walker2d has none). Here the best rule of 2016 is the one that adapts both (adaptation.py).
-Swimmer has what all tasks had in 2016 and depends on it: advantages of whole returns, a first standard deviation of 1,
-and longer stretches of fewer episodes; see NOTES.md. Written to experiments/results/headline/.
+Reacher 4, Swimmer 6, HalfCheetah and Walker2d 10, Humanoid 15 million steps. The published curves are of MuJoCo 1.3
+and of the first versions of the tasks (reference/frans2016_curves.csv, the best rule there: max KL adapts, 20,000 steps
+an update; Humanoid was trained without adapting; Walker2d has none). Here the best rule of 2016 is the one that adapts
+both (adaptation.py). Swimmer has what all tasks had in 2016 and depends on it: advantages of whole returns, a first
+standard deviation of 1, and longer stretches of fewer episodes; see NOTES.md. Written to experiments/results/headline/.
 """
 
 from __future__ import annotations
