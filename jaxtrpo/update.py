@@ -188,7 +188,7 @@ def make_update(
         nothing = jnp.full(jax.eval_shape(update, state)[1].shape, jnp.nan)
 
         def one(state: TrainState, _: None) -> tuple[TrainState, Array]:
-            over = _progress(state, sizes) >= 1
+            over = _steps_done(state, sizes) >= state.total_steps
             return jax.lax.cond(over, lambda state: (state, nothing), update, state)
 
         return jax.lax.scan(one, state, length=algorithm.updates_at_once)
@@ -280,15 +280,15 @@ def report(
         **info,
     }
     state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
-    about = {**measured, "progress": _progress(state, sizes)}
+    done = _steps_done(state, sizes)
+    about = {**measured, "progress": done / state.total_steps, "steps_left": state.total_steps - done}
     require_columns(rule, about)
     adapt, hyperparameters = rule.update(state.adapt, hyperparameters, about)
     return state._replace(hyperparameters=hyperparameters, adapt=adapt), measured
 
 
-def _progress(state: TrainState, sizes: Sizes) -> Float[Array, ""]:
-    """The share of the run's steps that are done."""
-    return state.segments * float(sizes.segment_steps) / state.total_steps
+def _steps_done(state: TrainState, sizes: Sizes) -> Float[Array, ""]:
+    return state.segments * float(sizes.segment_steps)
 
 
 def columns_of(measured: Mapping[str, Array]) -> tuple[Column, ...]:

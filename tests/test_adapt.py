@@ -181,14 +181,14 @@ def test_a_bad_value_is_named(make, options, name):
         make(**options)
 
 
-def follow_strengths(rule: Rule, strengths, first=FIRST) -> tuple[np.ndarray, np.ndarray]:
+def follow_strengths(rule: Rule, strengths, total_steps=0, first=FIRST) -> tuple[np.ndarray, np.ndarray]:
     """Max KL and steps per update after each update that measured natural gradients of these squared lengths."""
     update = jax.jit(rule.update)
-    state, now, found = rule.init(first), first, []
+    state, now, found, left = rule.init(first), first, [], float(total_steps)
     for slope, strength in zip(itertools.cycle([0.1, 0.05, 0.2]), strengths, strict=False):
-        kl = 0.1 * slope
+        kl, left = 0.1 * slope, left - float(now["steps_per_update"])
         # A step of length sqrt(2 KL) along a gradient of length slope / sqrt(2 KL), of which `signal` is true.
-        metrics = {"signal": strength / (slope**2 / (2 * kl)), "slope": slope, "kl": kl}
+        metrics = {"signal": strength / (slope**2 / (2 * kl)), "slope": slope, "kl": kl, "steps_left": left}
         state, now = update(state, now, jax.tree.map(jnp.float32, metrics))
         found.append((float(now["max_kl"]), int(now["steps_per_update"])))
     kl, steps = zip(*found, strict=True)
@@ -196,20 +196,29 @@ def follow_strengths(rule: Rule, strengths, first=FIRST) -> tuple[np.ndarray, np
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(st.sampled_from([-0.5, -0.01, 0.0, math.nan, 0.02, 0.7]), min_size=1, max_size=120))
-def test_trust_is_a_plain_loop(strengths):
-    """log radius += gain * (strength - 0.03) / (root mean square of the last 50 or so); below the bound, steps grow."""
-    radius, mean_square, seen, expected = math.log(0.004), 0.0, 0, []
+@given(
+    st.lists(st.sampled_from([-0.5, -0.01, 0.0, math.nan, 0.02, 0.7]), min_size=1, max_size=120),
+    st.integers(30_000, 300_000),
+)
+def test_trust_is_a_plain_loop(strengths, total_steps):
+    """log radius += gain * (strength - 0.03) / (root mean square of the last 50 or so); below the bound, steps grow.
+
+    These do so in the last 100,000 steps of the run alone.
+    """
+    radius, mean_square, seen, expected, left = math.log(0.004), 0.0, 0, [], total_steps
     for strength in strengths:
+        left -= round(expected[-1][1]) if expected else 2000
         if not math.isnan(strength):
             seen += 1
             mean_square += (strength**2 - mean_square) / min(seen, 50)
             change = min(max((strength - 0.03) / (math.sqrt(mean_square) or 1.0), -3), 3)
-            radius = min(max(radius + 0.2 * change, math.log(0.003) - math.log(8000 / 2000)), math.log(0.02))
+            radius += 0.2 * change
+        least = 0.003 if left > 100_000 else 0.003 * 2000 / 8000
+        radius = min(max(radius, math.log(least)), math.log(0.02))
         kl = max(math.exp(radius), 0.003)
         expected.append((kl, 2000 * kl / math.exp(radius)))
-    rule = trust(strength=0.03, gain=0.2, kl_range=(0.75, 5.0), max_steps_per_update=8000)
-    kl, steps = follow_strengths(rule, strengths)
+    rule = trust(strength=0.03, gain=0.2, kl_range=(0.75, 5.0), max_steps_per_update=8000, settle_steps=100_000)
+    kl, steps = follow_strengths(rule, strengths, total_steps)
     np.testing.assert_allclose(kl, [each[0] for each in expected], rtol=1e-4)
     np.testing.assert_allclose(steps, [each[1] for each in expected], rtol=1e-3)
 
@@ -223,6 +232,13 @@ def test_trust_grows_the_region_while_there_is_gradient_and_batches_while_there_
     assert np.all(steps[kl > 0.00201] == FIRST["steps_per_update"])
 
 
+def test_trust_keeps_its_batches_small_until_the_last_million_steps():
+    kl, steps = follow_strengths(trust(), [-1.0] * 1500, total_steps=3_000_000)
+    before = np.arange(1, 1501) * 2000 < 2_000_000
+    assert np.all(steps[before] == FIRST["steps_per_update"]) and kl[before][-1] == pytest.approx(0.5 * 0.004)
+    assert np.all(np.diff(steps[~before]) >= 0) and steps[-1] == 10_240
+
+
 def test_trust_stays_where_the_gradient_is_as_strong_as_it_aims_at():
     kl, _ = follow_strengths(trust(strength=0.02), [0.32, -0.28] * 500)
     assert np.all(np.abs(np.log(kl / 0.004)) < 0.15)
@@ -231,13 +247,14 @@ def test_trust_stays_where_the_gradient_is_as_strong_as_it_aims_at():
 def test_trust_waits_while_no_step_is_made():
     """Where the line search finds none, slope and KL are zero."""
     rule = trust()
-    nothing = {"signal": jnp.float32(0.5), "slope": jnp.float32(0), "kl": jnp.float32(0)}
+    nothing = {"signal": jnp.float32(0.5), "slope": jnp.float32(0), "kl": jnp.float32(0), "steps_left": jnp.float32(0)}
     _, now = rule.update(rule.init(FIRST), FIRST, nothing)
     assert (float(now["max_kl"]), int(now["steps_per_update"])) == (pytest.approx(0.004), 2000)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"strength": 0.0}, {"gain": 0.0}, {"kl_range": (5.0, 0.5)}, {"max_steps_per_update": -1}]
+    "wrong",
+    [{"strength": 0.0}, {"gain": 0.0}, {"kl_range": (5.0, 0.5)}, {"max_steps_per_update": -1}, {"settle_steps": 0}],
 )
 def test_trust_refuses_what_makes_no_sense(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -289,6 +306,7 @@ def test_a_rule_in_words_is_the_rule(text, rule):
         ("improvement(window=2.5)", "window=2.5"),
         ("improvement(steps_bounds=(1200.0, 20000))", "steps_bounds=(1200.0, 20000)"),
         ("trust(max_steps_per_update=4096.5)", "max_steps_per_update=4096.5"),
+        ("trust(settle_steps=1e6)", "settle_steps=1000000.0"),
         ("linear(over=100, steps_per_update=10.5)", "steps_per_update=10.5"),
     ],
 )

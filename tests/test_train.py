@@ -98,6 +98,14 @@ def test_settings_that_change_while_training_compile_nothing():
     np.testing.assert_allclose([row["max_kl"] for row in rows], 0.01 * 1.1 ** np.arange(6), rtol=1e-5)
 
 
+def test_a_rule_is_told_how_far_the_run_is():
+    def update(state, hyperparameters, metrics):
+        return state, {**hyperparameters, "max_kl": metrics["steps_left"] + metrics["progress"]}
+
+    metrics = tiny(adapt=Rule(init=lambda hyperparameters: (), update=update), steps_per_update=32, total_steps=128)
+    np.testing.assert_array_equal(metrics["max_kl"][1:], [96.25, 64.5, 32.75])
+
+
 def test_rule_gets_the_largest_batch_it_may_ask_for():
     # So much is required that nothing counts as an improvement: batches grow as far as they may, and max KL falls.
     words = (

@@ -29,6 +29,7 @@ def trust(
     gain: float = 0.04,
     kl_range: tuple[float, float] = (0.5, 5.0),
     max_steps_per_update: int = 10_240,
+    settle_steps: int = 1_000_000,
 ) -> Rule:
     """Lets each batch judge the steps that were made before it was collected.
 
@@ -49,7 +50,10 @@ def trust(
 
     A region smaller than `kl_range` allows is not made by shorter steps but by larger batches, which cost less time:
     the noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD),
-    and a batch that is larger has more signal (the gradient noise scale, McCandlish et al. 2018).
+    and a batch that is larger has more signal (the gradient noise scale, McCandlish et al. 2018). That little signal is
+    left for small batches is no reason to have no noise yet where a run still has millions of steps: then they stay as
+    small as they are, and only its last ones settle what it has found, as learning rates fall at the end of long runs
+    (Haegele et al. 2024).
 
     Args:
       strength: squared length of the true natural gradient that is aimed at.
@@ -57,13 +61,14 @@ def trust(
       kl_range: smallest and largest max KL, over the one that training starts with.
       max_steps_per_update: largest batch; the one that training starts with is the smallest. Give a run that is to
         have a smaller largest batch the same here: the rule does not see what a run cuts off.
+      settle_steps: environment steps at the end of a run in which batches may be larger than the first ones.
 
     Raises:
       ValueError: a value is not positive, steps are not a whole number, or the bounds are not in order.
     """
     words = call_in_words(trust, locals())
     require_positive(strength=strength, gain=gain)
-    require_whole(1, max_steps_per_update=max_steps_per_update)
+    require_whole(1, max_steps_per_update=max_steps_per_update, settle_steps=settle_steps)
     require_bounds(kl_range=kl_range)
     low, high = map(math.log, kl_range)
 
@@ -81,7 +86,8 @@ def trust(
         usual = jnp.sqrt(jnp.where(mean_square.mean > 0, mean_square.mean, 1.0))
         change = jnp.where(seen, jnp.clip((found - strength) / usual, -3, 3), 0.0)
         first = state.first
-        growth = jnp.log(jnp.maximum(max_steps_per_update / first["steps_per_update"], 1.0))
+        most = jnp.log(jnp.maximum(max_steps_per_update / first["steps_per_update"], 1.0))
+        growth = jnp.where(metrics["steps_left"] > settle_steps, 0.0, most)
         log_radius = jnp.clip(state.log_radius + gain * change, low - growth, high)
         steps = first["steps_per_update"] * jnp.exp(jnp.maximum(low - log_radius, 0.0))
         now = {
