@@ -1,5 +1,8 @@
 """As long as in 2016: the best rule of 2016 and `trust`, with the curves that its authors published in the same axes.
 
+`trust` is there a second time with batches that may grow at any time, as it was once: what keeping them small until the
+last million steps brings.
+
     python experiments/headline.py [--quick] [--summary]
 
 Reacher 4, Swimmer 6, HalfCheetah and Walker2d 10, Humanoid 15 million steps. The published curves are of MuJoCo 1.3
@@ -38,6 +41,7 @@ TASKS: dict[str, Settings] = {
 METHODS: dict[str, Settings] = {
     methods.BOTH_OF_2016: methods.METHODS[methods.BOTH_OF_2016],  # the best of them in adaptation.py
     methods.TRUST: {"adapt": "trust"},
+    "trust, batches grow at any time": {"adapt": "trust(settle_steps=100_000_000)"},
 }
 SEEDS = (0, 1, 2, 3, 4)
 PUBLISHED = "2016, published: max KL adapts (Humanoid: fixed)"
