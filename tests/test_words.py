@@ -18,8 +18,8 @@ VALUES = {
     "max_gradient_norm": 0.75, "hidden": (7, 5), "initial_log_std": -1.5, "state_dependent_std": True,
     "normalize_returns": False, "shared_from": 8, "ridge": 0.01, "window": 4, "required": 0.2, "steps_delta": 64,
     "steps_bounds": (64, 640), "kl_delta": 0.002, "kl_bounds": (0.002, 0.2), "strength": 0.01, "gain": 0.1,
-    "kl_range": (0.25, 2.0), "max_steps_per_update": 4096, "over": 1000, "replay": 5000, "replay_ratio": 2.0,
-    "target_rate": 0.5, "asynchronous": True, "critic_lambda": 0.4, "critic_cg_damping": 0.125,
+    "kl_range": (0.25, 2.0), "max_steps_per_update": 4096, "settle_steps": 9000, "over": 1000, "replay": 5000,
+    "replay_ratio": 2.0, "target_rate": 0.5, "asynchronous": True, "critic_lambda": 0.4, "critic_cg_damping": 0.125,
     "value_hidden": (6, 4), "conditions": 6, "samples": 4, "horizon": 40, "imitation_steps": 30, "model_memory": 5.0,
     "prior_samples": 20.0, "change": (0.25, 1.5),
 }  # fmt: skip
