@@ -64,7 +64,7 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
             after, measured = jax.block_until_ready(apply(shared.state, *found))
             reached = (*shared.actors[:number], actor, *shared.actors[number + 1 :])
             shared = _Shared(after, reached, shared.updates + 1)
-            reach = functools.partial(whole, shared)
+            reach = functools.cache(functools.partial(whole, shared))  # whoever asks twice
             learned = time.perf_counter() - collected
             # Still alone, so that they are read in the order in which they were applied.
             put(made, Moment(reach, columns, first(measured)[None], collected - begin, learned), stop)
@@ -98,14 +98,15 @@ def actor_threads(
             put(made, error, stop)
 
     threads = [threading.Thread(target=act, args=(which,), daemon=True) for which in range(number)]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         yield
     finally:
         stop.set()
         for thread in threads:
-            thread.join()
+            if thread.ident is not None:  # started
+                thread.join()
 
 
 def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[list[Any], Any, tuple[Column, ...]]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 
 import jax
 
 from jaxtrpo.actors import Actors
-from jaxtrpo.machine import available_cores
+from jaxtrpo.machine import available_cores, memory
 
 JAX_CPU_DEVICES = "jax_num_cpu_devices"
 # Until 0.11.2 jaxlib's LAPACK deals a batch out to XLA's threads and waits for them on one of these: once as many wait
@@ -101,6 +101,12 @@ def _platform(device: str, *, program: bool) -> str:
             "for it, such as pip install 'jax[cuda12]'"
         ) from None
     return device
+
+
+def memory_of(devices: Iterable[jax.Device]) -> float:  # pyright: ignore[reportInvalidTypeForm]
+    """Bytes that devices have for arrays: the machine's memory if they are its cores."""
+    limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in devices if device.platform != "cpu"]
+    return float(sum(limits)) if limits and all(limits) else memory()  # not every kind says
 
 
 def _how_to_get_more(num: int) -> str:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
+
+_LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # of a container, on Linux
 
 
 def available_cores() -> int:
@@ -11,8 +14,16 @@ def available_cores() -> int:
 
 
 def memory() -> float:
-    """Bytes of memory, whoever uses them; infinite where the system does not say."""
+    """Bytes of memory, whoever uses them; what a container may have of them; infinite where the system does not say."""
     try:
-        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
+        found = float("inf")
+    return min(found, *map(_limit, _LIMITS))
+
+
+def _limit(path: str) -> float:
+    try:
+        return float(Path(path).read_text())
+    except (ValueError, OSError):  # "max", or no such file
         return float("inf")

@@ -17,7 +17,7 @@ from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config, make_config
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.defaults import fill_in, with_whole_episodes
-from jaxtrpo.devices import THREADS_OF_PROGRAMS, choose_actors, threads_may_run_out
+from jaxtrpo.devices import THREADS_OF_PROGRAMS, choose_actors, memory_of, threads_may_run_out
 from jaxtrpo.envs.base import Environment, require_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.loop import OnUpdate, Run
@@ -162,7 +162,11 @@ def _plan(
             raise ValueError(f"algorithm={config.algorithm}: its actors are threads of one process, not of several")
         replay = update.learner.replay
         if replay is not None:
-            replay.require_memory(len(actors.own))
+            devices = trainings.devices if trainings else actors.own
+            learners = len(devices)
+            if trainings and update.learner.waits and is_program(environment):  # all at once
+                learners = trainings.number
+            replay.require_memory(learners, memory_of(devices))
         run = Run(
             env=environment,
             config=config,

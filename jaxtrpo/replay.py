@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from jaxtrpo.actors import gather_envs
-from jaxtrpo.machine import memory
 from jaxtrpo.types import Batch
+
+MOST_STEPS = 2**31 - 1  # that a 32-bit index counts
 
 
 class Transitions(NamedTuple):
@@ -50,17 +51,21 @@ class Replay(NamedTuple):
         """What a person should know of it."""
         return f"replay buffer: the last {self.capacity:,} steps, {_in_mib(self.nbytes)} an actor"
 
-    def require_memory(self, num_actors: int) -> None:
-        """Refuses a ring that does not fit into the machine's memory.
+    def require_memory(self, learners: int, memory: float) -> None:
+        """Refuses a ring that does not fit into memory.
+
+        Args:
+          learners: how many have a ring: actors of one training, or trainings.
+          memory: bytes for all of them.
 
         Raises:
           ValueError: one sentence that says how large it is.
         """
-        # Each actor has two while it learns: that of before, with which a run could still be saved, and the new one.
-        if 2 * num_actors * self.nbytes > memory():
+        # That of the beginning, that of before, with which a run could still be saved, and the new one.
+        if 3 * learners * self.nbytes > memory:
             raise ValueError(
-                f"replay: {self.capacity:,} steps take {_in_mib(self.nbytes)}, twice for each of {num_actors} actors "
-                f"while it learns, and this machine has {_in_mib(memory())}"
+                f"replay: {self.capacity:,} steps take {_in_mib(self.nbytes)}, three times for each of {learners} that "
+                f"learn, and there are {_in_mib(memory)} of memory"
             )
 
 
@@ -73,7 +78,8 @@ def make_replay(
 ) -> Replay:
     """A ring of the last steps.
 
-    A batch takes time in proportion to its steps, a draw in proportion to its rows; neither depends on the capacity.
+    A batch takes time in proportion to its steps, a draw in proportion to its rows. A compiled program that the ring
+    goes through copies it once besides.
 
     Args:
       capacity: environment steps of all actors that are kept at least; whole segments are.
@@ -81,8 +87,13 @@ def make_replay(
       segment_length: steps of each environment in a segment.
       observation_size: numbers in an observation.
       action_size: numbers in an action.
+
+    Raises:
+      ValueError: more steps than an index counts.
     """
     num_envs = segment_steps // segment_length
+    if capacity > MOST_STEPS - segment_steps:
+        raise ValueError(f"replay={capacity!r} must be a number of steps below 2^31")
     capacity = -(-capacity // segment_steps) * segment_steps
     sizes = (observation_size, action_size, 1, 1, observation_size, 1, 1)  # of the fields
     ends = np.cumsum(sizes)
@@ -102,8 +113,11 @@ def make_replay(
             )
             number = steps.reward.size  # of one actor's steps where actors do not wait for each other
             rows = [leaf.reshape(number, -1).astype(jnp.float32) for leaf in found]
-            held = jax.lax.dynamic_update_slice_in_dim(ring.rows, jnp.concatenate(rows, axis=1), ring.next_row, 0)
-            return Ring(held, (ring.next_row + number) % capacity, jnp.minimum(ring.filled + number, capacity))
+            # As it is but where a run goes on with fewer actors, whose larger parts would not meet the end of the ring.
+            begin = ring.next_row // number * number
+            held = jax.lax.dynamic_update_slice_in_dim(ring.rows, jnp.concatenate(rows, axis=1), begin, 0)
+            end = begin + number
+            return Ring(held, end % capacity, jnp.maximum(ring.filled, end))
 
         return jax.lax.fori_loop(0, batch.num_segments, one, ring)
 

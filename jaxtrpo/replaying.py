@@ -22,7 +22,7 @@ from jaxtrpo.actors import Actors, first, join_envs
 from jaxtrpo.asynchronous import actor_threads, key_of, move, part_of, put
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.types import ActorState, Batch, TrainState
-from jaxtrpo.update import Column, Update, columns_of, report
+from jaxtrpo.update import Column, Update, columns_of, report, segments_of
 from jaxtrpo.updates import Moment
 
 
@@ -55,7 +55,8 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
     shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters  # what actors see
     assert update.learner.replay is not None
     # More would be overwritten before anyone has learned from it: only then an actor waits.
-    room = max(update.learner.replay.capacity // _steps_of_a_batch(now, actors), 1)
+    usual = int(first(segments_of(now.hyperparameters, update.sizes))) * _steps_of_a_segment(update, actors)
+    room = max(update.learner.replay.capacity // usual, 1)
     made: queue.Queue[_Collected | BaseException] = queue.Queue(room)
     stop = threading.Event()
     collecting = list(reached)  # where actors are, which is ahead of what was learned from
@@ -68,33 +69,35 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
     with actor_threads(collect, actors.count, made, stop):
         while True:
             taken = _all_of(made)
-            begin, batch_steps = time.perf_counter(), _steps_of_a_batch(now, actors)
-            taken = taken[: _batches_to_go(update, now, actors, batch_steps)]
+            begin = time.perf_counter()
+            steps = [int(first(one.batch.num_segments)) * _steps_of_a_segment(update, actors) for one in taken]
+            taken = taken[: _batches_to_go(update, now, actors, steps)]
             moved = [move(one.batch, actors, 0) for one in taken]
             learner = now.learner
             for batch in moved:
                 learner = compiled.insert(learner, batch)
-            new_steps = np.full(1, batch_steps * min(len(taken), actors.count), np.int32)
+            new_steps = np.full(1, sum(steps[: min(len(taken), actors.count)]), np.int32)
             learner, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))
-            now, measured = now._replace(learner=learner), []
+            now, measured = now._replace(learner=None), []
             for one, batch in zip(taken, moved, strict=True):
                 now, values = compiled.report(now, batch, info)
                 measured.append(first(values))
                 reached[one.number] = one.actor
+            now = now._replace(learner=learner)
             shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
-            whole = functools.partial(_whole, update, now, tuple(reached))
+            whole = functools.cache(functools.partial(_whole, update, now, tuple(reached)))  # each row may ask for it
             yield Moment(whole, compiled.columns, np.stack(measured), float("nan"), time.perf_counter() - begin)
 
 
-def _steps_of_a_batch(state: TrainState, actors: Actors) -> int:
+def _steps_of_a_segment(update: Update, actors: Actors) -> int:
     """Environment steps of one actor."""
-    return int(first(state.hyperparameters["steps_per_update"])) // actors.count
+    return update.sizes.segment_steps // actors.count
 
 
-def _batches_to_go(update: Update, state: TrainState, actors: Actors, batch_steps: int) -> int:
-    """How many end the run; what was collected beyond is not learned from."""
-    done = int(first(state.segments)) * update.sizes.segment_steps // actors.count
-    return max(-(-int(first(state.total_steps) - done) // batch_steps), 1)
+def _batches_to_go(update: Update, state: TrainState, actors: Actors, steps: list[int]) -> int:
+    """How many of these batches, of so many steps, end the run; what was collected beyond is not learned from."""
+    done = int(first(state.segments)) * _steps_of_a_segment(update, actors)
+    return int(np.searchsorted(np.cumsum(steps), first(state.total_steps) - done)) + 1
 
 
 def _all_of(made: queue.Queue) -> list[_Collected]:
@@ -137,9 +140,10 @@ def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
     columns: list[Column] = []  # known when `count` is traced
 
     def count(state: TrainState, batch: Batch, info: dict[str, Array]) -> tuple[TrainState, Array]:
-        state, measured = report(state, batch, state.learner, info, update.rule, sizes)
+        state, measured = report(state, batch, None, info, update.rule, sizes)
         columns[:] = columns_of(measured)
         return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
 
-    counting = alone[0].map(count).lower(shared, batch, info).compile()
+    # Without the learner, whose ring would be copied.
+    counting = alone[0].map(count).lower(shared._replace(learner=None), batch, info).compile()
     return _Compiled([one.compile() for one in collect], insert.compile(), train.compile(), counting, tuple(columns))

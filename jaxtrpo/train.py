@@ -56,7 +56,9 @@ def train(
         arguments as before, except that `total_steps`, `actors`, `processes` and `device` may differ, and ends as if it
         had never stopped: to the bit if there are as many actors. Settings are compared with those of the run; what you
         wrote yourself (environment, `surrogate`, a rule) cannot be. Environments whose simulators cannot be saved
-        (Gymnasium's) begin new episodes, and `a3c` is never the same twice.
+        (Gymnasium's) begin new episodes, and `a3c` and `naf(asynchronous=True)` are never the same twice. Where it
+        shall be longer, what goes by the length of a run (schedules; `trust` beyond a million steps) goes by the new
+        one from there on.
       checkpoint_seconds: seconds between checkpoints; there also is one at the end of a run, and where it is
         interrupted, by SIGTERM too.
       keep_best: keep the state with the best evaluation, as `out`/best; needs `eval_every`.

@@ -167,7 +167,7 @@ def make_update(
         return shared._replace(actors=actors.split_envs(state.actors))
 
     def collect(actor: ActorState, acting: Acting, hyperparameters: Hyperparameters) -> tuple[ActorState, Batch]:
-        return collect_batch(actor, acting, _segments(hyperparameters, sizes))
+        return collect_batch(actor, acting, segments_of(hyperparameters, sizes))
 
     columns: list[Column] = []  # known when `learn` is traced
 
@@ -309,5 +309,6 @@ def gather(state: TrainState) -> TrainState:
     return first(state._replace(actors=None))._replace(actors=join_envs(state.actors))
 
 
-def _segments(hyperparameters: Hyperparameters, sizes: Sizes) -> Int[Array, ""]:
+def segments_of(hyperparameters: Hyperparameters, sizes: Sizes) -> Int[Array, ""]:
+    """Segments in a batch of as many steps as the settings have now."""
     return jnp.clip(hyperparameters["steps_per_update"] // sizes.segment_steps, 1, sizes.max_segments)

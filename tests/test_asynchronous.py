@@ -66,10 +66,11 @@ def test_single_steps_are_refused():
     run(actors=2, num_envs=2, segment_length=1, steps_per_update=4)
 
 
-def test_it_learns():
-    result = run(total_steps=60_000, actors=2).run(progress=False)
+def test_it_learns_and_evaluation_sees_the_newest_policy():
+    result = run(total_steps=60_000, actors=2, eval_every=60_000, eval_episodes=2).run(progress=False)
     actions = result.policy(np.float32([[1, 0], [-1, 0]]))[:, 0]
     np.testing.assert_allclose(actions, [0.5, -0.5], atol=0.15)
+    assert result.metrics["eval_return"][-1] > -(0.15**2)  # -0.25 at first
 
 
 def test_it_goes_on_from_a_checkpoint_with_another_number_of_actors(tmp_path):
@@ -83,7 +84,7 @@ def test_it_goes_on_from_a_checkpoint_with_another_number_of_actors(tmp_path):
     assert np.all(again.state.segments == again.metrics["env_steps"][-1] // 16)  # which progress is counted by
 
 
-def test_evaluation_sees_the_newest_policy():
+def test_evaluations_come_as_often_as_asked():
     metrics = run(eval_every=200, eval_episodes=2).run(progress=False).metrics
     assert np.sum(np.isfinite(metrics["eval_return"])) == 3
 

@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from probe import BOTH, DISCOUNT, TRUNCATED, ProbeEnvironment
-from support import actors, deal_batch, first, learner_of, random_batch, spread
+from support import TWO_NUMBERS, actors, deal_batch, first, learner_of, random_batch, spread
 from test_algorithms import ActingProbe, tiny
 
 from jaxtrpo.algorithms.naf import ValueAndCurvature, naf, quadratic_advantage
 from jaxtrpo.critics.none import none
+from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.train import prepare, train
 from jaxtrpo.types import Batch
 
+BOUND_BELOW = ActionSpace(np.array([-np.inf, 0.0]), np.full(2, np.inf))  # in the simulator's own units
 POLICY, CRITIC = gaussian_policy(3, 2, hidden=(8,)), none().make(3)
 
 
@@ -53,14 +55,14 @@ def test_curvature_does_not_vanish():
 
 
 @functools.cache
-def learning(count: int, words_of: tuple = ()):
+def learning(count: int, bounded: bool, words_of: tuple = ()):
     algorithm = naf(hidden=(8,), replay=10_000, minibatch_size=4096, replay_ratio=1e-6, **dict(words_of))
-    learner = learner_of(algorithm, POLICY, CRITIC, segment_steps=12)
+    learner = learner_of(algorithm, POLICY, CRITIC, segment_steps=12, actions=TWO_NUMBERS if bounded else BOUND_BELOW)
     return learner, actors(count).map(learner.learn)
 
 
-def learned(batches: list[Batch], count: int = 1, **settings):
-    learner, learn = learning(count, tuple(settings.items()))
+def learned(batches: list[Batch], count: int = 1, *, bounded: bool = True, **settings):
+    learner, learn = learning(count, bounded, tuple(settings.items()))
     key = jax.random.PRNGKey(1)
     state = spread(learner.init(key, key), count)
     before = first(state)
@@ -72,7 +74,7 @@ def learned(batches: list[Batch], count: int = 1, **settings):
     return before, first(state), first(info)
 
 
-def plain_bellman_error(state, batch: Batch) -> float:
+def plain_bellman_error(state, batch: Batch, bounds: tuple) -> float:
     """Root mean square over all steps, in units of reward, in float64."""
     steps, double = batch.steps, functools.partial(np.asarray, dtype=np.float64)
     valid = double(~steps.invalid).ravel()
@@ -87,21 +89,23 @@ def plain_bellman_error(state, batch: Batch) -> float:
 
     later, _ = apply(double(steps.final_obs))
     value, lower = apply(obs)
-    best = np.clip(POLICY.apply(state.policy, jnp.clip((obs - mean) / std, -10, 10)).mean, -1, 1)
-    away = np.clip(double(steps.action).reshape(-1, 2), -1, 1) - best
+    best = np.clip(POLICY.apply(state.policy, jnp.clip((obs - mean) / std, -10, 10)).mean, *bounds)
+    away = np.clip(double(steps.action).reshape(-1, 2), *bounds) - best
     advantage = -0.5 * np.sum(np.einsum("rij,ri->rj", double(lower), away) ** 2, axis=-1)
     worth = double(steps.reward).ravel() / scale + 0.99 * ~steps.terminated.ravel() * double(later)
     error = double(value) + advantage - worth
     return scale * np.sqrt(np.sum(valid * error**2) / np.sum(valid))
 
 
-def test_bellman_error_is_that_of_float64():
+@pytest.mark.parametrize(("bounded", "bounds"), [(True, (-1, 1)), (False, ([-np.inf, 0], np.inf))])
+def test_bellman_error_is_that_of_float64(bounded, bounds):
     """Fails if a terminated step looks beyond its end, a broken one counts, or the step after a reset stands in."""
     batch = random_batch(3, end=0.3, broken=0.2)
-    before, _, info = learned([batch])
+    batch.steps.action[:] *= 3
+    before, _, info = learned([batch], bounded=bounded)
     assert info["gradient_steps"] == 1
     # One minibatch of 4,096 rows out of 48: every row about 85 times.
-    np.testing.assert_allclose(info["bellman_error"], plain_bellman_error(before, batch), rtol=0.05)
+    np.testing.assert_allclose(info["bellman_error"], plain_bellman_error(before, batch, bounds), rtol=0.05)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])

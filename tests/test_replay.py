@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -14,7 +15,11 @@ from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 from support import actors, deal_batch, first, random_batch, spread
 from test_algorithms import ActingProbe, tiny
+from test_many import Program
 
+from jaxtrpo import train_many
+from jaxtrpo.devices import memory_of
+from jaxtrpo.machine import memory
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.replay import Replay, Ring, Transitions, make_replay
 from jaxtrpo.train import prepare
@@ -73,6 +78,16 @@ def test_it_holds_the_last_steps_as_they_were_taken(count, sizes):
     assert ring.filled == min(taken, capacity) and ring.next_row == taken % capacity
     held = np.roll(ring.rows, -(ring.next_row if taken > capacity else 0), axis=0)[: ring.filled]
     np.testing.assert_array_equal(held, plain_rows(batches)[-ring.filled :])
+
+
+def test_parts_of_fewer_actors_replace_the_oldest_steps_though_the_ring_is_not_where_they_begin():
+    parts = [random_batch(0, segments=1, envs=2), *(random_batch(seed, segments=1) for seed in range(1, 9))]
+    ring = spread(replay(4 * SEGMENT_STEPS).empty(), 1)
+    for number, part in enumerate(parts):
+        ring = inserting(4 * SEGMENT_STEPS, 1)(ring, deal_batch(part, 1))
+        assert first(ring).filled == min(max(number, 0.5), 4) * SEGMENT_STEPS
+    assert first(ring).next_row == 0
+    np.testing.assert_array_equal(first(ring).rows, plain_rows(parts[-4:]))
 
 
 def test_rows_that_are_drawn_are_whole_and_every_row_is_drawn_as_often():
@@ -156,14 +171,39 @@ def test_capacity_is_rounded_up_to_whole_segments():
 
 
 def test_a_buffer_beyond_the_memory_of_the_machine_is_refused_before_it_is_made(monkeypatch):
-    needed = 2 * 2 * prepare(ActingProbe(), **tiny("naf"), actors=2).update.learner.replay.nbytes
-    monkeypatch.setattr("jaxtrpo.replay.memory", lambda: float(needed))
+    needed = 2 * 3 * prepare(ActingProbe(), **tiny("naf"), actors=2).update.learner.replay.nbytes
+    monkeypatch.setattr("jaxtrpo.devices.memory", lambda: float(needed))
     prepare(ActingProbe(), **tiny("naf"), actors=2)
-    monkeypatch.setattr("jaxtrpo.replay.memory", lambda: float(needed - 1))
-    with pytest.raises(
-        ValueError, match="^replay: 256 steps take 0 MiB, twice for each of 2 actors while it learns, and"
-    ):
+    monkeypatch.setattr("jaxtrpo.devices.memory", lambda: float(needed - 1))
+    refused = "^replay: 256 steps take 0 MiB, three times for each of {} that learn, and there are 0 MiB of memory"
+    with pytest.raises(ValueError, match=refused.format(2)):
         prepare(ActingProbe(), **tiny("naf"), actors=2)
+    with pytest.raises(ValueError, match=refused.format(4)):
+        train_many(Program(), **tiny("naf"), seeds=range(4), progress=False)
+
+
+def test_an_accelerator_has_a_memory_of_its_own():
+    def device(**stats):
+        return SimpleNamespace(platform="gpu", memory_stats=lambda: stats or None)
+
+    assert memory_of([device(bytes_limit=3), device(bytes_limit=4)]) == 7
+    assert memory_of([device(bytes_limit=3), device()]) == memory_of(jax.devices("cpu")) == memory() > 1e8
+
+
+def test_a_container_has_a_part_of_the_memory(tmp_path, monkeypatch):
+    (tmp_path / "max").write_text("max\n")
+    (tmp_path / "limit").write_text("1000000\n")
+    whole = memory()
+    monkeypatch.setattr("jaxtrpo.machine._LIMITS", (str(tmp_path / "max"), str(tmp_path / "none")))
+    assert memory() >= whole
+    monkeypatch.setattr("jaxtrpo.machine._LIMITS", (str(tmp_path / "max"), str(tmp_path / "limit")))
+    assert memory() == 1e6
+
+
+@pytest.mark.parametrize("settings", [{}, {"adapt": "trust"}])  # another rule than its own is tried before
+def test_more_steps_than_can_be_counted_are_refused(settings):
+    with pytest.raises(ValueError, match=r"^replay=5000000000 must be a number of steps below 2\^31"):
+        prepare(ActingProbe(), **{**tiny("trpo_replay"), "algorithm": "trpo_replay(replay=5_000_000_000)"}, **settings)
 
 
 def test_how_large_it_is_is_said_before_the_run_starts(capsys):

@@ -43,10 +43,32 @@ def test_every_batch_is_a_row_and_the_run_ends_where_it_shall(actors):
         np.testing.assert_array_equal(leaf[0], leaf[-1])
 
 
-def test_it_learns():
-    result = run(total_steps=20_000, num_envs=16, steps_per_update=64, actors=2).run(progress=False)
+def test_it_learns_and_evaluation_sees_the_newest_policy():
+    evaluated = {"eval_every": 20_000, "eval_episodes": 2}
+    result = run(total_steps=20_000, num_envs=16, steps_per_update=64, actors=2, **evaluated).run(progress=False)
     actions = result.policy(np.float32([[1, 0], [-1, 0]]))[:, 0]
     np.testing.assert_allclose(actions, [0.5, -0.5], atol=0.1)
+    assert result.metrics["eval_return"][-1] > -(0.1**2)  # -0.25 at first
+
+
+def test_batches_that_are_less_than_asked_count_as_what_they_are():
+    metrics = run(steps_per_update=47).run(progress=False).metrics
+    np.testing.assert_array_equal(metrics["steps_per_update"], 16)
+    assert np.all(metrics["gradient_steps"] <= 16)  # half of two batches' steps
+
+
+def test_batches_may_change_their_size():
+    metrics = run(total_steps=6_000, adapt="linear(steps_per_update=96)").run(progress=False).metrics
+    assert len(set(metrics["steps_per_update"])) > 1
+    assert metrics["env_steps"][-1] - metrics["steps_per_update"][-1] < 6_000 <= metrics["env_steps"][-1]
+
+
+def test_asked_twice_for_its_state_it_is_put_together_once(monkeypatch):
+    made, put_together = [], jaxtrpo.replaying._whole
+    monkeypatch.setattr(jaxtrpo.replaying, "_whole", lambda *args: made.append(args) or put_together(*args))
+    with contextlib.closing(run()._updates()) as updates:
+        state, _ = next(updates)
+        assert state() is state() and len(made) == 1
 
 
 def test_it_goes_on_from_a_checkpoint_with_another_number_of_actors(tmp_path):
@@ -56,11 +78,6 @@ def test_it_goes_on_from_a_checkpoint_with_another_number_of_actors(tmp_path):
     np.testing.assert_array_equal(again.metrics["bellman_error"][:number], first.metrics["bellman_error"])
     assert again.metrics["env_steps"][-1] == 1216
     assert np.all(np.asarray(again.state.learner.obs_moments.count) == 1216)
-
-
-def test_evaluation_sees_the_newest_policy():
-    metrics = run(eval_every=300, eval_episodes=2).run(progress=False).metrics
-    assert np.sum(np.isfinite(metrics["eval_return"])) >= 1
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of luck"), SystemExit("out of luck")])

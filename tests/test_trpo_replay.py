@@ -12,12 +12,12 @@ import pytest
 from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import learner_of, random_batch
+from support import actors, deal_batch, first, learner_of, random_batch, spread
 from test_algorithms import ActingProbe, tiny, train
 
 import jaxtrpo
 from jaxtrpo.algorithms import trpo_replay as module
-from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, label
+from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled, label
 from jaxtrpo.algorithms.judge import UNJUDGED
 from jaxtrpo.algorithms.trpo_replay import trpo_replay
 from jaxtrpo.critics.actions import ActionCritic, Labelled, action_critic
@@ -27,7 +27,7 @@ from jaxtrpo.losses import Samples
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size
 from jaxtrpo.policies.networks import gaussian_policy
-from jaxtrpo.replay import Transitions
+from jaxtrpo.replay import Transitions, make_replay
 from jaxtrpo.train import prepare
 
 SPACE = ActionSpace(np.full(2, -1.0), np.full(2, 1.0))
@@ -207,6 +207,25 @@ def test_advantage_over_a_policy_is_the_critic_s_less_its_mean():
     assert abs(np.mean(shifted)) > 0.1 * spread
 
 
+@pytest.mark.parametrize("length", [3, 5, 40])
+def test_steps_at_the_end_of_a_stretch_are_drawn_as_often(length):
+    """32 are wanted, which are no whole number of stretches."""
+    spec = spec_of()._replace(segment_length=length)
+    sizes = {"segment_steps": 4 * length, "segment_length": length, "observation_size": 3, "action_size": 2}
+    buffer, batch = make_replay(4 * length, **sizes), random_batch(0, segments=1, length=length, broken=0)
+    batch.steps.obs[..., 0] = np.arange(length)[:, None]  # time, of which moments change nothing
+    ring = actors(1).map(buffer.insert)(spread(buffer.empty(), 1), deal_batch(batch, 1))
+    ring = jax.tree.map(jnp.asarray, first(ring))
+    unchanged = Moments(jnp.float32(1e6), jnp.zeros(3), jnp.full(3, 100.0))
+    params, state = spec.policy.init(jax.random.PRNGKey(0)), some_critic().init(jax.random.PRNGKey(0))
+    draw = draw_labelled(buffer, ring, some_critic(), unchanged, params, 0.9, spec)
+    keys = jax.random.split(jax.random.PRNGKey(1), 500)
+    obs = jax.jit(jax.vmap(lambda key: draw(state, key, 32).obs))(keys)
+    assert obs.shape == (500, 32, 3)
+    often = np.bincount(np.round(10 * np.ravel(obs[..., 0])).astype(int), minlength=length)
+    np.testing.assert_allclose(often, 500 * 32 / length, rtol=0.25)
+
+
 def chain(rng: np.random.Generator, number: int):
     """Steps of any policy: the action is added to the first coordinate, whose square is what they cost."""
     obs, action = rng.uniform(-1, 1, (number, 3)), rng.uniform(-1, 1, (number, 2))
@@ -356,6 +375,6 @@ def test_a_policy_without_an_expected_value_is_refused():
 
 
 def test_a_replay_beyond_the_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("jaxtrpo.replay.memory", lambda: 1e3)
-    with pytest.raises(ValueError, match="^replay: 256 steps take 0 MiB, twice for each of"):
+    monkeypatch.setattr("jaxtrpo.devices.memory", lambda: 1e3)
+    with pytest.raises(ValueError, match="^replay: 256 steps take 0 MiB, three times for each of"):
         prepare(ActingProbe(), **tiny("trpo_replay"))

@@ -60,11 +60,16 @@ def draw_labelled(
 
     def draw(state: ActionCriticState, key: UInt32[Array, "2"], number: int) -> Labelled:
         for_rows, for_others = jax.random.split(key)
-        drawn = buffer.draw_stretches(ring, for_rows, -(-number // spec.segment_length))
+        stretches = -(-number // spec.segment_length)
+        drawn = buffer.draw_stretches(ring, for_rows, stretches)
         labelled = label(drawn, actions, state, moments, params, critic_lambda, spec, for_others)
         # Time before stretch, so that a minibatch has steps of many.
         flat = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), labelled)
-        return jax.tree.map(lambda leaf: leaf[:number], flat)
+        if stretches * spec.segment_length == number:
+            return flat
+        # Steps at the end of a stretch count as much as others.
+        kept = jax.random.permutation(jax.random.fold_in(for_rows, 1), stretches * spec.segment_length)[:number]
+        return jax.tree.map(lambda leaf: leaf[kept], flat)
 
     return draw
 

@@ -20,6 +20,7 @@ from jaxtrpo.critics.units import value_unit
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.policies.distributions import encoded
 from jaxtrpo.replay import Ring, Transitions, make_replay
 from jaxtrpo.settings import call_in_words, require_bool, require_positive, require_share, require_sizes, require_whole
 from jaxtrpo.types import Batch, Hyperparameters
@@ -95,7 +96,8 @@ def naf(
       minibatch_size: environment steps in one gradient step.
       target_rate: part of the way that V' goes towards V in a gradient step.
       asynchronous: actors go on collecting while the network learns, and never wait for it (Gu, Holly et al. 2017);
-        where it is slower than they are it makes fewer gradient steps. No two runs are then alike to the bit.
+        where it is slower than they are it makes fewer gradient steps. No two runs are then alike to the bit. Batches
+        that it learns from together have the same metrics of learning.
 
     Raises:
       ValueError: a setting is out of bounds; one sentence that names it.
@@ -141,8 +143,8 @@ def naf(
                 worth = rows.reward / scale + spec.discount * (1 - rows.terminated) * later
                 value, lower = apply(critic, obs)
                 mean = policy.apply(of_policy, obs).mode()
-                inside = jnp.clip(mean, -1, 1)
-                found = value + quadratic_advantage(lower, inside, jnp.clip(rows.action, -1, 1))
+                inside = encoded(mean, spec.actions)
+                found = value + quadratic_advantage(lower, inside, encoded(rows.action, spec.actions))
                 count = jnp.maximum(jnp.sum(rows.weight), 1.0)
                 error = jnp.sum(rows.weight * (found - worth) ** 2) / count
                 beyond = jnp.sum(rows.weight * jnp.sum((mean - inside) ** 2, axis=-1)) / count

@@ -228,10 +228,11 @@ def action_critic(
         return state._replace(params=ravel_pytree(scaled_params)[0], target=ravel_pytree(scaled_target)[0], unit=unit)
 
     def work(steps: float) -> Work:
-        # Three actions a row, whose observation is multiplied once; values and their derivatives, and those that labels
-        # are made of; Adam.
+        # The actions of a row (of choices all, one coordinate at a time), whose observation is multiplied once; values
+        # and their derivatives, and those that labels are made of; Adam.
+        each = sum(count + 1 for count in space.counts) or 3
         of_obs = observation_size * hidden[0] if hidden else observation_size
-        of_rows = minibatch_size * (18.0 * sizes[0] - 12.0 * of_obs + 8.0 * sizes[1])
+        of_rows = minibatch_size * (6.0 * each * sizes[0] - 6.0 * (each - 1) * of_obs + 8.0 * sizes[1])
         return Work(steps * (of_rows + 15.0 * sum(sizes)), shared=False)
 
     return ActionCritic(init, advantage, advantage_over, value, fit, work)
