@@ -20,9 +20,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.actors import Actors, first, join_envs
+from jaxtrpo.adapting import Column, columns_of, report
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.types import ActorState, Batch, TrainState
-from jaxtrpo.update import Column, Update, columns_of, report
+from jaxtrpo.update import Update
 from jaxtrpo.updates import Moment
 
 WAITING_UPDATES = 16  # that actors may be ahead of who reads them

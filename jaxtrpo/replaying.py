@@ -19,10 +19,11 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.actors import Actors, first, join_envs
+from jaxtrpo.adapting import Column, columns_of, report
 from jaxtrpo.asynchronous import actor_threads, key_of, move, part_of, put
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.types import ActorState, Batch, TrainState
-from jaxtrpo.update import Column, Update, columns_of, report, segments_of
+from jaxtrpo.update import Update, segments_of
 from jaxtrpo.updates import Moment
 
 

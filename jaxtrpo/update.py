@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from jaxtrpo.actors import Actors, Trainings, first, join_envs
-from jaxtrpo.adapt import Rule, require_columns, require_settings
+from jaxtrpo.adapt import Rule, require_settings
+from jaxtrpo.adapting import Column, columns_of, report, steps_done
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.collect import Collect as CollectPart
 from jaxtrpo.collect import make_collect, start_actors, whole_episodes
@@ -19,7 +20,7 @@ from jaxtrpo.config import Sizes
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.envs.base import Environment, action_space, require_working
 from jaxtrpo.envs.repeated import Repeated
-from jaxtrpo.episodes import no_episodes, remember
+from jaxtrpo.episodes import no_episodes
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.policies.networks import Policy, PolicyMaker
@@ -39,13 +40,6 @@ class Parts(NamedTuple):
     surrogate: Surrogate | None  # what the policy maximises, if not what the algorithm would
     discount: float
     normalize_observations: bool
-
-
-class Column(NamedTuple):
-    """One of what an update measures."""
-
-    name: str
-    whole: bool  # whether it counts something
 
 
 Several = Callable[[TrainState], tuple[TrainState, Float[Array, "actor update metric"]]]
@@ -188,7 +182,7 @@ def make_update(
         nothing = jnp.full(jax.eval_shape(update, state)[1].shape, jnp.nan)
 
         def one(state: TrainState, _: None) -> tuple[TrainState, Array]:
-            over = _steps_done(state, sizes) >= state.total_steps
+            over = steps_done(state, sizes) >= state.total_steps
             return jax.lax.cond(over, lambda state: (state, nothing), update, state)
 
         return jax.lax.scan(one, state, length=algorithm.updates_at_once)
@@ -261,39 +255,6 @@ def _collecting(
         return env, make_collect(env, policy, **lengths)
     repeated = Repeated(env, algorithm.episodes.conditions, sizes.segment_length)
     return repeated, whole_episodes(make_collect(repeated, policy, **lengths), repeated)
-
-
-def report(
-    state: TrainState, batch: Batch, learned: PyTree, info: dict[str, Array], rule: Rule, sizes: Sizes
-) -> tuple[TrainState, dict[str, Array]]:
-    """What follows learning in an update: episodes are counted and the rule adapts the settings.
-
-    Returns:
-      The state after the update, and what was measured in it, common columns first.
-    """
-    hyperparameters = state.hyperparameters
-    episodes, finished = remember(state.episodes, batch)
-    measured = {
-        "steps_per_update": batch.num_segments * sizes.segment_steps,
-        **{name: value for name, value in hyperparameters.items() if name != "steps_per_update"},
-        **finished._asdict(),
-        **info,
-    }
-    state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
-    done = _steps_done(state, sizes)
-    about = {**measured, "progress": done / state.total_steps, "steps_left": state.total_steps - done}
-    require_columns(rule, about)
-    adapt, hyperparameters = rule.update(state.adapt, hyperparameters, about)
-    return state._replace(hyperparameters=hyperparameters, adapt=adapt), measured
-
-
-def _steps_done(state: TrainState, sizes: Sizes) -> Float[Array, ""]:
-    return state.segments * float(sizes.segment_steps)
-
-
-def columns_of(measured: Mapping[str, Array]) -> tuple[Column, ...]:
-    """The columns that measurements become."""
-    return tuple(Column(name, jnp.asarray(value).dtype.kind in "biu") for name, value in measured.items())
 
 
 def first_hyperparameters(algorithm: Algorithm) -> Hyperparameters:

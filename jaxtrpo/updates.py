@@ -12,8 +12,9 @@ import jax
 import numpy as np
 from jaxtyping import Array
 
+from jaxtrpo.adapting import Column
 from jaxtrpo.types import TrainState
-from jaxtrpo.update import Column, Update
+from jaxtrpo.update import Update
 
 if TYPE_CHECKING:
     from jaxtrpo.runs.metrics import Row
