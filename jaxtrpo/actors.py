@@ -50,18 +50,19 @@ class Actors(NamedTuple):
         """Whether all belong to this process."""
         return len(self.own) == self.count
 
-    def map(self, function: Callable) -> jax.stages.Wrapped:
+    def map(self, function: Callable, *, donate: Sequence[int] = ()) -> jax.stages.Wrapped:
         """Compiles `function` to run on every actor; arguments and results have a leading axis of actors.
 
         Args:
           function: one actor's part; may use the functions below.
+          donate: numbers of arguments whose memory results may take; nobody can use these arguments afterwards.
         """
 
         def part(*arguments: PyTree) -> PyTree:
             own = jax.tree.map(lambda leaf: jax.lax.squeeze(leaf, [0]), arguments)
             return jax.tree.map(lambda leaf: jax.lax.expand_dims(leaf, [0]), function(*own))
 
-        return _over_devices(self.devices, part)
+        return _over_devices(self.devices, part, donate)
 
     def on_first(self) -> contextlib.AbstractContextManager[Any]:
         """While it lasts, what is not mapped runs on this process's first actor, whatever JAX's default device is."""
@@ -104,11 +105,12 @@ class Trainings(NamedTuple):
     devices: tuple[jax.Device, ...]  # pyright: ignore[reportInvalidTypeForm]
     number: int  # of trainings; a multiple of the devices
 
-    def map(self, function: Callable, *, in_turn: bool = False) -> jax.stages.Wrapped:
+    def map(self, function: Callable, *, donate: Sequence[int] = (), in_turn: bool = False) -> jax.stages.Wrapped:
         """As `Actors.map`; arguments and results have a leading axis of trainings.
 
         Args:
           function: one training's part.
+          donate: as there.
           in_turn: on a CPU, one training after another: where its products are large, nothing is gained by making those
             of several trainings one, and XLA's loops over such are slow there.
         """
@@ -122,15 +124,19 @@ class Trainings(NamedTuple):
             finally:
                 _many.reset(token)
 
-        return _over_devices(self.devices, part)
+        return _over_devices(self.devices, part, donate)
 
 
-def _over_devices(devices: Sequence[jax.Device], part: Callable) -> jax.stages.Wrapped:  # pyright: ignore[reportInvalidTypeForm]
+def _over_devices(
+    devices: Sequence[jax.Device],  # pyright: ignore[reportInvalidTypeForm]
+    part: Callable,
+    donate: Sequence[int],
+) -> jax.stages.Wrapped:
     """Compiles `part` to run on every device; the leading axis of arguments and results is dealt out to them."""
     dealt = _dealt(devices)
     # What `jax.pmap` is made of. Its own cache keeps every program for as long as the process lives.
     mapped = jax.shard_map(part, mesh=dealt.mesh, in_specs=dealt.spec, out_specs=dealt.spec, check_vma=False)
-    return jax.jit(mapped, in_shardings=dealt, out_shardings=dealt)
+    return jax.jit(mapped, in_shardings=dealt, out_shardings=dealt, donate_argnums=donate)
 
 
 def _dealt(devices: Sequence[jax.Device]) -> NamedSharding:  # pyright: ignore[reportInvalidTypeForm]
@@ -161,6 +167,12 @@ def _identity(actors: Actors) -> jax.stages.Wrapped:
 @functools.cache
 def _largest(actors: Actors) -> jax.stages.Wrapped:
     return actors.map(lambda value: jax.lax.pmax(value, AXIS))
+
+
+def copied(leaf: jax.Array) -> jax.Array:
+    """The same on the same devices, in memory of its own."""
+    parts = [jnp.copy(shard.data) for shard in leaf.addressable_shards]
+    return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
 
 
 def first(tree: PyTree) -> PyTree:

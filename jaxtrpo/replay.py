@@ -61,7 +61,7 @@ class Replay(NamedTuple):
         Raises:
           ValueError: one sentence that says how large it is.
         """
-        # That of the beginning, that of before, with which a run could still be saved, and the new one.
+        # That of the beginning, one that someone has asked for, such as a checkpoint, and the newest.
         if 3 * learners * self.nbytes > memory:
             raise ValueError(
                 f"replay: {self.capacity:,} steps take {_in_mib(self.nbytes)}, three times for each of {learners} that "
@@ -78,8 +78,8 @@ def make_replay(
 ) -> Replay:
     """A ring of the last steps.
 
-    A batch takes time in proportion to its steps, a draw in proportion to its rows. A compiled program that the ring
-    goes through copies it once besides.
+    A batch takes time in proportion to its steps, a draw in proportion to its rows. A compiled program that returns the
+    ring copies it, unless the memory of the one before is donated to it (see `jaxtrpo.in_place`).
 
     Args:
       capacity: environment steps of all actors that are kept at least; whole segments are.

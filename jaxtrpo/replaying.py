@@ -21,6 +21,7 @@ from jaxtyping import Array, PyTree
 from jaxtrpo.actors import Actors, first, join_envs
 from jaxtrpo.adapting import Column, columns_of, report
 from jaxtrpo.asynchronous import actor_threads, key_of, move, part_of, put
+from jaxtrpo.in_place import Insert, ReplayInPlace, compile_insert, without_replay
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.types import ActorState, Batch, TrainState
 from jaxtrpo.update import Update, segments_of
@@ -42,8 +43,9 @@ class _Collected(NamedTuple):
 
 class _Compiled(NamedTuple):
     collect: list[Any]  # of each actor
-    insert: Any  # (learner state, batch) -> learner state
-    train: Any  # (learner state, new steps, settings, key) -> (learner state, what happened)
+    insert: Insert
+    take_in: Any  # (learner state, batch) -> learner state, both without the replay buffer
+    train: Any  # (learner state, new steps, settings, key) -> (learner state without the buffer, what happened)
     report: Any  # (state, batch, what happened) -> (state, measured)
     columns: tuple[Column, ...]
 
@@ -53,6 +55,7 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
     compiled = _compile(update, state, actors)
     reached = [part_of(state.actors, number) for number in range(actors.count)]
     now = part_of(state._replace(actors=None), 0)
+    replay = ReplayInPlace(compiled.insert, now.learner)
     shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters  # what actors see
     assert update.learner.replay is not None
     # More would be overwritten before anyone has learned from it: only then an actor waits.
@@ -76,17 +79,19 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
             moved = [move(one.batch, actors, 0) for one in taken]
             learner = now.learner
             for batch in moved:
-                learner = compiled.insert(learner, batch)
+                learner = replay.take_in(learner, batch)
+                learner = compiled.take_in(without_replay(learner), batch)._replace(replay=learner.replay)
             new_steps = np.full(1, sum(steps[: min(len(taken), actors.count)]), np.int32)
-            learner, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))
+            learned, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))
             now, measured = now._replace(learner=None), []
             for one, batch in zip(taken, moved, strict=True):
                 now, values = compiled.report(now, batch, info)
                 measured.append(first(values))
                 reached[one.number] = one.actor
-            now = now._replace(learner=learner)
+            now = now._replace(learner=learned._replace(replay=learner.replay))
             shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
-            whole = functools.cache(functools.partial(_whole, update, now, tuple(reached)))  # each row may ask for it
+            # Each row may ask for it.
+            whole = functools.cache(functools.partial(_whole, update, now, replay, tuple(reached)))
             yield Moment(whole, compiled.columns, np.stack(measured), float("nan"), time.perf_counter() - begin)
 
 
@@ -111,16 +116,16 @@ def _all_of(made: queue.Queue) -> list[_Collected]:
     return taken
 
 
-def _whole(update: Update, state: TrainState, reached: tuple[ActorState, ...]) -> TrainState:
+def _whole(update: Update, state: TrainState, replay: ReplayInPlace, reached: tuple[ActorState, ...]) -> TrainState:
     """The state of the run, as all actors would have it."""
     joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(join_envs, reached))
-    return update.place(first(state)._replace(actors=joined))
+    return update.place(first(state._replace(learner=replay.whole(state.learner)))._replace(actors=joined))
 
 
 def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
     """What each does, for its device."""
     learning = update.learner.replaying
-    assert learning is not None
+    assert learning is not None and update.learner.replay is not None
     alone = [Actors((device,)) for device in actors.devices]
     sizes = update.sizes._replace(num_envs=update.sizes.num_envs // actors.count)
     shared = part_of(state._replace(actors=None), 0)
@@ -134,9 +139,15 @@ def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered.out_info)
 
     _, batch = shape(collect[0])
-    insert = alone[0].map(learning.insert).lower(shared.learner, batch)
+    insert = compile_insert(update.learner.replay, alone[0].map, shared.learner.replay, batch)
+    take_in = alone[0].map(learning.take_in).lower(without_replay(shared.learner), batch).compile()
     new_steps = jax.ShapeDtypeStruct((1,), np.int32)
-    train = alone[0].map(learning.train).lower(shared.learner, new_steps, shared.hyperparameters, key_of(shared))
+
+    def train_without_replay(*arguments: PyTree) -> tuple[PyTree, dict[str, Array]]:
+        learned, info = learning.train(*arguments)
+        return without_replay(learned), info
+
+    train = alone[0].map(train_without_replay).lower(shared.learner, new_steps, shared.hyperparameters, key_of(shared))
     _, info = shape(train)
     columns: list[Column] = []  # known when `count` is traced
 
@@ -147,4 +158,4 @@ def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
 
     # Without the learner, whose ring would be copied.
     counting = alone[0].map(count).lower(shared._replace(learner=None), batch, info).compile()
-    return _Compiled([one.compile() for one in collect], insert.compile(), train.compile(), counting, tuple(columns))
+    return _Compiled([one.compile() for one in collect], insert, take_in, train.compile(), counting, tuple(columns))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.envs.base import Environment, action_space, require_working
 from jaxtrpo.envs.repeated import Repeated
 from jaxtrpo.episodes import no_episodes
+from jaxtrpo.in_place import Insert, compile_insert, inserted, without_replay
 from jaxtrpo.losses import Surrogate
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.policies.networks import Policy, PolicyMaker
@@ -46,9 +48,11 @@ Several = Callable[[TrainState], tuple[TrainState, Float[Array, "actor update me
 
 
 class Lowered(NamedTuple):
-    """The two halves of an update, not yet compiled. Both may be compiled at the same time, on two threads."""
+    """The parts of an update, not yet compiled. All may be compiled at the same time, on threads."""
 
     compile_collect: Callable[[], Collect]
+    # What batches go through before `learn`: into the replay buffer. None without one.
+    compile_insert: Callable[[], Insert | None]
     compile_learn: Callable[[], tuple[Learn, tuple[Column, ...]]]  # and what it measures, in order
 
 
@@ -91,8 +95,10 @@ def make_update(
       ValueError: parts do not fit each other or the environment; one sentence.
     """
 
-    def mapped(function: Callable, *, in_turn: bool = False) -> jax.stages.Wrapped:
-        return actors.map(function) if trainings is None else trainings.map(function, in_turn=in_turn)
+    def mapped(function: Callable, *, in_turn: bool = False, donate: Sequence[int] = ()) -> jax.stages.Wrapped:
+        if trainings is None:
+            return actors.map(function, donate=donate)
+        return trainings.map(function, donate=donate, in_turn=in_turn)
 
     algorithm, rule = parts.algorithm, parts.rule
     require_settings(rule, algorithm.hyperparameters, algorithm.words)
@@ -163,6 +169,9 @@ def make_update(
     def collect(actor: ActorState, acting: Acting, hyperparameters: Hyperparameters) -> tuple[ActorState, Batch]:
         return collect_batch(actor, acting, segments_of(hyperparameters, sizes))
 
+    def with_batch(state: TrainState, batch: Batch) -> TrainState:
+        return state._replace(actors=None, learner=inserted(learner.replay, state.learner, batch))
+
     columns: list[Column] = []  # known when `learn` is traced
 
     def learn(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, " metric"]]:
@@ -176,7 +185,7 @@ def make_update(
     def several(state: TrainState) -> tuple[TrainState, Float[Array, "update metric"]]:
         def update(state: TrainState) -> tuple[TrainState, Array]:
             actor, batch = collect(state.actors, state.learner, state.hyperparameters)
-            learned, measured = learn(state._replace(actors=None), batch)
+            learned, measured = learn(with_batch(state, batch), batch)
             return learned._replace(actors=actor), measured
 
         nothing = jnp.full(jax.eval_shape(update, state)[1].shape, jnp.nan)
@@ -196,13 +205,18 @@ def make_update(
         def one_update(key: UInt32[Array, "2"]) -> TrainState:
             begun = usual_first_state(key)
             _, batch = collect(begun.actors, begun.learner, begun.hyperparameters)
-            return learn(begun._replace(actors=None), batch)[0]
+            return learn(with_batch(begun, batch), batch)[0]
 
         # Traced for this alone, as by one actor: what an algorithm measures is known only then.
         jax.eval_shape(Actors(actors.own[:1]).map(one_update), jax.ShapeDtypeStruct((1, 2), jnp.uint32))
 
     mapped_collect = mapped(collect)
-    mapped_learn = mapped(learn, in_turn=True)
+
+    def learn_without_replay(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, " metric"]]:
+        state, measured = learn(state, batch)
+        return state._replace(learner=without_replay(state.learner)), measured
+
+    mapped_learn = mapped(learn if learner.replay is None else learn_without_replay, in_turn=True)
 
     def lower(state: TrainState) -> Lowered:
         traced = mapped_collect.lower(state.actors, state.learner, state.hyperparameters)
@@ -217,16 +231,23 @@ def make_update(
 
             return collect_all
 
+        def compile_inserting() -> Insert | None:
+            if learner.replay is None:
+                return None
+            return compile_insert(learner.replay, functools.partial(mapped, in_turn=True), state.learner.replay, batch)
+
         def compile_learn() -> tuple[Learn, tuple[Column, ...]]:
             compiled = mapped_learn.lower(state._replace(actors=None), batch).compile()
 
             def learn_all(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, "actor metric"]]:
                 learned, measured = compiled(state._replace(actors=None), batch)
+                if learner.replay is not None:
+                    learned = learned._replace(learner=learned.learner._replace(replay=state.learner.replay))
                 return learned._replace(actors=state.actors), measured
 
             return learn_all, tuple(columns)
 
-        return Lowered(compile_collect, compile_learn)
+        return Lowered(compile_collect, compile_inserting, compile_learn)
 
     return Update(
         policy=policy,

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import Array
 
 from jaxtrpo.adapting import Column
+from jaxtrpo.in_place import ReplayInPlace, in_background
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Update
 
 if TYPE_CHECKING:
     from jaxtrpo.runs.metrics import Row
-
-T = TypeVar("T")
 
 
 class Moment(NamedTuple):
@@ -57,16 +56,21 @@ def _one_by_one(
     lowered = update.lower(state)
     learn = in_background(lowered.compile_learn)  # while the first batch is collected
     collect = lowered.compile_collect()
+    replay = ReplayInPlace(lowered.compile_insert(), state.learner)
+
+    def whole(state: TrainState) -> TrainState:
+        return state._replace(learner=replay.whole(state.learner))
+
     while True:
         begin = time.perf_counter()
         state, batch = jax.block_until_ready(collect(state))
         collected = time.perf_counter()
         run_learn, columns = learn()
         meet()
-        state, measured = run_learn(state, batch)
+        state, measured = run_learn(state._replace(learner=replay.take_in(state.learner, batch)), batch)
         values = read(measured)[..., None, :]
         learned = time.perf_counter()
-        yield Moment(lambda state=state: state, columns, values, collected - begin, learned - collected)
+        yield Moment(functools.partial(whole, state), columns, values, collected - begin, learned - collected)
 
 
 def _several(
@@ -117,11 +121,3 @@ def as_row(columns: tuple[Column, ...], values: np.ndarray) -> dict[str, Any]:
         column.name: round(value) if column.whole and math.isfinite(value) else value
         for column, value in zip(columns, values.tolist(), strict=True)
     }
-
-
-def in_background(function: Callable[..., T], *arguments: Any) -> Callable[[], T]:
-    """Starts a call on another thread; what is returned waits for its result."""
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(function, *arguments)
-    pool.shutdown(wait=False)
-    return future.result

@@ -14,9 +14,10 @@ from probe import BOTH, DISCOUNT, TRUNCATED, ProbeEnvironment
 from support import TWO_NUMBERS, actors, deal_batch, first, learner_of, random_batch, spread
 from test_algorithms import ActingProbe, tiny
 
-from jaxtrpo.algorithms.naf import ValueAndCurvature, naf, quadratic_advantage
+from jaxtrpo.algorithms.naf import NAFState, ValueAndCurvature, naf, quadratic_advantage
 from jaxtrpo.critics.none import none
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.in_place import inserted
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.train import prepare, train
 from jaxtrpo.types import Batch
@@ -58,7 +59,11 @@ def test_curvature_does_not_vanish():
 def learning(count: int, bounded: bool, words_of: tuple = ()):
     algorithm = naf(hidden=(8,), replay=10_000, minibatch_size=4096, replay_ratio=1e-6, **dict(words_of))
     learner = learner_of(algorithm, POLICY, CRITIC, segment_steps=12, actions=TWO_NUMBERS if bounded else BOUND_BELOW)
-    return learner, actors(count).map(learner.learn)
+
+    def learn(state: NAFState, batch: Batch, *others):
+        return learner.learn(inserted(learner.replay, state, batch), batch, *others)
+
+    return learner, actors(count).map(learn)
 
 
 def learned(batches: list[Batch], count: int = 1, *, bounded: bool = True, **settings):

@@ -43,7 +43,8 @@ class Asynchronous(NamedTuple):
 class Replaying(NamedTuple):
     """Learning from a replay buffer, for actors that never wait for it (see `jaxtrpo.replaying`)."""
 
-    insert: Callable[[PyTree, Batch], PyTree]  # (learner state, one actor's batch) -> learner state
+    # (learner state, one actor's batch, which is in the buffer already) -> learner state
+    take_in: Callable[[PyTree, Batch], PyTree]
     # (learner state, environment steps that are new since, hyperparameters, key) -> (learner state, what happened)
     train: Callable[[PyTree, Int[Array, ""], Hyperparameters, PRNGKeyArray], tuple[PyTree, Info]]
 
@@ -59,7 +60,8 @@ class Learner(NamedTuple):
     learn: Callable[[PyTree, Batch, Hyperparameters, PRNGKeyArray], tuple[PyTree, Info]]
     asynchronous: Asynchronous | None = None  # in place of `learn`: actors do not wait for each other
     replaying: Replaying | None = None  # in place of `learn`: actors do not wait for the learner either
-    replay: Replay | None = None  # the buffer that is a part of its state, if it has one
+    # The buffer that is the field `replay` of its state, a NamedTuple, if it has one: `learn` finds the batch in it.
+    replay: Replay | None = None
 
     @property
     def waits(self) -> bool:

@@ -152,13 +152,13 @@ def naf(
 
             return jax.value_and_grad(loss, has_aux=True)
 
-        def insert(learner: NAFState, batch: Batch) -> NAFState:
+        def take_in(learner: NAFState, batch: Batch) -> NAFState:
             weight, moments = valid_weight(batch), learner.obs_moments
             rewards = with_rewards(learner.rewards, batch, weight)
             if spec.normalize_observations:
                 seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
                 moments = merge(moments, seen)
-            return learner._replace(obs_moments=moments, rewards=rewards, replay=buffer.insert(learner.replay, batch))
+            return learner._replace(obs_moments=moments, rewards=rewards)
 
         def train(
             learner: NAFState, new_steps: Int[Array, ""], hyperparameters: Hyperparameters, key: PRNGKeyArray
@@ -201,9 +201,9 @@ def naf(
         def learn(
             learner: NAFState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[NAFState, Info]:
-            return train(insert(learner, batch), batch.num_segments * spec.segment_steps, hyperparameters, key)
+            return train(take_in(learner, batch), batch.num_segments * spec.segment_steps, hyperparameters, key)
 
-        return Learner(init, learn, replaying=Replaying(insert, train) if asynchronous else None, replay=buffer)
+        return Learner(init, learn, replaying=Replaying(take_in, train) if asynchronous else None, replay=buffer)
 
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}
     return Algorithm(words, starts, make, critic="none", num_envs=NUM_ENVS)

@@ -181,12 +181,11 @@ def trpo_replay(
                 batch = batch._replace(steps=steps)
             once = by_one if beside else lambda task: task  # whoever has everything meets nobody for it
 
-            def take_in() -> tuple[Advantages, Moments, Ring]:
+            def take_in() -> tuple[Advantages, Moments]:
                 found = standardize(unscaled)
-                rewards = with_rewards(learner.rewards, batch, found.targets.weight)
-                return found, rewards, buffer.insert(learner.replay, batch)
+                return found, with_rewards(learner.rewards, batch, found.targets.weight)
 
-            found, rewards, ring = once(take_in)()
+            found, rewards = once(take_in)()
             usual, bound = learner.memory.advantage_variance, hyperparameters["max_kl"]
             if advantage_memory:
                 usual, share = compare_with_usual(usual, found.variance, advantage_memory)
@@ -222,7 +221,9 @@ def trpo_replay(
                 return params, path, followed, {**info._asdict(), **judged}, fitted
 
             def learn_from_replay() -> tuple[ActionCriticState, Float[Array, ""]]:
-                draw = draw_labelled(buffer, ring, actions, learner.obs_moments, learner.policy, critic_lambda, spec)
+                draw = draw_labelled(
+                    buffer, learner.replay, actions, learner.obs_moments, learner.policy, critic_lambda, spec
+                )
                 learned, unexplained = actions.fit(
                     learner.actions,
                     value_unit(rewards),
@@ -243,7 +244,7 @@ def trpo_replay(
             moments, more = once(conclude)()
             info = {**more, **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
             memory = Memory(path, followed, usual)
-            return ReplayState(params, fitted, learned, moments, rewards, memory, ring), info
+            return ReplayState(params, fitted, learned, moments, rewards, memory, learner.replay), info
 
         return Learner(init, learn, replay=buffer)
 
