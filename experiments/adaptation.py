@@ -12,7 +12,7 @@ import numpy as np
 
 from common.comparison import Comparison, Curves, compare, options_of_runs
 from common.grid import TASKS, label
-from common.methods import BEST_FIXED, METHODS, SEEDS, with_best_fixed
+from common.methods import BEST_FIXED, METHODS, SEEDS, fixed_settings, with_best_fixed
 from common.statistics import area, trimmed_mean
 
 
@@ -30,7 +30,7 @@ def against_best(curves: Curves, *, quick: bool) -> list[str]:
         if BEST_FIXED not in areas:
             continue
         cells = [f"{areas[name] / areas[BEST_FIXED]:.2f}" if name in areas else "" for name in METHODS]
-        lines.append(f"| {env} | {' | '.join(cells)} | {label(with_best_fixed(env, quick=quick)[BEST_FIXED])} |")
+        lines.append(f"| {env} | {' | '.join(cells)} | {label(fixed_settings(env, quick=quick))} |")
     return lines
 
 

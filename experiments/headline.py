@@ -53,9 +53,8 @@ ASKED = {"Reacher-v5": -4.2, "Swimmer-v5": 125.0, "HalfCheetah-v5": 4_500.0, "Hu
 
 def variants(env: str, *, quick: bool) -> dict[str, Settings]:
     """The methods with what the task needs, by label."""
-    every = dict(METHODS)
-    if env not in NOT_SWEPT:
-        every[methods.BEST_FIXED] = methods.with_best_fixed(env, quick=quick)[methods.BEST_FIXED]
+    fixed = {} if env in NOT_SWEPT else {methods.BEST_FIXED: methods.fixed_settings(env, quick=quick)}
+    every = {**METHODS, **fixed}
     return {label: {**each, **TASKS[env]} for label, each in every.items()}
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import jax
 from jaxtyping import PyTree
 
 from jaxtrpo.actors import copied
+from jaxtrpo.background import in_background
 from jaxtrpo.replay import Replay, Ring
 from jaxtrpo.types import Batch
 
 # (a ring, a batch) -> the ring with it; takes the memory of the first.
 Insert = Callable[[Ring, Batch], Ring]
 Map = Callable[..., jax.stages.Wrapped]
-T = TypeVar("T")
 
 
 class ReplayInPlace:
@@ -94,11 +92,3 @@ def inserted(replay: Replay | None, learner: PyTree, batch: Batch) -> PyTree:
 def without_replay(learner: PyTree) -> PyTree:
     """A learner state as programs return it: a buffer that goes through one is copied."""
     return learner._replace(replay=None)
-
-
-def in_background(function: Callable[..., T], *arguments: object) -> Callable[[], T]:
-    """Starts a call on another thread; what is returned waits for its result."""
-    pool = ThreadPoolExecutor(1)
-    future = pool.submit(function, *arguments)
-    pool.shutdown(wait=False)
-    return future.result

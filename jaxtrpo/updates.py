@@ -13,7 +13,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxtrpo.adapting import Column
-from jaxtrpo.in_place import ReplayInPlace, in_background
+from jaxtrpo.background import in_background
+from jaxtrpo.in_place import ReplayInPlace
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Update
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support import actors, deal_batch, random_batch, spread
 from test_algorithms import ActingProbe, tiny
+from test_asynchronous import Trouble
 from test_replay import filled, replay
 
 from jaxtrpo.in_place import ReplayInPlace, compile_insert
@@ -88,18 +89,11 @@ def fail_in_update(run: Run, number: int, error: BaseException) -> Run:
     """The same run, but that learning raises an error there, after the batch was taken in."""
 
     def lower(state):
-        lowered, calls = run.update.lower(state), []
+        lowered = run.update.lower(state)
 
         def compile_learn():
             learn, columns = lowered.compile_learn()
-
-            def failing(state, batch):
-                calls.append(batch)
-                if len(calls) == number:
-                    raise error
-                return learn(state, batch)
-
-            return failing, columns
+            return Trouble(learn, number - 1, error), columns
 
         return lowered._replace(compile_learn=compile_learn)
 

@@ -19,7 +19,11 @@ METHODS: dict[str, Settings] = {
 SEEDS = (0, 1, 2, 3, 4)  # that all of them are compared on
 
 
+def fixed_settings(env: str, *, quick: bool) -> Settings:
+    """The best fixed setting of the task; a quick try has not found it, and takes any."""
+    return {"adapt": "fixed", "steps_per_update": 1_024, "max_kl": 0.01} if quick else best_fixed(env)
+
+
 def with_best_fixed(env: str, *, quick: bool) -> dict[str, Settings]:
-    """All methods, and the best fixed setting of the task; a quick try has not found it, and takes any."""
-    best = {"adapt": "fixed", "steps_per_update": 1_024, "max_kl": 0.01} if quick else best_fixed(env)
-    return {**METHODS, BEST_FIXED: best}
+    """All methods, and the best fixed setting of the task."""
+    return {**METHODS, BEST_FIXED: fixed_settings(env, quick=quick)}
