@@ -96,7 +96,7 @@ class Judging:
             discount=self.spec.discount,
             gae_lambda=SETTINGS["gae_lambda"],
         )
-        return standardize(unscaled)
+        return standardize(unscaled, learner.obs_moments)
 
     def _look(self, learner: PyTree, batch: Batch, key: Array, surrogates: tuple):
         found = self._found(learner, batch, learner.critic)

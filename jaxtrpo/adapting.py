@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from jaxtrpo.adapt import Rule, require_columns
 from jaxtrpo.config import Sizes
@@ -38,16 +38,16 @@ def report(
         **info,
     }
     state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
-    done = steps_done(state, sizes)
-    about = {**measured, "progress": done / state.total_steps, "steps_left": state.total_steps - done}
+    # Counted in segments, which are whole numbers: a difference of steps in float32 would lose small ones in long runs.
+    about = {
+        **measured,
+        "env_steps": state.segments * float(sizes.segment_steps),
+        "progress": state.segments / state.total_segments,
+        "steps_left": (state.total_segments - state.segments) * float(sizes.segment_steps),
+    }
     require_columns(rule, about)
     adapt, hyperparameters = rule.update(state.adapt, hyperparameters, about)
     return state._replace(hyperparameters=hyperparameters, adapt=adapt), measured
-
-
-def steps_done(state: TrainState, sizes: Sizes) -> Float[Array, ""]:
-    """Environment steps of the run so far."""
-    return state.segments * float(sizes.segment_steps)
 
 
 def columns_of(measured: Mapping[str, Array]) -> tuple[Column, ...]:

@@ -21,7 +21,6 @@ from jaxtyping import Array, PyTree
 
 from jaxtrpo.actors import Actors, first, join_envs
 from jaxtrpo.adapting import Column, columns_of, report
-from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.types import ActorState, Batch, TrainState
 from jaxtrpo.update import Update
 from jaxtrpo.updates import Moment
@@ -144,9 +143,10 @@ def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[li
     return [one.compile() for one in lowered], applying, tuple(columns)
 
 
+@jax.jit
 def key_of(state: TrainState) -> Array:
-    """Of the next update."""
-    return jax.vmap(numbered_key)(state.key, state.segments)
+    """Of the next update, for a state with an axis of one actor."""
+    return jax.vmap(jax.random.fold_in)(state.key, state.segments)
 
 
 def part_of(tree: PyTree, number: int) -> PyTree:

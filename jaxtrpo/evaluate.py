@@ -14,6 +14,7 @@ from jaxtrpo.actors import Actors, join_envs
 from jaxtrpo.devices import choose_actors
 from jaxtrpo.envs.base import Environment, EnvState, action_space, require_time_limit, require_working
 from jaxtrpo.envs.registry import environment_for, is_program
+from jaxtrpo.ops.keys import key_for
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
@@ -66,7 +67,7 @@ def prepare_evaluation(
 
     def evaluate_once(seed: int) -> Evaluation:
         try:
-            return run(actors.replicate((policy.params, policy.moments)), jax.random.PRNGKey(seed))
+            return run(actors.replicate((policy.params, policy.moments)), evaluation_key(seed))
         finally:
             if environment is not env:  # made here; its simulators would stay until someone forgets it
                 getattr(environment, "close", lambda: None)()
@@ -82,6 +83,11 @@ def require_fitting(policy: TrainedPolicy, env: Environment) -> None:
             f"the policy has {policy.observation_size} observations and {policy.actions.size} actions, but "
             f"{env.name} has {sizes[0]} and {sizes[1]}"
         )
+
+
+def evaluation_key(seed: int) -> UInt32[Array, "2"]:
+    """Of the first states of an evaluation; a training with the same seed has others."""
+    return key_for("evaluation", jax.random.PRNGKey(seed))
 
 
 Evaluator = Callable[[tuple[PyTree, Moments], UInt32[Array, "2"]], Evaluation]

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from jaxtrpo.envs.base import Environment, action_space
+from jaxtrpo.evaluate import evaluation_key
 from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
 
 
@@ -72,7 +73,7 @@ def _episode(policy: TrainedPolicy, env: Environment, seed: int, totals: list[fl
     """`EnvState.physics` of each moment, on the host; `totals` gets the return up to there."""
     act = _actor(policy, env)
     step = jax.jit(lambda state: env.step(state, act(state.obs)))
-    state, total, over = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(seed), 1), 0.0, False
+    state, total, over = jax.jit(env.reset, static_argnums=1)(evaluation_key(seed), 1), 0.0, False
     while not over:
         totals.append(total)
         yield jax.tree.map(lambda leaf: np.asarray(leaf)[0], jax.device_get(state.physics))

@@ -18,7 +18,7 @@ from jaxtrpo.actors import Actors, first
 from jaxtrpo.asynchronous import asynchronous_updates
 from jaxtrpo.config import Config
 from jaxtrpo.envs.base import Environment, action_space, require_working
-from jaxtrpo.evaluate import Evaluator, make_evaluator
+from jaxtrpo.evaluate import Evaluator, evaluation_key, make_evaluator
 from jaxtrpo.group import Group
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import PolicyMaker
@@ -174,7 +174,8 @@ class Run(NamedTuple):
         def evaluate(moment: Callable[[], TrainState], steps_before: int, env_steps: int) -> float:
             if evaluator is None or env_steps // config.eval_every == steps_before // config.eval_every:
                 return math.nan
-            key = jax.random.fold_in(jax.random.PRNGKey(config.seed), env_steps // config.eval_every)
+            number = env_steps // config.eval_every % 2**32  # which of its evaluations, as far as a key can count
+            key = jax.random.fold_in(evaluation_key(config.seed), number)
             learner = moment().learner
             return evaluator((learner.policy, learner.obs_moments), key).mean
 

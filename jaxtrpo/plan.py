@@ -33,7 +33,7 @@ from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Saving
 from jaxtrpo.settings import require_bool, require_not_negative, require_whole
 from jaxtrpo.types import TrainState
-from jaxtrpo.update import Parts, make_update
+from jaxtrpo.update import Parts, make_update, segments_of_run
 from jaxtrpo.words import parse, policy_maker
 
 
@@ -246,11 +246,12 @@ def restored(run: Run, saved: Checkpoint) -> tuple[TrainState, str | None]:
     """
     require_same_run(saved, run.env.name, run.config)
     state = restore(saved.state, run.update.shapes())
-    state = state._replace(total_steps=np.float32(run.config.total_steps))
+    parts = 1 if run.update.learner.waits else run.actors.count
+    total = segments_of_run(run.config.total_steps, run.update.sizes, parts)
+    state = state._replace(total_segments=np.int32(total))
     if not run.update.learner.waits:  # counts the segments of single actors, who may be others now
-        segment_steps = run.update.sizes.segment_steps // run.actors.count
         done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # nothing yet if it ended before an update
-        state = state._replace(segments=np.int32(done // segment_steps))
+        state = state._replace(segments=np.int32(done * parts // run.update.sizes.segment_steps))
     if getattr(run.env, "saves_state", True):
         return state, None
     note = f"the simulators of {run.env.name} cannot be saved: all of them begin new episodes"

@@ -24,7 +24,9 @@ class Transitions(NamedTuple):
     reward: Float[Array, "*rows"]
     terminated: Float[Array, "*rows"]  # 1 where nothing follows, else 0
     final_obs: Float[Array, "*rows obs"]  # what the step led to, before any reset
-    elapsed: Float[Array, "*rows"]  # steps taken in the episode before this one
+    # Steps taken in the episode before this one. From 2**24 on neighbours may look alike; a stretch of such an episode
+    # is then cut, and bootstraps, where it need not.
+    elapsed: Float[Array, "*rows"]
     weight: Float[Array, "*rows"]  # 1 for a step that counts, 0 for one whose simulation broke
 
 

@@ -102,8 +102,8 @@ def _steps_of_a_segment(update: Update, actors: Actors) -> int:
 
 def _batches_to_go(update: Update, state: TrainState, actors: Actors, steps: list[int]) -> int:
     """How many of these batches, of so many steps, end the run; what was collected beyond is not learned from."""
-    done = int(first(state.segments)) * _steps_of_a_segment(update, actors)
-    return int(np.searchsorted(np.cumsum(steps), first(state.total_steps) - done)) + 1
+    left = int(first(state.total_segments)) - int(first(state.segments))
+    return int(np.searchsorted(np.cumsum(steps), left * _steps_of_a_segment(update, actors))) + 1
 
 
 def _all_of(made: queue.Queue) -> list[_Collected]:

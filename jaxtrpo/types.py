@@ -88,5 +88,5 @@ class TrainState(NamedTuple):
     hyperparameters: Hyperparameters
     adapt: PyTree  # state of the adaptation rule
     key: UInt32[Array, "2"]  # of the run; an update's is that of the segments before it
-    segments: Int[Array, ""]  # collected so far by each actor
-    total_steps: Float[Array, ""]  # of the whole run, environment steps
+    segments: Int[Array, ""]  # collected so far by each actor; by all of them, where they do not wait for each other
+    total_segments: Int[Array, ""]  # of the whole run, counted alike: with them it is over

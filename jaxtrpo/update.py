@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, UInt32
 
 from jaxtrpo.actors import Actors, Trainings, first, join_envs
 from jaxtrpo.adapt import Rule, require_settings
-from jaxtrpo.adapting import Column, columns_of, report, steps_done
+from jaxtrpo.adapting import Column, columns_of, report
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.collect import Collect as CollectPart
 from jaxtrpo.collect import make_collect, start_actors, whole_episodes
@@ -24,7 +24,7 @@ from jaxtrpo.envs.repeated import Repeated
 from jaxtrpo.episodes import no_episodes
 from jaxtrpo.in_place import Insert, compile_insert, inserted, without_replay
 from jaxtrpo.losses import Surrogate
-from jaxtrpo.ops.keys import numbered_key
+from jaxtrpo.ops.keys import key_for
 from jaxtrpo.policies.networks import Policy, PolicyMaker
 from jaxtrpo.types import Acting, ActorState, Batch, Hyperparameters, TrainState
 
@@ -123,6 +123,7 @@ def make_update(
             f"{actors.count} actors that do not wait for each other"
         )
     where, collect_batch = _collecting(env, policy, algorithm, sizes)
+    total_segments = segments_of_run(total_steps, sizes, 1 if learner.waits else actors.count)
 
     def first_state(key: UInt32[Array, "2"], hyperparameters: Hyperparameters) -> TrainState:
         for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
@@ -134,7 +135,7 @@ def make_update(
             adapt=rule.init(hyperparameters),
             key=for_run,
             segments=jnp.int32(0),
-            total_steps=jnp.float32(total_steps),
+            total_segments=jnp.int32(total_segments),
         )
 
     def hyperparameters() -> Hyperparameters:
@@ -156,7 +157,7 @@ def make_update(
 
     def restart(state: TrainState) -> TrainState:
         with actors.on_first():
-            key = jax.random.fold_in(jnp.asarray(state.key), state.segments)
+            key = jax.random.fold_in(key_for("restart", jnp.asarray(state.key)), state.segments)
             begun = jax.device_get(jax.jit(env.reset, static_argnums=1)(key, sizes.num_envs))
         require_working(env)
         no_return = np.zeros_like(state.actors.episode_return)
@@ -167,7 +168,9 @@ def make_update(
         return shared._replace(actors=actors.split_envs(state.actors))
 
     def collect(actor: ActorState, acting: Acting, hyperparameters: Hyperparameters) -> tuple[ActorState, Batch]:
-        return collect_batch(actor, acting, segments_of(hyperparameters, sizes))
+        # A segment is enough to see how large observations are, before which no policy learns (see `standardize`).
+        number = jnp.where(acting.obs_moments.known, segments_of(hyperparameters, sizes), 1)
+        return collect_batch(actor, acting, number)
 
     def with_batch(state: TrainState, batch: Batch) -> TrainState:
         return state._replace(actors=None, learner=inserted(learner.replay, state.learner, batch))
@@ -176,7 +179,8 @@ def make_update(
 
     def learn(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, " metric"]]:
         hyperparameters = state.hyperparameters
-        key = numbered_key(state.key, state.segments)
+        # Algorithms number it, so that it must not be one that lies beside that of the next update.
+        key = jax.random.fold_in(state.key, state.segments)
         learned, info = learner.learn(state.learner, batch, hyperparameters, key)
         state, measured = report(state, batch, learned, info, rule, sizes)
         columns[:] = columns_of(measured)
@@ -191,8 +195,7 @@ def make_update(
         nothing = jnp.full(jax.eval_shape(update, state)[1].shape, jnp.nan)
 
         def one(state: TrainState, _: None) -> tuple[TrainState, Array]:
-            over = steps_done(state, sizes) >= state.total_steps
-            return jax.lax.cond(over, lambda state: (state, nothing), update, state)
+            return jax.lax.cond(state.segments >= state.total_segments, lambda state: (state, nothing), update, state)
 
         return jax.lax.scan(one, state, length=algorithm.updates_at_once)
 
@@ -284,6 +287,26 @@ def first_hyperparameters(algorithm: Algorithm) -> Hyperparameters:
         name: jnp.int32(value) if name == "steps_per_update" else jnp.float32(value)
         for name, value in algorithm.hyperparameters.items()
     }
+
+
+def segments_of_run(total_steps: int, sizes: Sizes, parts: int) -> int:
+    """Segments that a run ends with.
+
+    Args:
+      total_steps: of the run, environment steps.
+      sizes: of batches.
+      parts: into which a segment of all actors is cut where each counts by itself.
+
+    Raises:
+      ValueError: a compiled program cannot count so many; one sentence.
+    """
+    number = -(-total_steps * parts // sizes.segment_steps)
+    if number >= 2**31:
+        raise ValueError(
+            f"total_steps={total_steps} are {number} segments of {sizes.segment_steps // parts} steps, and must be "
+            "fewer than 2**31; give more environments (num_envs) or longer segments (segment_length)"
+        )
+    return number
 
 
 def gather(state: TrainState) -> TrainState:

@@ -11,9 +11,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import counted_compilations
+from support import actors, counted_compilations, first, random_batch
 
 from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin, trust
+from jaxtrpo.adapting import report
+from jaxtrpo.config import Sizes
+from jaxtrpo.episodes import no_episodes
+from jaxtrpo.types import TrainState
+from jaxtrpo.update import segments_of_run
 from jaxtrpo.words import parse
 
 FIRST = {"max_kl": jnp.float32(0.004), "steps_per_update": jnp.int32(2000)}
@@ -22,9 +27,10 @@ FIRST = {"max_kl": jnp.float32(0.004), "steps_per_update": jnp.int32(2000)}
 def follow(rule: Rule, returns, first=FIRST, *, compiled=True) -> list[tuple[float, int]]:
     """Max KL and steps per update after each update with these mean returns."""
     update = jax.jit(rule.update) if compiled else rule.update
-    state, now, found = rule.init(first), first, []
+    state, now, found, done = rule.init(first), first, [], 0
     for value in returns:
-        metrics = {"mean_return": jnp.float32(value), "steps_per_update": jnp.float32(now["steps_per_update"])}
+        done += int(now["steps_per_update"])
+        metrics = {"mean_return": jnp.float32(value), "env_steps": jnp.float32(done)}
         state, now = update(state, now, metrics)
         found.append((float(now["max_kl"]), int(now["steps_per_update"])))
     return found
@@ -113,6 +119,42 @@ def test_schedules_reach_their_ends_and_stay():
         assert make(over=1, steps_per_update=4000).max_steps_per_update == 4000
 
 
+def test_schedules_count_a_hundred_billion_steps():
+    begun = {"max_kl": jnp.float32(0.004), "learning_rate": jnp.float32(1.0)}
+    rule = linear(over=10**11, learning_rate=0)
+    for done, left in ((2.5e10, 0.75), (9e10, 0.1), (10**11, 0.0), (3 * 10**11, 0.0)):
+        _, now = jax.jit(rule.update)(rule.init(begun), begun, {"env_steps": jnp.float32(done)})
+        np.testing.assert_allclose(now["learning_rate"], left, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [10**6, 10**11])
+def test_a_run_counts_its_segments_exactly(steps):
+    """What rules are told is right to rounding, and the end is where it shall be, to the segment."""
+    sizes = Sizes(num_envs=16, segment_length=16, max_segments=40)
+    total = segments_of_run(steps, sizes, 1)
+    assert (total - 1) * 256 < steps <= total * 256
+
+    def keep(state, hyperparameters, metrics):
+        return {name: metrics[name] for name in ("env_steps", "steps_left", "progress")}, hyperparameters
+
+    def after_three(segments):
+        state = TrainState(None, None, no_episodes(), {}, (), jnp.zeros(2, jnp.uint32), segments, jnp.int32(total))
+        return report(state, random_batch(0, num_segments=3), None, {}, Rule(lambda _: (), keep), sizes)[0]
+
+    after = first(actors(1).map(after_three)(np.full(1, total - 4, np.int32)))
+    assert after.segments == total - 1
+    np.testing.assert_allclose(after.adapt["env_steps"], (total - 1) * 256, rtol=1e-6)
+    assert after.adapt["steps_left"] == 256 and after.adapt["progress"] <= 1.0
+
+
+def test_more_segments_than_can_be_counted_are_refused():
+    sizes = Sizes(num_envs=1, segment_length=16, max_segments=4)
+    assert segments_of_run(2**31 * 16 - 16, sizes, 1) == 2**31 - 1
+    for steps, parts in ((2**31 * 16, 1), (2**30 * 16, 2)):
+        with pytest.raises(ValueError, match=f"^total_steps={steps} .*num_envs.*segment_length"):
+            segments_of_run(steps, sizes, parts)
+
+
 def test_schedule_of_one_setting_leaves_the_other_alone():
     found = np.array(follow(linear(over=10_000, max_kl=0.002), [0.0] * 9))
     np.testing.assert_array_equal(found[:, 1], 2000)
@@ -144,7 +186,7 @@ def test_compiles_once_to_what_it_is_uncompiled(rule):
     returns = np.float32([1, 2, 3, 2, math.nan, 1, 0, 5, 9, 9, math.nan, 9])
     np.testing.assert_allclose(follow(rule, returns), follow(rule, returns, compiled=False), rtol=1e-6)
     update = jax.jit(rule.update)
-    metrics = {"mean_return": jnp.float32(1), "steps_per_update": jnp.float32(5)}
+    metrics = {"mean_return": jnp.float32(1), "env_steps": jnp.float32(5)}
     state = update(rule.init(FIRST), FIRST, metrics)
     with counted_compilations() as programs:
         for _ in range(3):
@@ -155,7 +197,7 @@ def test_compiles_once_to_what_it_is_uncompiled(rule):
 @pytest.mark.parametrize("rule", RULES)
 def test_state_keeps_its_shape_and_type(rule):
     """Otherwise a run that adapts would compile again."""
-    metrics = {"mean_return": jnp.float32(1), "steps_per_update": jnp.float32(5)}
+    metrics = {"mean_return": jnp.float32(1), "env_steps": jnp.float32(5)}
     before = rule.init(FIRST), FIRST
     after = rule.update(*before, metrics)
     shapes = [jax.tree.map(lambda leaf: (jnp.shape(leaf), leaf.dtype), tree) for tree in (before, after)]

@@ -33,7 +33,7 @@ def known_value(obs, elapsed):
 KNOWN_CRITIC = Critic(
     init=lambda key: jnp.asarray(STATE),
     value=lambda state, obs, elapsed: obs @ state[:3] + state[3] * elapsed + state[4],
-    fit=lambda state, targets, key: state,
+    fit=lambda state, targets, key, rate: state,
     work=lambda state, samples: Work(0.0, shared=True),
 )
 
@@ -55,7 +55,7 @@ def mapped(count=1, discount=DISCOUNT, gae_lambda=LAMBDA, known=None):
             gae_lambda=gae_lambda,
             action_advantage=known,
         )
-        return standardize(unscaled)
+        return standardize(unscaled, moments)
 
     return actors(count).map(estimate)
 
@@ -122,12 +122,14 @@ def test_advantages_targets_and_weights_are_those_of_a_plain_loop(count, known, 
     advantage, value, weight = plain(batch, known=known)
     counts = weight > 0
     np.testing.assert_array_equal(found.targets.weight, weight)
-    np.testing.assert_allclose(found.targets.value[counts], (advantage + value)[counts], rtol=1e-4, atol=1e-4)
+    target, missed = advantage + value, np.zeros_like(advantage)
+    np.testing.assert_allclose(found.targets.value[counts], target[counts], rtol=1e-4, atol=1e-4)
+    missed[:num_segments] = target[:num_segments] - known_value(batch.steps.obs, batch.steps.elapsed)[:num_segments]
     standardised = (advantage - advantage[counts].mean()) / advantage[counts].std()
     np.testing.assert_allclose(found.advantage[counts], standardised[counts], rtol=1e-3, atol=1e-3)
     assert np.all(found.advantage[~counts] == 0)
     np.testing.assert_allclose(
-        found.explained_variance, 1 - advantage[counts].var() / (advantage + value)[counts].var(), rtol=1e-3, atol=1e-3
+        found.explained_variance, 1 - missed[counts].var() / target[counts].var(), rtol=1e-3, atol=1e-3
     )
     filled = slice(0, num_segments)
     np.testing.assert_array_equal(found.targets.elapsed[filled], batch.steps.elapsed[filled])
@@ -247,3 +249,17 @@ def test_usual_size_is_a_mean_over_updates(variances, memory):
             assert share == 1
         np.testing.assert_allclose(usual.mean, mean, rtol=1e-4, atol=1e-30)
         assert usual.count == count
+
+
+def test_exact_values_explain_everything_whatever_is_known_of_actions():
+    """One step an episode, whose reward is V(s) + C(s, a): what the critic misses is what is known of the action."""
+    batch = random_batch(6, end=0.0, broken=0.0, num_segments=4)
+    steps = batch.steps
+    normalised = np.clip((steps.obs - MOMENTS.mean) / np.sqrt(MOMENTS.variance), -10, 10)
+    action = np.float32(np.random.default_rng(6).normal(size=steps.action.shape) * 3)
+    reward = known_value(steps.obs, steps.elapsed) + known_of_actions(normalised, action)
+    ended = np.ones_like(steps.terminated)
+    steps = steps._replace(action=action, reward=np.float32(reward), terminated=ended, truncated=~ended)
+    found = estimate(batch._replace(steps=steps), known=known_of_actions)
+    np.testing.assert_allclose(found.explained_variance, 1.0, atol=1e-5)
+    assert estimate(batch._replace(steps=steps)).explained_variance < 0.9

@@ -54,15 +54,43 @@ def make(kind: str, count: int = 1, **options):
 def _make(kind, count, options):
     critic = {LINEAR: linear_critic, MLP: mlp_critic}[kind](OBS, **dict(options))
     state = jax.device_get(jax.jit(critic.init)(jax.random.PRNGKey(0)))
+    if kind == MLP:
+        state = that_predicts(state)
     mapped = actors(count).map(critic.fit)
 
-    def fit(state, targets, key=0):
-        found = mapped(spread(state, count), dealt(targets, count), spread(jax.random.PRNGKey(key), count))
+    def fit(state, targets, key=0, rate=1.0):
+        others = spread((jax.random.PRNGKey(key), np.float32(rate)), count)
+        found = mapped(spread(state, count), dealt(targets, count), *others)
         for leaf in jax.tree.leaves(found):
             np.testing.assert_array_equal(leaf[0], leaf[-1], err_msg="actors disagree")
         return first(found)
 
     return state, fit, jax.jit(critic.value)
+
+
+def that_predicts(state):
+    """The state of a network whose last layer is not zero."""
+    last = state.params["params"]["last"]
+    kernel = np.random.default_rng(0).normal(size=last["kernel"].shape).astype(np.float32)
+    layers = {**state.params["params"], "last": {**last, "kernel": kernel / np.linalg.norm(kernel)}}
+    return state._replace(params={"params": layers})
+
+
+def test_network_predicts_nothing_before_its_first_fit():
+    """Or its noise would be kept as it is, in units of reward, when returns turn out to be small."""
+    critic, probe = mlp_critic(OBS), make_targets(1)
+    start = critic.init(jax.random.PRNGKey(0))
+    np.testing.assert_array_equal(critic.value(start, jnp.asarray(probe.obs), jnp.asarray(probe.elapsed)), 0.0)
+
+
+@pytest.mark.parametrize("shared_from", [1, 2])
+def test_rate_scales_the_steps_of_the_optimiser(shared_from):
+    """Adam's first step is the learning rate long in every coordinate, whatever the gradient."""
+    start, fit, _ = make(MLP, epochs=1, minibatch_size=10**6, normalize_returns=False, shared_from=shared_from)
+    whole, half, none = (fit(start, make_targets(3), rate=rate) for rate in (1.0, 0.5, 0.0))
+    for full, part, old, same in zip(*(jax.tree.leaves(s.params) for s in (whole, half, start, none)), strict=True):
+        np.testing.assert_allclose(part - old, (full - old) / 2, rtol=1e-2, atol=1e-7)
+        np.testing.assert_array_equal(same, old)
 
 
 def plain_features(obs, elapsed):

@@ -15,6 +15,7 @@ from test_policy_step import SHAPES, arguments, assert_untouched, make_problem, 
 from jaxtrpo.algorithms.policy_gradient import policy_gradient
 from jaxtrpo.algorithms.ppo import _Rows, clipped_surrogate
 from jaxtrpo.critics.mlp import mlp_critic
+from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
 from jaxtrpo.words import parse
@@ -306,29 +307,51 @@ def test_actor_critic_refuses_a_critic_without_gradient(name):
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("normalize_returns", [True, False])
 def test_gradient_of_the_critic_applied_is_one_step_of_its_fit(count, normalize_returns):
-    """With one minibatch of everything; where returns are scaled, both end with the same moments."""
+    """With one minibatch of everything; where returns are scaled, both make their step in the new units."""
     from test_critics import dealt as deal_targets
-    from test_critics import make_targets
+    from test_critics import make_targets, that_predicts
 
     critic = mlp_critic(3, hidden=(16,), epochs=1, minibatch_size=10**6, normalize_returns=normalize_returns)
-    state, targets = jax.device_get(critic.init(jax.random.PRNGKey(0))), make_targets(5, 3)
-    state, parts = spread(state, count), deal_targets(targets, count)
-    applied = actors(count).map(lambda state, targets: critic.apply(state, critic.gradient(state, targets)))
-    fitted = actors(count).map(critic.fit)(state, parts, spread(jax.random.PRNGKey(0), count))
-    found = applied(state, parts)
+    state, targets = that_predicts(jax.device_get(critic.init(jax.random.PRNGKey(0)))), make_targets(5, 3)
+    state, parts, rate = spread(state, count), deal_targets(targets, count), spread(np.float32(0.5), count)
+    applied = actors(count).map(lambda state, targets, rate: critic.apply(state, critic.gradient(state, targets), rate))
+    fitted = actors(count).map(critic.fit)(state, parts, spread(jax.random.PRNGKey(0), count), rate)
+    found = applied(state, parts, rate)
     for leaf in jax.tree.leaves(found):
         np.testing.assert_array_equal(leaf[0], leaf[-1])
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), first(found).returns, first(fitted).returns
-    )
-    if normalize_returns:
-        # The step was made in the units of before, and what is predicted does not change with the units.
-        plain = mlp_critic(3, hidden=(16,), epochs=1, minibatch_size=10**6, normalize_returns=False)
-        expected = actors(count).map(plain.fit)(state, parts, spread(jax.random.PRNGKey(0), count))
-        values = [
-            critic.value(*jax.tree.map(jnp.asarray, (first(each), targets.obs, targets.elapsed)))
-            for each in (found, expected)
-        ]
-        np.testing.assert_allclose(*values, rtol=1e-3, atol=1e-2)
-    else:
-        jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-6), found, fitted)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-5), found, fitted)
+    changes = [
+        np.abs(new - old).max() for new, old in zip(*map(jax.tree.leaves, (found.params, state.params)), strict=True)
+    ]
+    assert min(changes) > 1e-4
+
+
+@pytest.mark.parametrize("words", ["ppo(epochs=2, minibatch_size=12, learning_rate=0.01)", "pg(learning_rate=0.01)",
+                                   "a2c(learning_rate=0.01)"])  # fmt: skip
+def test_a_rule_that_moves_the_learning_rate_moves_that_of_the_critic_as_far(words):
+    """At a rate of 0 nothing is learned by either; at half of it Adam's first step is half as long for both."""
+    batch = random_batch(3, broken=0.0, num_segments=1, segments=1, length=3, envs=4)
+    critic = mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=10**6, normalize_returns=False)
+    learner = learner_of(parse("algorithm", words), gaussian_policy(3, 2, hidden=(8,)), critic)
+    key = jax.random.PRNGKey(0)
+    state = learner.init(key, key)._replace(obs_moments=Moments(jnp.float32(9), jnp.zeros(3), jnp.ones(3)))
+    learn = actors(1).map(learner.learn)
+    changes = {}
+    for share in (0.0, 0.5, 1.0):
+        now = {"learning_rate": np.float32(0.01 * share), "clip": np.float32(0.2), "steps_per_update": np.int32(12)}
+        after, _ = learn(*(spread(tree, 1) for tree in (jax.device_get(state), batch, now, key)))
+        moved = jax.tree.map(
+            lambda new, old: np.asarray(new[0]) - np.asarray(old), after.critic.params, state.critic.params
+        )
+        changes[share] = np.concatenate([leaf.ravel() for leaf in jax.tree.leaves(moved)])
+        assert np.any(
+            np.concatenate(
+                [
+                    np.ravel(new[0] - old)
+                    for new, old in zip(jax.tree.leaves(after.policy), jax.tree.leaves(state.policy), strict=True)
+                ]
+            )
+        ) == (share > 0)
+    np.testing.assert_array_equal(changes[0.0], 0.0)
+    np.testing.assert_allclose(changes[0.5], changes[1.0] / 2, rtol=1e-4, atol=1e-7)
+    assert np.abs(changes[1.0]).max() > 1e-4

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
+from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, unknown_moments, weighted_moments
 
 merge_compiled = jax.jit(merge)
 moments_compiled = jax.jit(weighted_moments)
@@ -118,15 +118,39 @@ def test_what_has_no_weight_does_not_matter():
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("constant", [0.0, 1.0, -0.3, 1234.567])
-def test_constant_input_is_normalised_to_something_small(constant):
-    values = np.full((1000, 1), constant, np.float32)
-    moments = no_moments((1,))
+@pytest.mark.parametrize("constant", [0.0, 1.0, -0.3, 9.81, 1234.567, 9.81e-7, 9.81e9])
+@pytest.mark.parametrize("rows", [3, 1000, 20_480])
+def test_constant_input_has_no_scale_whatever_its_size(constant, rows):
+    """A sum of many of them rounds, which is no deviation; and what is not known to vary is normalised to 0."""
+    values = np.full((rows, 1), constant, np.float32)
+    moments = unknown_moments((1,))
     for _ in range(20):
-        moments = merge_compiled(moments, moments_compiled(values, np.ones(1000, np.float32)))
-    np.testing.assert_allclose(moments.mean, constant, rtol=1e-5)
-    assert np.all(np.abs(normalize(values, moments)) <= 1.5)
-    assert np.all(np.asarray(moments.std) > 0)
+        moments = merge_compiled(moments, moments_compiled(values, np.ones(rows, np.float32)))
+    np.testing.assert_allclose(moments.mean, constant, rtol=1e-6)
+    assert not np.any(moments.varies)
+    assert np.all(np.asarray(moments.std) == (abs(np.asarray(moments.mean)) or 1.0))
+    np.testing.assert_array_equal(normalize(np.float32([[1.001], [0.0], [-2.0]]) * values[:1], moments), 0.0)
+
+
+@pytest.mark.parametrize("size", [1e-15, 1e-7, 1.0, 1e7, 1e15])
+@pytest.mark.parametrize("offset", [0.0, 10.0, 1e4])
+def test_what_varies_is_normalised_whatever_its_size(size, offset):
+    values = (size * (offset + np.random.default_rng(4).normal(size=(2000, 1)))).astype(np.float32)
+    moments = merge_compiled(unknown_moments((1,)), moments_compiled(values, np.ones(2000, np.float32)))
+    assert np.all(moments.varies)
+    normalised = np.asarray(normalize(values, moments), np.float64)
+    np.testing.assert_allclose(normalised.std(), 1, rtol=1e-3)
+    exact = values.astype(np.float64)
+    np.testing.assert_allclose(moments.variance, exact.var(0), rtol=1e-3)
+
+
+def test_before_anything_was_seen_everything_is_normalised_to_zero():
+    np.testing.assert_array_equal(normalize(np.float32([[20.0, -1e-9]]), unknown_moments((2,))), 0.0)
+
+
+def test_normalising_with_nothing_has_no_limit():
+    values = np.float32([[20.0, -3e7]])
+    np.testing.assert_array_equal(normalize(values, no_moments((2,))), values)
 
 
 def test_normalised_data_has_mean_zero_and_variance_one():

@@ -54,8 +54,9 @@ def test_learns_to_balance_the_pole(trained):
 def test_metrics_hold_what_happened(trained):
     result, out = trained
     metrics = result.metrics
-    np.testing.assert_array_equal(metrics["env_steps"], 1024 * np.arange(1, len(metrics["update"]) + 1))
-    assert np.all(metrics["kl"] <= metrics["max_kl"]) and np.all(metrics["steps_per_update"] == 1024)
+    # The first batch is a segment of 16 steps in 16 environments.
+    np.testing.assert_array_equal(metrics["env_steps"], 256 + 1024 * np.arange(len(metrics["update"])))
+    assert np.all(metrics["kl"] <= metrics["max_kl"]) and np.all(metrics["steps_per_update"][1:] == 1024)
     assert np.all(metrics["collect_seconds"] + metrics["learn_seconds"] <= np.diff(metrics["wall_seconds"], prepend=0))
     assert (out / "metrics.csv").read_text().count("\n") == 1 + len(metrics["update"])
 
@@ -76,7 +77,7 @@ def test_policy_from_disk_acts_alike_on_numpy_and_jax(trained):
 def test_same_seed_same_run_and_another_seed_another():
     one, again, other = (tiny(seed=seed)["improvement"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
-    assert not np.any(one == other)
+    assert not np.any(one[1:] == other[1:])  # the first batch only shows how large observations are
 
 
 def test_settings_that_change_while_training_compile_nothing():
@@ -94,8 +95,8 @@ def test_settings_that_change_while_training_compile_nothing():
     with counted_compilations() as compiled:
         rows += [row for _, of_update in updates for row in of_update]
     assert not compiled
-    assert [row["steps_per_update"] for row in rows] == [32, 16, 64, 32, 48, 16]
-    np.testing.assert_allclose([row["max_kl"] for row in rows], 0.01 * 1.1 ** np.arange(6), rtol=1e-5)
+    assert [row["steps_per_update"] for row in rows] == [16, 16, 64, 32, 48, 16, 16]
+    np.testing.assert_allclose([row["max_kl"] for row in rows], 0.01 * 1.1 ** np.arange(7), rtol=1e-5)
 
 
 def test_a_rule_is_told_how_far_the_run_is():
@@ -103,7 +104,7 @@ def test_a_rule_is_told_how_far_the_run_is():
         return state, {**hyperparameters, "max_kl": metrics["steps_left"] + metrics["progress"]}
 
     metrics = tiny(adapt=Rule(init=lambda hyperparameters: (), update=update), steps_per_update=32, total_steps=128)
-    np.testing.assert_array_equal(metrics["max_kl"][1:], [96.25, 64.5, 32.75])
+    np.testing.assert_array_equal(metrics["max_kl"][1:], [112.125, 80.375, 48.625, 16.875])
 
 
 def test_rule_gets_the_largest_batch_it_may_ask_for():
@@ -135,8 +136,8 @@ def test_rule_gets_the_largest_batch_it_may_ask_for():
 )
 def test_variants_take_steps_within_the_trust_region(settings):
     metrics = tiny(**settings)
-    assert len(metrics["update"]) == 3 and metrics["accepted"].all()
-    assert np.all((metrics["kl"] > 0) & (metrics["kl"] <= 0.01))
+    assert len(metrics["update"]) >= 3 and metrics["accepted"][1:].all()
+    assert np.all((metrics["kl"][1:] > 0) & (metrics["kl"] <= 0.01)[1:])
 
 
 def test_simulations_that_break_are_counted_and_not_learned_from():

@@ -49,11 +49,11 @@ class Parts:
                 discount=self.run.config.discount,
                 gae_lambda=settings["gae_lambda"],
             )
-            return standardize(unscaled)
+            return standardize(unscaled, learner.obs_moments)
 
         actors = self.run.actors
         self._advantages, self._step, self._fit = map(actors.map, (advantages, step, critic.fit))
-        self._key = actors.replicate(jax.random.PRNGKey(0))
+        self._key, self._rate = actors.replicate((jax.random.PRNGKey(0), jnp.ones(())))
         self._max_kl = actors.replicate(jnp.float32(settings["max_kl"]))
 
     def advantages(self, learner: LearnerState, batch: Batch) -> Advantages:
@@ -67,4 +67,4 @@ class Parts:
 
     def critic(self, learner: LearnerState, found: Advantages) -> PyTree:
         """The fit of the critic."""
-        return self._fit(learner.critic, found.targets, self._key)
+        return self._fit(learner.critic, found.targets, self._key, self._rate)

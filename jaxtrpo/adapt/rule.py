@@ -16,8 +16,9 @@ class Rule(NamedTuple):
 
     `update` gets the settings as they are, so that rules can follow each other, and the metrics of one update, by the
     names of the columns of metrics.csv; returns of an update in which no episode finished are NaN. It is compiled with
-    the learner: state and settings keep their shapes and dtypes. Besides the columns there are `progress`, the share of
-    the run's steps that are done, and `steps_left`, how many are not. This one halves max KL where no step was found:
+    the learner: state and settings keep their shapes and dtypes. Besides the columns there are `env_steps`, the steps
+    of the run that are done, `steps_left`, how many are not, and `progress`, the share that is. This one halves max KL
+    where no step was found:
 
         def update(state, hyperparameters, metrics):
             shrink = jnp.where(metrics["accepted"], 1.0, 0.5)

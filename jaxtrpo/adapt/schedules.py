@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array
 
 from jaxtrpo.adapt.rule import Rule
 from jaxtrpo.settings import require_not_negative, require_positive, require_whole
 from jaxtrpo.types import Hyperparameters
-
-
-class _Schedule(NamedTuple):
-    first: Hyperparameters
-    env_steps: Int[Array, ""]
 
 
 def linear(*, over: int | None = None, **settings: float) -> Rule:
@@ -60,19 +54,18 @@ def _schedule(
     given = [f"{key}={value!r}" for key, value in {"over": over, **settings}.items() if value is not None]
 
     def update(
-        state: _Schedule, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
-    ) -> tuple[_Schedule, Hyperparameters]:
-        env_steps = state.env_steps + metrics["steps_per_update"].astype(jnp.int32)
-        progress = jnp.minimum(metrics["progress"] if over is None else env_steps / over, 1.0)
+        first: Hyperparameters, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
+    ) -> tuple[Hyperparameters, Hyperparameters]:
+        progress = jnp.minimum(metrics["progress"] if over is None else metrics["env_steps"] / float(over), 1.0)
         now = dict(hyperparameters)
         for setting, last in settings.items():
-            value = between(state.first[setting], last, progress)
+            value = between(first[setting], last, progress)
             whole = jnp.issubdtype(now[setting].dtype, jnp.integer)
             now[setting] = jnp.round(value).astype(now[setting].dtype) if whole else value
-        return state._replace(env_steps=env_steps), now
+        return first, now
 
     return Rule(
-        init=lambda hyperparameters: _Schedule(hyperparameters, jnp.int32(0)),
+        init=lambda hyperparameters: hyperparameters,
         update=update,
         max_steps_per_update=None if steps is None else int(steps),
         changes=tuple(settings),

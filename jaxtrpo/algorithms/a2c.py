@@ -10,7 +10,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxtrpo.actors import sum_over_actors
-from jaxtrpo.algorithms.actor_critic import about, no_observations
+from jaxtrpo.algorithms.actor_critic import about, no_observations, rate_of
 from jaxtrpo.algorithms.advantages import estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import (
     Algorithm,
@@ -53,7 +53,8 @@ def a2c(
     update, whatever its `epochs` and `minibatch_size`.
 
     Args:
-      learning_rate: of RMSprop at first; it falls to 0 over the run, unless another rule is chosen.
+      learning_rate: of RMSprop at first; it falls to 0 over the run, unless another rule is chosen, and the critic's
+        falls with it.
       gae_lambda: bias (0) against variance (1) of the advantages; 1 gives n-step returns.
       entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
       max_gradient_norm: gradients of the policy are cut to this norm.
@@ -102,7 +103,7 @@ def learner_of(name: str, learning_rate: float, gae_lambda: float, entropy_bonus
             unscaled = estimate_advantages(
                 critic, learner.critic, moments, batch, discount=spec.discount, gae_lambda=gae_lambda
             )
-            found = standardize(unscaled)
+            found = standardize(unscaled, moments)
             of_policy = policy_gradient(policy, learner.policy, batch.steps.action, found, entropy_bonus)
             weight = found.targets.weight
             seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
@@ -117,7 +118,7 @@ def learner_of(name: str, learning_rate: float, gae_lambda: float, entropy_bonus
             params, memory = ascend(
                 optimizer, learner.policy, learner.memory, found.policy, hyperparameters["learning_rate"]
             )
-            fitted = critic_apply(learner.critic, found.critic)
+            fitted = critic_apply(learner.critic, found.critic, rate_of(hyperparameters, learning_rate))
             fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
             moments = learner.obs_moments
             if spec.normalize_observations:

@@ -22,7 +22,8 @@ def a3c(
     to the bit, and a run that is resumed is not the one that was not stopped. One row of metrics is one gradient.
 
     Args:
-      learning_rate: of RMSprop at first; it falls to 0 over the run, unless another rule is chosen.
+      learning_rate: of RMSprop at first; it falls to 0 over the run, unless another rule is chosen, and the critic's
+        falls with it.
       gae_lambda: bias (0) against variance (1) of the advantages; 1 gives n-step returns.
       entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
       max_gradient_norm: gradients of the policy are cut to this norm.

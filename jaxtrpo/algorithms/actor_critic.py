@@ -23,7 +23,7 @@ from jaxtrpo.actors import (
 from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
 from jaxtrpo.critics.critic import Targets
-from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
+from jaxtrpo.ops.moments import Moments, merge, no_moments, unknown_moments, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.types import Batch, Hyperparameters, LearnerState, Steps
 
@@ -38,6 +38,7 @@ def actor_critic(
     no_memory: Callable[[PyTree], PyTree],
     work: Callable[[PyTree, int], Work],
     gae_lambda: float,
+    learning_rate: float | None = None,
 ) -> Learner:
     """Builds a learner whose policy makes one `step` a batch, and whose critic is fitted to lambda-returns.
 
@@ -48,6 +49,7 @@ def actor_critic(
       no_memory: policy's parameters -> what `step` remembers at first.
       work: (policy's parameters, samples of all actors) -> of a step.
       gae_lambda: see `ops.gae`.
+      learning_rate: that the policy starts with, where it has one: what a rule makes of it the critic's follows.
     """
     policy, critic = spec.policy, spec.critic
 
@@ -68,13 +70,13 @@ def actor_critic(
         if beside:
             steps, unscaled = of_everyone(steps, unscaled, learner.obs_moments)
         once = by_one if beside else lambda task: task  # whoever has everything meets nobody for it
-        found = once(lambda: standardize(unscaled))()
+        found = once(lambda: standardize(unscaled, learner.obs_moments))()
 
         def improve() -> tuple[PyTree, PyTree, Info]:
             return step(learner.policy, learner.memory, steps.action, found, hyperparameters, for_policy)
 
         def fit(targets: Targets) -> PyTree:
-            return critic.fit(learner.critic, targets, for_critic)
+            return critic.fit(learner.critic, targets, for_critic, rate_of(hyperparameters, learning_rate))
 
         if beside:
             (params, memory, info), fitted = side_by_side(improve, lambda: fit(found.targets))
@@ -91,6 +93,11 @@ def actor_critic(
         return LearnerState(params, fitted, moments, memory), {**more, **dict(sorted(info.items()))}
 
     return Learner(init, learn)
+
+
+def rate_of(hyperparameters: Hyperparameters, learning_rate: float | None) -> Float[Array, ""]:
+    """What a rule has made of the learning rate that an algorithm started with: a factor, 1 where it has none."""
+    return jnp.ones(()) if learning_rate is None else hyperparameters["learning_rate"] / learning_rate
 
 
 class Acted(NamedTuple):
@@ -112,16 +119,20 @@ def of_everyone(steps: Seen, found: Unscaled, moments: Moments) -> tuple[Seen, U
       moments: that observations are normalised with.
     """
     targets = found.targets
-    dealt = steps, found.advantage, targets.elapsed, targets.value, targets.weight
-    steps, advantage, elapsed, value, weight = gather_envs(dealt, axis=2)
+    dealt = steps, found.advantage, targets.elapsed, targets.value, targets.weight, found.known
+    steps, advantage, elapsed, value, weight, known = gather_envs(dealt, axis=2)
     number = targets.num_segments
     obs = normalized(steps.obs, moments, number)
-    return steps, Unscaled(advantage, Targets(obs, elapsed, value, weight, number))
+    return steps, Unscaled(advantage, Targets(obs, elapsed, value, weight, number), known)
 
 
 def no_observations(spec: Spec) -> Moments:
-    """Moments of observations before the first."""
-    return no_moments((spec.observation_size,))
+    """Moments of observations before the first batch, all of which is normalised to 0, as its scale is not known.
+
+    Otherwise how a run begins would depend on the units that observations are measured in. That batch is one
+    segment, which shows them; policies do not learn from it (see `standardize`).
+    """
+    return (unknown_moments if spec.normalize_observations else no_moments)((spec.observation_size,))
 
 
 def with_observations(

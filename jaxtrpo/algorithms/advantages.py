@@ -56,6 +56,8 @@ class Unscaled(NamedTuple):
 
     advantage: Float[Array, "segment time env"]  # units of reward
     targets: Targets
+    # What is known of the worth of the actions, and taken out of the targets; None where nothing is.
+    known: Float[Array, "segment time env"] | None = None
 
 
 def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:
@@ -69,15 +71,25 @@ def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:
 ActionAdvantage = Callable[[Float[Array, "... obs"], Num[Array, "... action"]], Float[Array, "..."]]
 
 
-def standardize(found: Unscaled) -> Advantages:
-    """Advantages of mean 0 and variance 1 over all actors' valid steps."""
+def standardize(found: Unscaled, moments: Moments) -> Advantages:
+    """Advantages of mean 0 and variance 1 over all actors' valid steps.
+
+    Args:
+      found: by all actors, each its part.
+      moments: that observations were normalised with. Before the first batch they know no scale, and all states look
+        alike: a policy that learned from that batch would follow what noise says of one state. Its advantages are 0.
+    """
     weight = found.targets.weight
     of_advantage = weighted_moments(found.advantage, weight, sum_over_actors)
     of_target = weighted_moments(found.targets.value, weight, sum_over_actors)
+    # A target is V + A - C, so that the critic's error is A - C.
+    of_error = of_advantage
+    if found.known is not None:
+        of_error = weighted_moments(found.advantage - found.known, weight, sum_over_actors)
     return Advantages(
-        advantage=weight * (found.advantage - of_advantage.mean) / (jnp.sqrt(of_advantage.variance) + 1e-8),
+        advantage=jnp.where(moments.known, weight * (found.advantage - of_advantage.mean) / of_advantage.std, 0.0),
         targets=found.targets,
-        explained_variance=1.0 - of_advantage.variance / of_target.variance,
+        explained_variance=1.0 - of_error.variance / of_target.variance,
         variance=of_advantage.variance,
     )
 
@@ -116,8 +128,8 @@ def estimate_advantages(
     last = batch.num_segments - 1
     obs = normalized(batch.steps.obs, moments, batch.num_segments)
 
-    def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array]) -> tuple[Tail, Array, Array]:
-        tail, advantage, value = carry  # value: less what is known of the action
+    def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array, Array | None]) -> tuple:
+        tail, advantage, value, worth = carry
         index = last - i
         steps: Steps = jax.tree.map(lambda leaf: leaf[index], batch.steps)
         at_end = jnp.zeros_like(steps.truncated).at[-1].set(index == last) & ~steps.terminated
@@ -142,12 +154,13 @@ def estimate_advantages(
             gae_lambda=gae_lambda,
             action_advantage=known,
         )
-        usual = now if known is None else now - known
-        return tail, advantage.at[index].set(found), value.at[index].set(usual)
+        worth = None if worth is None else worth.at[index].set(known)
+        return tail, advantage.at[index].set(found), value.at[index].set(now), worth
 
     nothing = jnp.zeros_like(batch.steps.reward)
-    start = (empty_tail(nothing.shape[-1]), nothing, nothing)
-    _, advantage, value = jax.lax.fori_loop(0, batch.num_segments, segment_backwards, start)
+    start = (empty_tail(nothing.shape[-1]), nothing, nothing, None if action_advantage is None else nothing)
+    _, advantage, value, known = jax.lax.fori_loop(0, batch.num_segments, segment_backwards, start)
 
-    weight = valid_weight(batch)
-    return Unscaled(advantage, Targets(obs, batch.steps.elapsed, value + advantage, weight, batch.num_segments))
+    target = value + advantage if known is None else value - known + advantage
+    targets = Targets(obs, batch.steps.elapsed, target, valid_weight(batch), batch.num_segments)
+    return Unscaled(advantage, targets, known)

@@ -188,7 +188,7 @@ def gps(
 
 def controllers_of(models: LocalModels, found: Samples, max_kl: Float[Array, ""]) -> tuple[Controller, BoundedInfo]:
     """The best controller of each condition within the bound."""
-    unit = jnp.sqrt(weighted_moments(found.reward, found.weight, sum_over_actors).variance) + 1e-6
+    unit = weighted_moments(found.reward, found.weight, sum_over_actors).std
     bound = max_kl * jnp.sum(models.seen, axis=1)
     return jax.vmap(bounded_response, (0, 0, 0, 0, None))(models.dynamics, models.reward, models.reference, bound, unit)
 

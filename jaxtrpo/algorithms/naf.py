@@ -165,7 +165,8 @@ def naf(
         ) -> tuple[NAFState, Info]:
             rewards, moments, ring = learner.rewards, learner.obs_moments, learner.replay
             scale = value_unit(rewards)
-            gradient_of, number = loss_of(moments, scale), jnp.maximum(jnp.round(replay_ratio * new_steps), 1)
+            number = jnp.maximum(jnp.round(replay_ratio * new_steps), 1)
+            gradient_of = loss_of(moments, jnp.where(scale > 0, scale, 1.0))
             # One vector instead of a tree: Adam is then one operation, not one a leaf.
             first, unravel = ravel_pytree((learner.policy, learner.critic))
 
@@ -177,7 +178,6 @@ def naf(
                 target = optax.incremental_update(unravel(params)[1], target, target_rate)
                 return params, target, memory, total + error
 
-            # The keys of the next updates lie right behind this one, where those of the draws shall not.
             for_draws, for_summary = jax.random.split(key)
             start = first, learner.target, learner.optimizer, jnp.zeros(())
             params, target, memory, total = over_drawn_minibatches(

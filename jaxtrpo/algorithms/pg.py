@@ -19,7 +19,8 @@ def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: f
     the returns alone, of which what lies beyond the end of a batch is then missing.
 
     Args:
-      learning_rate: of Adam at first; it falls to 0 over the run, unless another rule is chosen.
+      learning_rate: of Adam at first; it falls to 0 over the run, unless another rule is chosen, and the critic's
+        falls with it.
       gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
       entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
 
@@ -48,6 +49,7 @@ def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: f
             no_memory=lambda params: optimizer.init(ravel_pytree(params)[0]),
             work=gradient_work,
             gae_lambda=gae_lambda,
+            learning_rate=learning_rate,
         )
 
     return Algorithm(words, {"learning_rate": learning_rate, "steps_per_update": 1024}, make, adapt=ADAPT)

@@ -65,7 +65,8 @@ def ppo(
 
     Args:
       clip: how far from 1 the ratio of probabilities still counts.
-      learning_rate: of Adam.
+      learning_rate: of Adam, for the policy and, unless one is given, the critic; a rule that changes it changes the
+        critic's by the same factor.
       epochs: passes over the batch in an update.
       minibatch_size: environment steps in one gradient step.
       gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
@@ -166,6 +167,7 @@ def ppo(
             no_memory=lambda params: optimizer.init(ravel_pytree(params)[0]),
             work=work,
             gae_lambda=gae_lambda,
+            learning_rate=learning_rate,
         )
 
     starts = {"clip": clip, "learning_rate": learning_rate, "steps_per_update": 2048}

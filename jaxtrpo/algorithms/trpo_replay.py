@@ -182,7 +182,7 @@ def trpo_replay(
             once = by_one if beside else lambda task: task  # whoever has everything meets nobody for it
 
             def take_in() -> tuple[Advantages, Moments]:
-                found = standardize(unscaled)
+                found = standardize(unscaled, learner.obs_moments)
                 return found, with_rewards(learner.rewards, batch, found.targets.weight)
 
             found, rewards = once(take_in)()
@@ -216,7 +216,7 @@ def trpo_replay(
                     line_search_shrink=line_search_shrink,
                     line_search_steps=line_search_steps,
                 )
-                fitted = critic.fit(learner.critic, after(params, found.targets), for_critic)
+                fitted = critic.fit(learner.critic, after(params, found.targets), for_critic, jnp.ones(()))
                 fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
                 return params, path, followed, {**info._asdict(), **judged}, fitted
 

@@ -182,7 +182,7 @@ def action_critic(
 
         Args:
           state: of before.
-          unit: that values shall be in, from now on.
+          unit: that values shall be in, from now on; while it is 0 there is nothing to learn, and nothing is.
           draw: (state as it is then, key, number) -> so many steps, and what they were worth.
           number: gradient steps.
           key: of the draws.
@@ -191,6 +191,7 @@ def action_critic(
           The new state; and the part of what the values left open that was not predicted either before each step.
         """
         state = _in_units(state, unit)
+        number = jnp.where(unit > 0, number, 0)
 
         def loss(params: Array, rows: Labelled) -> tuple[Float[Array, ""], Float[Array, ""]]:
             of_advantage, of_value = unravel(params)

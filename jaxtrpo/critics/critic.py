@@ -24,7 +24,7 @@ class Targets(NamedTuple):
 class Gradient(NamedTuple):
     """What some samples say about a critic's parameters, not yet applied."""
 
-    gradient: PyTree  # of the loss with respect to the parameters
+    gradient: PyTree  # of the loss with respect to the parameters, with these targets among the moments of all
     moments: Moments  # of the targets, in units of reward
 
 
@@ -33,11 +33,14 @@ class Critic(NamedTuple):
 
     init: Callable[[PRNGKeyArray], PyTree]
     value: Callable[[PyTree, Float[Array, "... obs"], Int[Array, "..."]], Float[Array, "..."]]  # (state, obs, elapsed)
-    fit: Callable[[PyTree, Targets, PRNGKeyArray], PyTree]  # on every actor with its part, or on one with all
+    # (state, targets, key, rate) -> state; on every actor with its part, or on one with all. `rate` is a factor of the
+    # critic's learning rate: the algorithm's as a rule has moved it, over that of the start; 1 where it has none.
+    fit: Callable[[PyTree, Targets, PRNGKeyArray, Float[Array, ""]], PyTree]
     work: Callable[[PyTree, int], Work]  # (state, samples) -> of a fit
-    # (state, targets) -> one gradient for the samples of all actors, and (state, gradient) -> state; None without any
+    # (state, targets) -> one gradient for the samples of all actors, and (state, gradient, rate) -> state, with the
+    # rate as in `fit`; None without any
     gradient: Callable[[PyTree, Targets], Gradient] | None = None
-    apply: Callable[[PyTree, Gradient], PyTree] | None = None
+    apply: Callable[[PyTree, Gradient, Float[Array, ""]], PyTree] | None = None
 
 
 class CriticMaker(NamedTuple):

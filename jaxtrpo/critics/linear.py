@@ -43,7 +43,11 @@ def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
         time = elapsed[..., None] / 100.0
         return jnp.concatenate([obs, obs**2, time, time**2, jnp.ones_like(time)], axis=-1)
 
-    def fit(state: Float[Array, " features"], targets: Targets, key: PRNGKeyArray) -> Float[Array, " features"]:
+    def fit(
+        state: Float[Array, " features"], targets: Targets, key: PRNGKeyArray, rate: Float[Array, ""]
+    ) -> Float[Array, " features"]:
+        del rate  # a closed form has no learning rate
+
         def sums_of(index: Int[Array, ""] | int) -> tuple[Array, Array, Array]:
             obs, elapsed, value, weight = (leaf[index] for leaf in targets[:-1])
             x = features(obs, elapsed).reshape(-1, num_features)

@@ -108,7 +108,9 @@ def mlp_critic(
     optimizer = optax.adam(learning_rate)
 
     def init(key: PRNGKeyArray) -> MLPState:
-        params = orthogonal_init(network, key, observation_size, last_scale=1.0)
+        # Nothing is predicted at first. Anything else would be kept as it is when the unit of the returns is found
+        # (see `_rescaled`), and where rewards are small the policy would climb that noise.
+        params = orthogonal_init(network, key, observation_size, last_scale=0.0)
         return MLPState(params, optimizer.init(ravel_pytree(params)[0]), no_moments(()))
 
     def predict(params: PyTree, obs: Float[Array, "... obs"]) -> Float[Array, "..."]:
@@ -117,7 +119,7 @@ def mlp_critic(
     def value(state: MLPState, obs: Float[Array, "... obs"], elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
         return predict(state.params, obs) * state.returns.std + state.returns.mean
 
-    def fit(state: MLPState, targets: Targets, key: PRNGKeyArray) -> MLPState:
+    def fit(state: MLPState, targets: Targets, key: PRNGKeyArray, rate: Float[Array, ""]) -> MLPState:
         shared = actors.num_actors() >= shared_from
         together = actors.sum_over_actors if shared else lambda value: value
         everyone = targets[:-1] if shared else actors.gather_envs(targets[:-1], axis=2)
@@ -138,7 +140,7 @@ def mlp_critic(
             params, optimizer_state = carry
             gradient = jax.grad(loss)(params, minibatch)
             updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
-            return jnp.asarray(optax.apply_updates(params, updates)), optimizer_state
+            return params + rate * jnp.asarray(updates), optimizer_state
 
         def epoch(index: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
             return pass_over_minibatches(step, carry, rows, num_rows, numbered_key(key, index), minibatch_size)
@@ -154,6 +156,9 @@ def mlp_critic(
         return MLPState(unravel(params), optimizer_state, state.returns)
 
     def gradient(state: MLPState, targets: Targets) -> Gradient:
+        seen = weighted_moments(targets.value, targets.weight, actors.sum_over_actors, targets.num_segments)
+        # As in `fit`: in the unit that these targets are a part of. That of before means nothing at first.
+        state = _rescaled(state, merge(state.returns, seen)) if normalize_returns else state
         flat_params, unravel = ravel_pytree(state.params)
         count = jnp.maximum(actors.sum_over_actors(jnp.sum(targets.weight)), 1.0)
 
@@ -165,17 +170,13 @@ def mlp_critic(
 
             return jax.grad(loss)(flat_params)
 
-        total = actors.sum_over_actors(sum_over_segments(loss_of, targets.num_segments))
-        seen = weighted_moments(targets.value, targets.weight, actors.sum_over_actors, targets.num_segments)
-        return Gradient(total, seen)
+        return Gradient(actors.sum_over_actors(sum_over_segments(loss_of, targets.num_segments)), seen)
 
-    def apply(state: MLPState, found: Gradient) -> MLPState:
+    def apply(state: MLPState, found: Gradient, rate: Float[Array, ""]) -> MLPState:
+        state = _rescaled(state, merge(state.returns, found.moments)) if normalize_returns else state
         flat_params, unravel = ravel_pytree(state.params)
         updates, optimizer_state = optimizer.update(found.gradient, state.optimizer, flat_params)
-        params = unravel(jnp.asarray(optax.apply_updates(flat_params, updates)))
-        state = MLPState(params, optimizer_state, state.returns)
-        # Only now: the gradient is one of errors in the units of before.
-        return _rescaled(state, merge(state.returns, found.moments)) if normalize_returns else state
+        return MLPState(unravel(flat_params + rate * jnp.asarray(updates)), optimizer_state, state.returns)
 
     def work(state: MLPState, samples: int) -> actors.Work:
         steps = max(samples // minibatch_size, 1)

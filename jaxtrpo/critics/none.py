@@ -16,7 +16,7 @@ def none() -> CriticMaker:
     critic = Critic(
         init=lambda key: (),
         value=lambda state, obs, elapsed: jnp.zeros(elapsed.shape),
-        fit=lambda state, targets, key: state,
+        fit=lambda state, targets, key, rate: state,
         work=lambda state, samples: Work(0.0, shared=True),
     )
     return CriticMaker("none", lambda size: critic)

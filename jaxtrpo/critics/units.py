@@ -11,6 +11,5 @@ REWARDS_IN_A_VALUE = 10.0
 
 
 def value_unit(rewards: Moments) -> Float[Array, ""]:
-    """So many usual rewards, where a usual one is the root mean square of all; 1 reward is usual where all are 0."""
-    usual = jnp.sqrt(rewards.mean**2 + rewards.variance)
-    return REWARDS_IN_A_VALUE * jnp.where(usual > 0, usual, 1.0)
+    """So many usual rewards, where a usual one is the root mean square of all; 0 while all of them are 0."""
+    return REWARDS_IN_A_VALUE * jnp.sqrt(rewards.mean**2 + rewards.variance)

@@ -1,0 +1,125 @@
+"""What is learned does not depend on the units that rewards and observations are measured in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxtrpo.envs.base import EnvState, Transition, advance, start
+from jaxtrpo.plan import prepare
+
+UPDATES = 4
+SIZES = {"actors": 1, "num_envs": 8, "segment_length": 8, "total_steps": UPDATES * 64, "steps_per_update": 64}
+ALGORITHMS = {
+    "trpo": {"algorithm": "trpo(cg_iterations=5)"},
+    "trpo, linear critic": {"algorithm": "trpo(cg_iterations=5)", "critic": "linear"},
+    "trpo, no critic": {"algorithm": "trpo(cg_iterations=5)", "critic": "none"},
+    "npg": {"algorithm": "npg(cg_iterations=5)"},
+    "trpo_penalty": {"algorithm": "trpo_penalty(cg_iterations=5)"},
+    "trpo_replay": {
+        "algorithm": "trpo_replay(cg_iterations=5, replay=512, minibatch_size=16, hidden=(8,), value_hidden=(8,))"
+    },
+    "ppo": {"algorithm": "ppo(epochs=2, minibatch_size=16)", "adapt": "linear(learning_rate=0)"},
+    "pg": {"algorithm": "pg"},
+    "a2c": {"algorithm": "a2c"},
+    "a3c": {"algorithm": "a3c"},
+    "naf": {"algorithm": "naf(replay=512, minibatch_size=16, hidden=(8,))"},
+    "gps": {
+        "algorithm": "gps(conditions=2, samples=4, imitation_steps=20)",
+        **{"segment_length": None, "steps_per_update": None, "total_steps": UPDATES * 128},
+    },
+}
+
+
+class Physics(NamedTuple):
+    place: jax.Array
+    speed: jax.Array
+    late: jax.Array  # steps until the first reward of a run
+    observation: jax.Array  # units
+    reward_unit: jax.Array
+
+
+class PointMass:
+    """Pushed towards 0. Its units are data in its state, so that all runs are one program.
+
+    What it observes are its place and its speed, a number that is always 0, and one that is always 9.81.
+    """
+
+    name = "point mass"
+    observation_size, action_size = 4, 1
+    action_low, action_high = np.float32([-1.0]), np.float32([1.0])
+    episode_length = 16
+    is_program = True
+
+    def __init__(self, late: int = 0):
+        self.late = late
+
+    def reset(self, key, num_envs: int) -> EnvState:
+        blank, ones = jnp.zeros(num_envs), jnp.ones(num_envs)
+        return start(key, num_envs, self._reset_rows, Physics(blank, blank, self.late * ones, ones, ones))
+
+    def step(self, state: EnvState, action) -> EnvState:
+        place, speed, late, observation, unit = state.physics
+        speed = 0.5 * speed + 0.25 * action[:, 0]
+        physics = Physics(place + speed, speed, jnp.maximum(late - 1, 0.0), observation, unit)
+        reward = -unit * jnp.where(late > 0, 0.0, jnp.abs(physics.place))
+        no = jnp.zeros(len(place), bool)
+        moved = Transition(physics, self._observed(physics), reward, no, ~no)
+        return advance(state, moved, self._reset_rows, self.episode_length)
+
+    def _reset_rows(self, keys, mask, physics):
+        place = jax.vmap(lambda key: jax.random.uniform(key, minval=-1.0, maxval=1.0))(keys)
+        physics = physics._replace(
+            place=jnp.where(mask, place, physics.place), speed=jnp.where(mask, 0.0, physics.speed)
+        )
+        return physics, self._observed(physics)
+
+    def _observed(self, physics: Physics):
+        constant = jnp.full_like(physics.place, 9.81)
+        observed = jnp.stack([physics.place, physics.speed, jnp.zeros_like(constant), constant], axis=-1)
+        return physics.observation[:, None] * observed
+
+
+def learned(name: str, observation: float = 1.0, reward: float = 1.0, late: int = 0, **settings):
+    """A few updates in these units."""
+    run = prepare(PointMass(late), seed=3, policy="mlp(hidden=(8,))", **{**SIZES, **ALGORITHMS[name], **settings})
+    factors = dict.fromkeys(("obs", "final_obs", "first_obs", "observation"), observation) | {"reward_unit": reward}
+    env = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: leaf * np.float32(factors[path[-1].name]) if path[-1].name in factors else leaf,
+        run.state.actors.env,
+    )
+    return run._replace(state=run.state._replace(actors=run.state.actors._replace(env=env))).run(progress=False)
+
+
+def parameters(result) -> list[np.ndarray]:
+    return jax.tree.leaves(jax.device_get(result.policy.params))
+
+
+CASES = [*((name, 0) for name in ALGORITHMS), *((name, 9) for name in ("trpo", "trpo_replay", "naf"))]
+
+
+@pytest.mark.parametrize(("name", "late"), CASES)
+def test_parameters_are_the_same_in_other_units(name, late):
+    """To the bit: a factor of 2^20 changes exponents alone, unless some constant has a unit.
+
+    Also where the first batch of 8 steps has no rewards, so that their unit is not known before the second.
+    """
+    usual = learned(name, late=late)
+    for observation, reward in ((2.0**20, 2.0**-20), (2.0**-20, 2.0**20)):
+        for other, expected in zip(
+            parameters(learned(name, observation, reward, late)), parameters(usual), strict=True
+        ):
+            # The eigenvalues that gps needs are LAPACK's, whose rounding may depend on the size of a matrix.
+            np.testing.assert_allclose(other, expected, rtol=1e-4 if name == "gps" else 0, atol=0)
+
+
+@pytest.mark.parametrize("factor", [1e-6, 1e6])
+@pytest.mark.parametrize("name", ["trpo", "trpo_replay", "ppo", "naf"])
+def test_first_updates_are_the_same_to_rounding_in_units_that_round(name, factor):
+    usual, other = (parameters(learned(name, by, by, total_steps=2 * 64)) for by in (1.0, factor))
+    for here, there in zip(other, usual, strict=True):
+        np.testing.assert_allclose(here, there, rtol=0, atol=1e-2 * np.abs(there).max())
