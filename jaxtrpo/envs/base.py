@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.actors import most_of_trainings
+from jaxtrpo.envs.actions import ActionSpace as ActionSpace
 
 
 class EnvState(NamedTuple):
@@ -25,20 +26,6 @@ class EnvState(NamedTuple):
     invalid: Bool[Array, " env"]  # the last step was not finite; it is no experience, and `final_obs` is the one before
     elapsed: Int[Array, " env"]  # steps taken in the running episode
     key: UInt32[Array, "env 2"]  # each environment's own randomness, so that who steps it does not matter
-
-
-class ActionSpace(NamedTuple):
-    """What a simulator takes as one action; flat, `shape` says how it wants it."""
-
-    low: Float[np.ndarray, " action"]  # simulator's units; where a coordinate is a choice, the first one's number
-    high: Float[np.ndarray, " action"]
-    counts: tuple[int, ...] = ()  # choices of each coordinate; () where coordinates are real numbers
-    shape: tuple[int, ...] | None = None  # flat if None; () for a single number
-
-    @property
-    def size(self) -> int:
-        """Coordinates of an action."""
-        return len(self.low)
 
 
 @runtime_checkable
@@ -63,8 +50,8 @@ class Environment(Protocol):
     name: str
     observation_size: int
     action_size: int
-    action_low: Float[np.ndarray, " action"]
-    action_high: Float[np.ndarray, " action"]
+    action_low: Num[np.ndarray, " action"]  # in the simulator's units and dtype
+    action_high: Num[np.ndarray, " action"]
     episode_length: int  # steps after which an episode is truncated; the largest int32 if it never is
 
     def reset(self, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> EnvState:
@@ -99,7 +86,7 @@ def require_time_limit(env: Environment, setting: str) -> None:
 def action_space(env: Environment) -> ActionSpace:
     """The actions of an environment."""
     counts, shape = getattr(env, "action_counts", ()), getattr(env, "action_shape", None)
-    return ActionSpace(env.action_low, env.action_high, tuple(counts), shape)
+    return ActionSpace(np.asarray(env.action_low), np.asarray(env.action_high), tuple(counts), shape)
 
 
 class Transition(NamedTuple):

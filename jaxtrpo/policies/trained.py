@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
-from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.actions import ActionSpace, make_converter
 from jaxtrpo.ops.moments import Moments, normalize
 from jaxtrpo.policies.distributions import Distribution, to_simulator
 from jaxtrpo.policies.networks import Policy, PolicyMaker
@@ -57,8 +56,9 @@ class TrainedPolicy:
           key: draws a sample if given; without it the action is the mean, or the likeliest choice, deterministic.
 
         Returns:
-          Actions as the simulator takes them: of its shape, within its range, and whole numbers where they are choices;
-          NumPy for NumPy, JAX for JAX.
+          Actions as the simulator takes them: of its shape, within its bounds, and whole numbers where they are
+          choices. For NumPy they are NumPy's, of the simulator's own dtype; for JAX they are JAX's, of one that JAX
+          has.
 
         Raises:
           ValueError: the last axis is not an observation of this policy.
@@ -72,25 +72,23 @@ class TrainedPolicy:
             noise = distribution.draw_noise(key, (*np.shape(obs)[:-1], distribution.noise_size))
             action = distribution.sample(noise)
         action = to_simulator(action, self.actions)
-        return self._as_simulator(action if isinstance(obs, jax.Array) else np.asarray(action))
+        if isinstance(obs, jax.Array):
+            return _as_simulator(action, self.actions)
+        found = self._convert(np.asarray(action))
+        return found[()] if self.actions.counts else found  # one number alone is a scalar for choices, else an array
+
+    @functools.cached_property
+    def _convert(self) -> Callable[[np.ndarray], np.ndarray]:
+        return make_converter(self.actions)
 
     def deterministic(self) -> Callable[[Float[Array, "... obs"]], Num[Array, "..."]]:
         """The actions of `__call__` as a function that can be traced, and whose network is made once, here."""
         network, actions, params, moments = self.network, self.actions, self.params, self.moments
 
         def act(obs: Float[Array, "... obs"]) -> Num[Array, "..."]:
-            return self._as_simulator(likeliest_action(network, params, moments, obs, actions))
+            return _as_simulator(likeliest_action(network, params, moments, obs, actions), actions)
 
         return act
-
-    def _as_simulator(self, action: Any) -> Any:
-        """Gives flat actions the simulator's shape, and choices its numbers."""
-        shape = (self.actions.size,) if self.actions.shape is None else self.actions.shape
-        action = action.reshape((*action.shape[:-1], *shape))
-        if not self.actions.counts:
-            return action
-        # A sum of NumPy's is a scalar where there is one number, which is what Gymnasium takes.
-        return action + self.actions.low.astype(np.int32 if isinstance(action, jax.Array) else np.int64).reshape(shape)
 
 
 def likeliest_action(
@@ -100,18 +98,30 @@ def likeliest_action(
     return to_simulator(network.apply(params, normalize(obs, moments)).mode(), actions)
 
 
+def _as_simulator(action: Num[Array, "... action"], actions: ActionSpace) -> Num[Array, "..."]:
+    """Gives flat actions the simulator's shape, and its dtype if JAX has it; choices get the simulator's numbers."""
+    action = action.reshape((*action.shape[:-1], *actions.shape_of_one))
+    if actions.counts:
+        return action + actions.low.astype(np.int32).reshape(actions.shape_of_one)
+    return action.astype(jax.dtypes.canonicalize_dtype(actions.dtype))
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _predict(
     maker: PolicyMaker, observation_size: int, actions: tuple, params: PyTree, moments: Moments, obs: Array
 ) -> tuple[Distribution, Array]:
     """Distribution and its mode. Compiled once for all policies of the same maker and sizes."""
-    low, high, counts, shape = actions
-    network = maker.make(
-        observation_size, ActionSpace(np.asarray(low, np.float32), np.asarray(high, np.float32), counts, shape)
-    )
+    dtype, low, high, counts, shape = actions
+    network = maker.make(observation_size, ActionSpace(np.array(low, dtype), np.array(high, dtype), counts, shape))
     distribution = network.apply(params, normalize(jnp.asarray(obs, jnp.float32), moments))
     return distribution, distribution.mode()
 
 
 def _hashable(actions: ActionSpace) -> tuple:
-    return tuple(actions.low.tolist()), tuple(actions.high.tolist()), tuple(actions.counts), actions.shape
+    return (
+        actions.low.dtype,
+        tuple(actions.low.tolist()),
+        tuple(actions.high.tolist()),
+        tuple(actions.counts),
+        actions.shape,
+    )

@@ -106,8 +106,9 @@ def _try_vector(source: Source, processes: int | None, groups: int, timeout: flo
 
 def _some_bounds(actions: Actions) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of actions, finite and not too far apart."""
-    low = np.where(np.isfinite(actions.low), actions.low, np.minimum(actions.high, 1) - 2)
-    high = np.where(np.isfinite(actions.high), actions.high, np.maximum(low, -1) + 2)
+    low, high = actions.space.float32_bounds()
+    low = np.where(np.isfinite(low), low, np.minimum(high, 1) - 2)
+    high = np.where(np.isfinite(high), high, np.maximum(low, -1) + 2)
     return np.maximum(low, -1e6), np.minimum(high, 1e6)
 
 
