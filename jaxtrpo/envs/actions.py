@@ -29,6 +29,11 @@ class ActionSpace(NamedTuple):
         return len(self.low)
 
     @property
+    def kind(self) -> str:
+        """What actions are, in words."""
+        return f"choices among {self.counts}" if self.counts else f"{self.size} real number{'s' * (self.size > 1)}"
+
+    @property
     def dtype(self) -> np.dtype:
         """Of the simulator's actions."""
         kinds, usual = ("iu", np.int64) if self.counts else ("f", np.float32)
