@@ -192,6 +192,7 @@ class Run(NamedTuple):
             maker=self.maker,
             params=params,
             moments=moments,
+            observations=getattr(self.env, "observations", None),
         )
 
 

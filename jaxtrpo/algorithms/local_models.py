@@ -231,12 +231,12 @@ def _linearised(
     Its actions are those that the simulator takes. Where a network asks for more than there is, what it does hardly
     depends on the state, and a model that believed in the network's own gain would see states run away.
     """
-    ends = actions.policy_range()
+    low, high = map(jnp.asarray, actions.policy_range())
 
     def mean_action(obs: Float[Array, " obs"]) -> tuple[Array, tuple[Array, Array]]:
         acting = cast(Gaussian, policy.apply(params, normalize(obs, moments)))
         std = jnp.exp(jnp.broadcast_to(acting.log_std, acting.mean.shape))
-        mean = clipped_mean(acting.mean, std, *ends)
+        mean = clipped_mean(acting.mean, std, low, high)
         return mean, (mean, std)
 
     rows = samples.obs.reshape(-1, samples.obs.shape[-1])

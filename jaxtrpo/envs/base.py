@@ -37,7 +37,8 @@ class Environment(Protocol):
 
     An environment may also have: `action_counts`, the numbers of choices where actions are choices (actions are then
     whole numbers from 0, one a coordinate); `action_shape`, where a trained policy shall give actions that are not
-    flat; and, where what a state holds is only a handle to simulators elsewhere, of which there is one set:
+    flat; `observations` (`jaxtrpo.envs.observations.Observations`), where it shall take observations that are not; and,
+    where what a state holds is only a handle to simulators elsewhere, of which there is one set:
     `saves_state = False`, `copy()`, which gives another set of them, `close()`, which ends them, `failure`, the error
     of one that failed, and `for_groups(n)`, the same environment for `n` actors. `is_program = True` says that its
     functions are JAX programs and nothing else, so that `train_many` can make one program of several trainings.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.envs.actions import ActionSpace, make_converter
+from jaxtrpo.envs.observations import Observations
 from jaxtrpo.ops.moments import Moments, normalize
 from jaxtrpo.policies.distributions import Distribution, to_simulator
 from jaxtrpo.policies.networks import Policy, PolicyMaker
@@ -27,6 +29,7 @@ class TrainedPolicy:
     maker: PolicyMaker
     params: PyTree
     moments: Moments  # of observations
+    observations: Observations | None = None  # as the simulator gives them; None if they are flat
 
     @property
     def action_low(self) -> np.ndarray:
@@ -45,14 +48,16 @@ class TrainedPolicy:
 
     def __call__(
         self,
-        obs: np.ndarray | Float[Array, "... obs"],
+        obs: Any,
         *,
         key: PRNGKeyArray | None = None,
     ) -> np.ndarray | np.integer | Num[Array, "..."]:
         """Chooses actions.
 
         Args:
-          obs: one observation or any batch of them, as the environment gives them.
+          obs: one observation or any batch of them, as the environment gives them (of a Dict or Tuple with leading axes
+            in every array, as Gymnasium's vector environments have them), or flat as training sees them
+            (see `flatten`).
           key: draws a sample if given; without it the action is the mean, or the likeliest choice, deterministic.
 
         Returns:
@@ -61,10 +66,9 @@ class TrainedPolicy:
           has.
 
         Raises:
-          ValueError: the last axis is not an observation of this policy.
+          ValueError: these are no observations of this policy.
         """
-        if np.shape(obs)[-1:] != (self.observation_size,):
-            raise ValueError(f"obs has shape {np.shape(obs)}; its last axis must be {self.observation_size} long")
+        obs = self.flatten(obs)
         distribution, action = _predict(
             self.maker, self.observation_size, _hashable(self.actions), self.params, self.moments, obs
         )
@@ -76,6 +80,27 @@ class TrainedPolicy:
             return _as_simulator(action, self.actions)
         found = self._convert(np.asarray(action))
         return found[()] if self.actions.counts else found  # one number alone is a scalar for choices, else an array
+
+    def flatten(self, obs: Any) -> np.ndarray | Float[Array, "... obs"]:
+        """Observations as the network and exported files take them: float32 [..., observation].
+
+        What is in the form of the environment's own observations is read as such; flat ones may be given, too.
+
+        Args:
+          obs: as for a call.
+
+        Raises:
+          ValueError: these are no observations of this policy.
+        """
+        own = self.observations
+        if own is not None and not own.is_flat and own.fits(obs):
+            in_jax = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(obs))
+            return own.flatten_in_jax(obs) if in_jax else own.flatten(obs)
+        shape = np.shape(obs)
+        if shape[-1:] != (self.observation_size,):
+            also = "" if own is None or own.is_flat else f"give observations of {own.words}, or flat ones: "
+            raise ValueError(f"obs has shape {shape}; {also}its last axis must be {self.observation_size} long")
+        return jnp.asarray(obs, jnp.float32) if isinstance(obs, jax.Array) else np.asarray(obs, np.float32)
 
     @functools.cached_property
     def _convert(self) -> Callable[[np.ndarray], np.ndarray]:

@@ -13,11 +13,12 @@ from jaxtrpo.envs.gymnasium import source as sources
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError, short
-from jaxtrpo.envs.gymnasium.observations import Observations
+from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.plan import Plan
 from jaxtrpo.envs.gymnasium.rows import RowSizes
 from jaxtrpo.envs.gymnasium.source import Source
 from jaxtrpo.envs.gymnasium.stepper import Stepper, Task, make_stepper
+from jaxtrpo.envs.observations import Observations
 
 STEPS_TO_TIME = 50
 SECONDS_TO_TIME = 0.2
@@ -121,7 +122,7 @@ def _made(source: Source, make: Callable[[], Any]) -> Any:
 
 def _spaces(source: Source, observation: Any, action: Any) -> tuple[Observations, Actions]:
     try:
-        return Observations(observation), Actions(action)
+        return observations_of(observation), Actions(action)
     except ValueError as error:
         raise ValueError(f"{source.name}: {error}") from None
 
