@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, Num, Shaped
+
+if TYPE_CHECKING:  # a process that steps simulators starts faster without
+    from jaxtyping import Bool, Float, Num, Shaped
 
 LARGEST, LEAST = np.finfo(np.float32).max, np.finfo(np.float32).tiny  # compiled code may flush what is smaller to zero
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from jaxtrpo.envs.names import short
+
+if TYPE_CHECKING:  # a process that steps simulators starts faster without
+    from jaxtyping import Float
 
 
 class Part(NamedTuple):
@@ -22,6 +22,29 @@ class Part(NamedTuple):
     words: str  # its space, for messages
     counts: tuple[int, ...] = ()  # choices of each number in C order; () where numbers are what they seem
     first: tuple[int, ...] = ()  # the number of each first choice
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return "observation" + "".join(f"[{key!r}]" for key in self.path)
+
+    def find(self, value: Any) -> Any:
+        """The value of this part in an observation, or a batch of them.
+
+        Raises:
+          ValueError: the observation has no such part.
+        """
+        for key in self.path:
+            try:
+                value = value[key]
+            except (KeyError, IndexError, TypeError) as error:
+                raise ValueError(f"the observation {short(value)} has no entry {key!r}") from error
+        return value
+
+    def require_shape(self, shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
+        """Raises ValueError if an array does not have this shape after the leading axes."""
+        if shape != (*lead, *self.shape):
+            raise ValueError(f"{self.name} has shape {shape}, but its space {self.words} has {self.shape}")
 
 
 class _Place(NamedTuple):
@@ -79,33 +102,11 @@ class Observations:
         Raises:
           ValueError: the value does not fit the description.
         """
-        first = np.shape(_find(value, self.parts[0]))
+        first = np.shape(self.parts[0].find(value))
         rows = np.empty((*first[: len(first) - len(self.parts[0].shape)], self.size), np.float32)
         for place in self._places:
-            _write(place, _find(value, place.part), rows)
+            _write(place, place.part.find(value), rows)
         return rows
-
-    def flatten_in_jax(self, value: Any) -> Float[Array, "*batch obs"]:
-        """As `flatten` for arrays of JAX, which may be traced: what is no choice is not noticed, and becomes zeros.
-
-        Raises:
-          ValueError: the value does not fit the description.
-        """
-        rows = []
-        for part in self.parts:
-            array = jnp.asarray(_find(value, part))
-            lead = array.shape[: array.ndim - len(part.shape)]
-            if array.shape != (*lead, *part.shape):
-                raise _wrong_shape(part, array.shape)
-            flat = array.reshape((*lead, -1))
-            if part.counts:
-                found = [
-                    jax.nn.one_hot(flat[..., i] - first, count)
-                    for i, (first, count) in enumerate(zip(part.first, part.counts, strict=True))
-                ]
-                flat = jnp.concatenate(found, axis=-1)
-            rows.append(flat.astype(jnp.float32))
-        return jnp.concatenate(rows, axis=-1)
 
     def write(self, rows: np.ndarray, values: Sequence[Any]) -> None:
         """Writes one observation into each of `rows` [row, size].
@@ -118,21 +119,12 @@ class Observations:
             return
         for row, value in zip(rows, values, strict=True):
             for place in self._places:
-                _write(place, _find(value, place.part), row)
+                _write(place, place.part.find(value), row)
 
 
 def _same_shape(values: Sequence[Any], shape: tuple[int, ...]) -> bool:
     """Whether all are arrays of real numbers with this shape."""
     return all(type(value) is np.ndarray and value.shape == shape and value.dtype.kind in "fiub" for value in values)
-
-
-def _find(value: Any, part: Part) -> Any:
-    for key in part.path:
-        try:
-            value = value[key]
-        except (KeyError, IndexError, TypeError) as error:
-            raise ValueError(f"the observation {short(value)} has no entry {key!r}") from error
-    return value
 
 
 def _write(place: _Place, value: Any, rows: np.ndarray) -> None:
@@ -143,24 +135,15 @@ def _write(place: _Place, value: Any, rows: np.ndarray) -> None:
     except ValueError as error:  # lists of several lengths
         raise ValueError(f"the observation {short(value)} is no array, but its space is {part.words}") from error
     lead = rows.shape[:-1]
-    if array.shape != (*lead, *part.shape):
-        raise _wrong_shape(part, array.shape)
+    part.require_shape(array.shape, lead)
     if array.dtype.kind not in ("iub" if part.counts else "fiub"):
-        raise ValueError(f"{_name(part)} has dtype {array.dtype}, which is not one of {part.words}")
+        raise ValueError(f"{part.name} has dtype {array.dtype}, which is not one of {part.words}")
     into = rows[..., place.where]
     if not part.counts:
         into[...] = array.reshape(into.shape)
         return
     choice = array.reshape(*lead, -1).astype(np.int64) - place.first
     if ((choice < 0) | (choice >= place.counts)).any():
-        raise ValueError(f"{_name(part)} is {short(value)}, which is not in {part.words}")
+        raise ValueError(f"{part.name} is {short(value)}, which is not in {part.words}")
     into[...] = 0
     np.put_along_axis(into, choice + place.offsets, 1, axis=-1)
-
-
-def _wrong_shape(part: Part, shape: tuple[int, ...]) -> ValueError:
-    return ValueError(f"{_name(part)} has shape {shape}, but its space {part.words} has {part.shape}")
-
-
-def _name(part: Part) -> str:
-    return "observation" + "".join(f"[{key!r}]" for key in part.path)

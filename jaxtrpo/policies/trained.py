@@ -95,7 +95,7 @@ class TrainedPolicy:
         own = self.observations
         if own is not None and not own.is_flat and own.fits(obs):
             in_jax = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(obs))
-            return own.flatten_in_jax(obs) if in_jax else own.flatten(obs)
+            return _flatten_in_jax(own, obs) if in_jax else own.flatten(obs)
         shape = np.shape(obs)
         if shape[-1:] != (self.observation_size,):
             also = "" if own is None or own.is_flat else f"give observations of {own.words}, or flat ones: "
@@ -121,6 +121,22 @@ def likeliest_action(
 ) -> Num[Array, "... action"]:
     """What a policy does without noise, flat, as the simulator takes it."""
     return to_simulator(network.apply(params, normalize(obs, moments)).mode(), actions)
+
+
+def _flatten_in_jax(observations: Observations, value: Any) -> Float[Array, "... obs"]:
+    """As `Observations.flatten` for arrays of JAX, which may be traced: choices that there are not become zeros."""
+    rows = []
+    for part in observations.parts:
+        array = jnp.asarray(part.find(value))
+        lead = array.shape[: array.ndim - len(part.shape)]
+        part.require_shape(array.shape, lead)
+        flat = array.reshape((*lead, -1))
+        if part.counts:
+            choices = enumerate(zip(part.first, part.counts, strict=True))
+            one_hot = [jax.nn.one_hot(flat[..., i] - first, count) for i, (first, count) in choices]
+            flat = jnp.concatenate(one_hot, axis=-1)
+        rows.append(flat.astype(jnp.float32))
+    return jnp.concatenate(rows, axis=-1)
 
 
 def _as_simulator(action: Num[Array, "... action"], actions: ActionSpace) -> Num[Array, "..."]:
