@@ -121,6 +121,14 @@ def test_other_observations_are_refused_in_one_sentence(space, wrong, told):
     assert told in str(error.value) and "\n" not in str(error.value)
 
 
+def test_choices_that_jax_has_no_numbers_for_are_refused():
+    observation, action = SPACES[7]
+    policy, obs = policy_for(observation, action), (1, np.zeros(2, np.float32))
+    assert action.contains(policy(obs))
+    with pytest.raises(ValueError, match="from 1099511627776 to 1099511627777, beyond JAX's int32; give"):
+        policy(jax.tree.map(jnp.asarray, obs))
+
+
 def test_files_without_spaces_are_read_as_before(tmp_path, monkeypatch):
     """They had bounds of 32 bits, for choices too, and no observations."""
     actions = ActionSpace(np.float32([5, 0]), np.float32([7, 1]), (3, 2), (2,))

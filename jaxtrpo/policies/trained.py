@@ -143,7 +143,13 @@ def _as_simulator(action: Num[Array, "... action"], actions: ActionSpace) -> Num
     """Gives flat actions the simulator's shape, and its dtype if JAX has it; choices get the simulator's numbers."""
     action = action.reshape((*action.shape[:-1], *actions.shape_of_one))
     if actions.counts:
-        return action + actions.low.astype(np.int32).reshape(actions.shape_of_one)
+        integer = jax.dtypes.canonicalize_dtype(np.int64)
+        if np.any(actions.low < np.iinfo(integer).min) or np.any(actions.high > np.iinfo(integer).max):
+            raise ValueError(
+                f"actions reach from {actions.low.min()} to {actions.high.max()}, beyond JAX's {integer}; give the "
+                "policy observations of NumPy"
+            )
+        return action + actions.low.astype(integer).reshape(actions.shape_of_one)
     return action.astype(jax.dtypes.canonicalize_dtype(actions.dtype))
 
 
