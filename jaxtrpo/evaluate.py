@@ -76,12 +76,32 @@ def prepare_evaluation(
 
 
 def require_fitting(policy: TrainedPolicy, env: Environment) -> None:
-    """Raises ValueError if a policy has not the sizes of an environment."""
-    sizes = env.observation_size, env.action_size
-    if sizes != (policy.observation_size, policy.actions.size):
+    """Refuses an environment in which the numbers of a policy would mean something else.
+
+    Sizes and choices must be the same. Bounds of real numbers may differ, since a policy acts in units of the range
+    between them, but not whether there are any: without, it acts in the simulator's units.
+
+    Raises:
+      ValueError: one sentence says what does not fit.
+    """
+    ours, theirs = policy.actions, action_space(env)
+    sizes = env.observation_size, theirs.size
+    if sizes != (policy.observation_size, ours.size):
         raise ValueError(
-            f"the policy has {policy.observation_size} observations and {policy.actions.size} actions, but "
+            f"the policy has {policy.observation_size} observations and {ours.size} actions, but "
             f"{env.name} has {sizes[0]} and {sizes[1]}"
+        )
+    if ours.counts != theirs.counts:
+        raise ValueError(
+            f"the policy's actions are {ours.kind}, but {env.name} takes {theirs.kind}; give an environment like "
+            f"{policy.env_name}, where it was trained"
+        )
+    differ = [] if ours.counts else np.flatnonzero(ours.bounded != theirs.bounded)
+    if len(differ):
+        has, lacks = ("the policy", env.name) if ours.bounded[differ[0]] else (env.name, "the policy")
+        raise ValueError(
+            f"action {differ[0]} has two bounds for {has} but not for {lacks}, which changes its units; give an "
+            f"environment like {policy.env_name}, where the policy was trained"
         )
 
 

@@ -193,6 +193,7 @@ class Run(NamedTuple):
             maker=self.maker,
             params=params,
             moments=moments,
+            observations=getattr(self.env, "observations", None),
         )
 
 

@@ -23,6 +23,8 @@ from jaxtrpo.words import policy_maker
 
 CHOICES = ActionSpace(np.float32([1, 0]), np.float32([3, 4]), counts=(3, 5))
 NUMBERS = ActionSpace(np.float32([-1, -2]), np.float32([1, 0.5]))
+EXACT = ActionSpace(np.float64([-np.pi, -0.2]), np.float64([np.pi, 0.7]))
+HALVES = ActionSpace(np.float16([-0.1, -np.inf]), np.float16([0.1, 0.5]), shape=(2, 1))
 ONE_CHOICE = ActionSpace(np.float32([0]), np.float32([1]), counts=(2,), shape=())
 # Another process, in which it is an error to import what trained the policy.
 ALONE = """
@@ -60,6 +62,8 @@ def policy_of(maker, actions: ActionSpace) -> TrainedPolicy:
         (mlp(hidden=(8,), state_dependent_std=True), NUMBERS),
         (mlp(hidden=()), NUMBERS),
         (policy_maker(Own()), NUMBERS),
+        (mlp(), EXACT),
+        (mlp(), HALVES),
         (mlp(), CHOICES),
         (mlp(), ONE_CHOICE),
     ],
@@ -77,11 +81,15 @@ def test_actions_are_the_same_without_jaxtrpo(maker, actions, tmp_path):
         many, one = found["arr_0"], found["arr_1"]
     again = np.asarray(jax.export.deserialize(files[1].read_bytes()).call(obs))
     assert many.shape == again.shape == wanted.shape and one.shape == wanted[:1].shape
+    near = 1e-3 if actions.dtype == np.float16 else 1e-5
     for actions_found in (many, again):
-        np.testing.assert_allclose(actions_found, wanted, atol=1e-5)
-    np.testing.assert_allclose(one, wanted[:1], atol=1e-5)
+        np.testing.assert_allclose(actions_found, wanted, atol=near)
+    np.testing.assert_allclose(one, wanted[:1], atol=near)
     if not actions.counts:
-        assert np.all(many >= actions.low) and np.all(many <= actions.high) and np.any(many == actions.high)
+        assert many.dtype == (np.float16 if actions.dtype == np.float16 else np.float32)
+        flat = many.reshape(len(many), -1)
+        assert np.all(flat >= actions.low) and np.all(flat <= actions.high)
+        assert np.any(np.isclose(flat, actions.high, rtol=1e-6, atol=0))
 
 
 def test_a_policy_of_any_network_is_saved_and_loaded(tmp_path):

@@ -166,6 +166,37 @@ def test_reference_is_what_the_simulator_takes_of_the_policy():
     np.testing.assert_allclose(found.offset + taken, 1.0, atol=1e-6)
 
 
+class Recorded(LinearQuadratic):
+    """Its observation is the action that it was given."""
+
+    def __init__(self, low: float, high: float):
+        super().__init__()
+        self.action_low, self.action_high = np.float32([low]), np.float32([high])
+
+    def step(self, state: EnvState, action) -> EnvState:
+        return super().step(state._replace(physics=Physics(jnp.zeros_like(state.physics.x))), action / self.B[1])
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, np.inf), (-np.inf, 0.25), (float(np.finfo(np.float32).min), 0.25), (-0.5, 0.5)]
+)
+def test_models_are_fitted_to_the_actions_that_the_simulator_took(low, high):
+    """Whichever bounds there are, of which those of a dtype are none."""
+    env = Recorded(low, high)
+    run = prepare(env, algorithm=WIDE, actors=1, total_steps=1, seed=1)
+    _, batch = run.update.lower(run.state).compile_collect()(run.state)
+
+    def samples(batch):
+        frame = weighted_moments(batch.steps.obs, jnp.ones_like(batch.steps.reward), sum_over_actors)
+        found = samples_of(batch, frame, 8, action_space(env))
+        return found.action[..., 0], frame.mean[1] + found.after[..., 1] * frame.std[1]
+
+    known, taken = map(np.asarray, first(run.actors.map(samples)(batch)))
+    unit, ends = (0.5, (-1, 1)) if low == -high else (1.0, (low, high))  # of the policy, in the simulator's
+    np.testing.assert_allclose(known, taken / unit, atol=1e-5)
+    assert np.all((known >= ends[0]) & (known <= ends[1])) and np.any((known == ends[0]) | (known == ends[1]))
+
+
 def test_network_comes_near_the_optimum_of_a_linear_quadratic_task():
     """It knows no time, and sees at first only what it did itself."""
     result = jaxtrpo.train(LinearQuadratic(), algorithm=WIDE, actors=1, total_steps=1600, seed=1, progress=False)

@@ -79,7 +79,7 @@ def samples_of(batch: Batch, frame: Moments, samples: int, actions: ActionSpace)
     obs, after = sort(steps.obs), sort(steps.final_obs)
     return Samples(
         state=(obs - frame.mean) / frame.std,
-        action=jnp.clip(sort(steps.action), *_range(actions)),
+        action=jnp.clip(sort(steps.action), *actions.policy_range()),
         after=(after - frame.mean) / frame.std,
         reward=reward - weight * lost,
         weight=weight,
@@ -178,11 +178,6 @@ def _rows(leaf: Float[Array, "condition time sample number"]) -> Float[Array, "r
     return leaf.reshape(-1, leaf.shape[-1])
 
 
-def _range(actions: ActionSpace) -> tuple[Array, Array]:
-    """The simulator's range in policy units: [-1, 1] where it has ends."""
-    return jnp.where(jnp.isfinite(actions.low), -1.0, -jnp.inf), jnp.where(jnp.isfinite(actions.high), 1.0, jnp.inf)
-
-
 def clipped_mean(
     mean: Float[Array, "..."], std: Float[Array, "..."], low: Float[Array, "..."], high: Float[Array, "..."]
 ) -> Float[Array, "..."]:
@@ -236,12 +231,12 @@ def _linearised(
     Its actions are those that the simulator takes. Where a network asks for more than there is, what it does hardly
     depends on the state, and a model that believed in the network's own gain would see states run away.
     """
-    ends = _range(actions)
+    low, high = map(jnp.asarray, actions.policy_range())
 
     def mean_action(obs: Float[Array, " obs"]) -> tuple[Array, tuple[Array, Array]]:
         acting = cast(Gaussian, policy.apply(params, normalize(obs, moments)))
         std = jnp.exp(jnp.broadcast_to(acting.log_std, acting.mean.shape))
-        mean = clipped_mean(acting.mean, std, *ends)
+        mean = clipped_mean(acting.mean, std, low, high)
         return mean, (mean, std)
 
     rows = samples.obs.reshape(-1, samples.obs.shape[-1])

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.actors import most_of_trainings
+from jaxtrpo.envs.actions import ActionSpace as ActionSpace
 
 
 class EnvState(NamedTuple):
@@ -27,20 +28,6 @@ class EnvState(NamedTuple):
     key: UInt32[Array, "env 2"]  # each environment's own randomness, so that who steps it does not matter
 
 
-class ActionSpace(NamedTuple):
-    """What a simulator takes as one action; flat, `shape` says how it wants it."""
-
-    low: Float[np.ndarray, " action"]  # simulator's units; where a coordinate is a choice, the first one's number
-    high: Float[np.ndarray, " action"]
-    counts: tuple[int, ...] = ()  # choices of each coordinate; () where coordinates are real numbers
-    shape: tuple[int, ...] | None = None  # flat if None; () for a single number
-
-    @property
-    def size(self) -> int:
-        """Coordinates of an action."""
-        return len(self.low)
-
-
 @runtime_checkable
 class Environment(Protocol):
     """Many copies of one task, stepped together by pure functions.
@@ -50,7 +37,8 @@ class Environment(Protocol):
 
     An environment may also have: `action_counts`, the numbers of choices where actions are choices (actions are then
     whole numbers from 0, one a coordinate); `action_shape`, where a trained policy shall give actions that are not
-    flat; and, where what a state holds is only a handle to simulators elsewhere, of which there is one set:
+    flat; `observations` (`jaxtrpo.envs.observations.Observations`), where it shall take observations that are not; and,
+    where what a state holds is only a handle to simulators elsewhere, of which there is one set:
     `saves_state = False`, `copy()`, which gives another set of them, `close()`, which ends them, `failure`, the error
     of one that failed, and `for_groups(n)`, the same environment for `n` actors. `is_program = True` says that its
     functions are JAX programs and nothing else, so that `train_many` can make one program of several trainings.
@@ -63,8 +51,8 @@ class Environment(Protocol):
     name: str
     observation_size: int
     action_size: int
-    action_low: Float[np.ndarray, " action"]
-    action_high: Float[np.ndarray, " action"]
+    action_low: Num[np.ndarray, " action"]  # in the simulator's units and dtype
+    action_high: Num[np.ndarray, " action"]
     episode_length: int  # steps after which an episode is truncated; the largest int32 if it never is
 
     def reset(self, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> EnvState:
@@ -99,7 +87,7 @@ def require_time_limit(env: Environment, setting: str) -> None:
 def action_space(env: Environment) -> ActionSpace:
     """The actions of an environment."""
     counts, shape = getattr(env, "action_counts", ()), getattr(env, "action_shape", None)
-    return ActionSpace(env.action_low, env.action_high, tuple(counts), shape)
+    return ActionSpace(np.asarray(env.action_low), np.asarray(env.action_high), tuple(counts), shape)
 
 
 class Transition(NamedTuple):

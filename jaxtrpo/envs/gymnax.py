@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.tree_util import DictKey, SequenceKey, tree_leaves_with_path
 from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
 from jaxtrpo.envs import base
 from jaxtrpo.envs.names import unknown_name
+from jaxtrpo.envs.observations import Observations, Part
 
 NEVER = np.iinfo(np.int32).max
 
@@ -82,6 +84,7 @@ class GymnaxEnvironment:
         self.action_size = size
         key = jax.ShapeDtypeStruct((1, 2), jnp.uint32)
         self.observation_size = jax.eval_shape(lambda keys: self._reset(keys)[1], key).shape[-1]
+        self.observations = self._described()
 
     def reset(self, key: UInt32[Array, "2"], num_envs: int) -> base.EnvState:
         """Starts `num_envs` episodes."""
@@ -119,8 +122,25 @@ class GymnaxEnvironment:
         first, obs = self._reset(keys)
         return base.choose_rows(mask, first, now), obs
 
+    def _described(self) -> Observations | None:
+        """The observations of gymnax itself, as `_flat` flattens them; None where nobody could write one down."""
+        if self._one_hot is not None:
+            words = f"Discrete({self._one_hot})"
+            return Observations([Part((), (), words, (self._one_hot,), (0,))], words)
+        first, _ = jax.eval_shape(self.env.reset_env, jax.ShapeDtypeStruct((2,), jnp.uint32), self.params)
+        leaves = tree_leaves_with_path(first)
+        if not all(isinstance(key, DictKey | SequenceKey) for path, _ in leaves for key in path):
+            return None
+        parts = [Part(_keys(path), tuple(leaf.shape), f"Box{tuple(leaf.shape)}") for path, leaf in leaves]
+        return Observations(parts, ", ".join(part.words for part in parts))
+
     def _flat(self, obs: PyTree) -> Float[Array, "env obs"]:
         if self._one_hot is not None:
             return jax.nn.one_hot(obs, self._one_hot)
         leaves = [leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in jax.tree.leaves(obs)]
         return jnp.concatenate(leaves, axis=-1)
+
+
+def _keys(path: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What one writes in brackets to get to a leaf of dictionaries and sequences."""
+    return tuple(key.key if isinstance(key, DictKey) else key.idx for key in path)

@@ -292,8 +292,7 @@ def encoded(action: Num[Array, "... action"], space: ActionSpace) -> Float[Array
     if space.counts:
         one_hot = [jax.nn.one_hot(action[..., i], count) for i, count in enumerate(space.counts)]
         return jnp.concatenate(one_hot, axis=-1)
-    bounded = _bounded(space)
-    return jnp.clip(action, np.where(bounded, -1.0, space.low), np.where(bounded, 1.0, space.high))
+    return jnp.clip(action, *space.policy_range())
 
 
 def encoded_size(space: ActionSpace) -> int:
@@ -301,14 +300,8 @@ def encoded_size(space: ActionSpace) -> int:
     return sum(space.counts) or space.size
 
 
-def _bounded(space: ActionSpace) -> np.ndarray:
-    """Which coordinates have two bounds."""
-    most = np.finfo(np.float32).max  # a bound that is none, as infinity is
-    return (np.abs(space.low) < most) & (np.abs(space.high) < most)
-
-
 def to_simulator(action: Num[Array, "... action"], space: ActionSpace) -> Num[Array, "... action"]:
-    """Policy units to simulator units.
+    """Policy units to simulator units, within the simulator's bounds.
 
     Where a coordinate has two bounds, [-1, 1] is the range between them, and what is beyond is clipped (`stretch`).
     Where it lacks one, the policy acts in the simulator's own units, clipped to the bound that there is. Choices stay
@@ -316,16 +309,37 @@ def to_simulator(action: Num[Array, "... action"], space: ActionSpace) -> Num[Ar
     """
     if space.counts:
         return action
-    bounded = _bounded(space)
+    bounded, (low, high) = space.bounded, space.float32_bounds()
     if bounded.all():
-        return stretch(action, space.low, space.high)
-    stretched = stretch(action, np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0))
-    return jnp.where(bounded, stretched, jnp.clip(action, space.low, space.high))
+        return stretch(action, low, high)
+    stretched = stretch(action, np.where(bounded, low, -1), np.where(bounded, high, 1))
+    # What is finite for float32 may not be for the simulator.
+    clipped = jnp.clip(action, np.maximum(low, -space.largest), np.minimum(high, space.largest))
+    return jnp.where(bounded, stretched, clipped)
 
 
 def stretch(
-    action: Float[Array, "... action"], low: Float[ArrayLike, " action"], high: Float[ArrayLike, " action"]
+    action: Float[ArrayLike, "... action"], low: Float[ArrayLike, " action"], high: Float[ArrayLike, " action"]
 ) -> Float[Array, "... action"]:
-    """Policy units to simulator units: clips to [-1, 1] and stretches that to the simulator's range."""
-    low, high = jnp.asarray(low), jnp.asarray(high)
-    return low + (jnp.clip(action, -1.0, 1.0) + 1.0) * 0.5 * (high - low)
+    """Policy units to simulator units: clips to [-1, 1] and stretches that to the simulator's range.
+
+    -1 and 1 give the bounds to the last bit, and nothing is beyond them.
+
+    Args:
+      action: in policy units.
+      low: float32, finite, not traced.
+      high: as `low`.
+    """
+    low, high = np.asarray(low, np.float32), np.asarray(high, np.float32)
+    centre, half = _centre_and_half(low, high)
+    return jnp.clip(centre + half * jnp.clip(action, -1, 1), low, high)
+
+
+def _centre_and_half(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The middle of a range, and how far float32 arithmetic has to go from there to be at neither bound too early."""
+    exact_low, exact_high = low.astype(np.float64), high.astype(np.float64)
+    centre = ((exact_low + exact_high) / 2).astype(np.float32)
+    half = np.maximum(exact_high - centre, centre - exact_low).astype(np.float32)
+    while np.any(early := (centre + half < high) | (centre - half > low)):
+        half = np.where(early, np.nextafter(half, np.float32(np.inf)), half)
+    return centre, half

@@ -139,7 +139,7 @@ def _check_shapes(words: str, found: Distribution) -> None:
 
 def _check_actions(words: str, found: Distribution, action: jax.ShapeDtypeStruct, actions: ActionSpace) -> None:
     name = type(found).__name__
-    taken = f"choices among {actions.counts}" if actions.counts else f"{actions.size} real numbers"
+    taken = actions.kind
     if jnp.issubdtype(action.dtype, jnp.integer) != bool(actions.counts):
         raise ValueError(f"{words} returned a {name}, but the environment's actions are {taken}")
     if isinstance(found, Categorical):

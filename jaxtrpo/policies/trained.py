@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
-from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.actions import ActionSpace, make_converter
+from jaxtrpo.envs.observations import Observations
 from jaxtrpo.ops.moments import Moments, normalize
 from jaxtrpo.policies.distributions import Distribution, to_simulator
 from jaxtrpo.policies.networks import Policy, PolicyMaker
@@ -28,6 +29,7 @@ class TrainedPolicy:
     maker: PolicyMaker
     params: PyTree
     moments: Moments  # of observations
+    observations: Observations | None = None  # as the simulator gives them; None if they are flat
 
     @property
     def action_low(self) -> np.ndarray:
@@ -46,25 +48,27 @@ class TrainedPolicy:
 
     def __call__(
         self,
-        obs: np.ndarray | Float[Array, "... obs"],
+        obs: Any,
         *,
         key: PRNGKeyArray | None = None,
     ) -> np.ndarray | np.integer | Num[Array, "..."]:
         """Chooses actions.
 
         Args:
-          obs: one observation or any batch of them, as the environment gives them.
+          obs: one observation or any batch of them, as the environment gives them (of a Dict or Tuple with leading axes
+            in every array, as Gymnasium's vector environments have them), or flat as training sees them
+            (see `flatten`).
           key: draws a sample if given; without it the action is the mean, or the likeliest choice, deterministic.
 
         Returns:
-          Actions as the simulator takes them: of its shape, within its range, and whole numbers where they are choices;
-          NumPy for NumPy, JAX for JAX.
+          Actions as the simulator takes them: of its shape, within its bounds, and whole numbers where they are
+          choices. For NumPy they are NumPy's, of the simulator's own dtype; for JAX they are JAX's, of one that JAX
+          has.
 
         Raises:
-          ValueError: the last axis is not an observation of this policy.
+          ValueError: these are no observations of this policy.
         """
-        if np.shape(obs)[-1:] != (self.observation_size,):
-            raise ValueError(f"obs has shape {np.shape(obs)}; its last axis must be {self.observation_size} long")
+        obs = self.flatten(obs)
         distribution, action = _predict(
             self.maker, self.observation_size, _hashable(self.actions), self.params, self.moments, obs
         )
@@ -72,25 +76,44 @@ class TrainedPolicy:
             noise = distribution.draw_noise(key, (*np.shape(obs)[:-1], distribution.noise_size))
             action = distribution.sample(noise)
         action = to_simulator(action, self.actions)
-        return self._as_simulator(action if isinstance(obs, jax.Array) else np.asarray(action))
+        if isinstance(obs, jax.Array):
+            return _as_simulator(action, self.actions)
+        found = self._convert(np.asarray(action))
+        return found[()] if self.actions.counts else found  # one number alone is a scalar for choices, else an array
+
+    def flatten(self, obs: Any) -> np.ndarray | Float[Array, "... obs"]:
+        """Observations as the network and exported files take them: float32 [..., observation].
+
+        What is in the form of the environment's own observations is read as such; flat ones may be given, too.
+
+        Args:
+          obs: as for a call.
+
+        Raises:
+          ValueError: these are no observations of this policy.
+        """
+        own = self.observations
+        if own is not None and not own.is_flat and own.fits(obs):
+            in_jax = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(obs))
+            return _flatten_in_jax(own, obs) if in_jax else own.flatten(obs)
+        shape = np.shape(obs)
+        if shape[-1:] != (self.observation_size,):
+            also = "" if own is None or own.is_flat else f"give observations of {own.words}, or flat ones: "
+            raise ValueError(f"obs has shape {shape}; {also}its last axis must be {self.observation_size} long")
+        return jnp.asarray(obs, jnp.float32) if isinstance(obs, jax.Array) else np.asarray(obs, np.float32)
+
+    @functools.cached_property
+    def _convert(self) -> Callable[[np.ndarray], np.ndarray]:
+        return make_converter(self.actions)
 
     def deterministic(self) -> Callable[[Float[Array, "... obs"]], Num[Array, "..."]]:
         """The actions of `__call__` as a function that can be traced, and whose network is made once, here."""
         network, actions, params, moments = self.network, self.actions, self.params, self.moments
 
         def act(obs: Float[Array, "... obs"]) -> Num[Array, "..."]:
-            return self._as_simulator(likeliest_action(network, params, moments, obs, actions))
+            return _as_simulator(likeliest_action(network, params, moments, obs, actions), actions)
 
         return act
-
-    def _as_simulator(self, action: Any) -> Any:
-        """Gives flat actions the simulator's shape, and choices its numbers."""
-        shape = (self.actions.size,) if self.actions.shape is None else self.actions.shape
-        action = action.reshape((*action.shape[:-1], *shape))
-        if not self.actions.counts:
-            return action
-        # A sum of NumPy's is a scalar where there is one number, which is what Gymnasium takes.
-        return action + self.actions.low.astype(np.int32 if isinstance(action, jax.Array) else np.int64).reshape(shape)
 
 
 def likeliest_action(
@@ -100,18 +123,52 @@ def likeliest_action(
     return to_simulator(network.apply(params, normalize(obs, moments)).mode(), actions)
 
 
+def _flatten_in_jax(observations: Observations, value: Any) -> Float[Array, "... obs"]:
+    """As `Observations.flatten` for arrays of JAX, which may be traced: choices that there are not become zeros."""
+    rows = []
+    for part in observations.parts:
+        array = jnp.asarray(part.find(value))
+        lead = array.shape[: array.ndim - len(part.shape)]
+        part.require_shape(array.shape, lead)
+        flat = array.reshape((*lead, -1))
+        if part.counts:
+            choices = enumerate(zip(part.first, part.counts, strict=True))
+            one_hot = [jax.nn.one_hot(flat[..., i] - first, count) for i, (first, count) in choices]
+            flat = jnp.concatenate(one_hot, axis=-1)
+        rows.append(flat.astype(jnp.float32))
+    return jnp.concatenate(rows, axis=-1)
+
+
+def _as_simulator(action: Num[Array, "... action"], actions: ActionSpace) -> Num[Array, "..."]:
+    """Gives flat actions the simulator's shape, and its dtype if JAX has it; choices get the simulator's numbers."""
+    action = action.reshape((*action.shape[:-1], *actions.shape_of_one))
+    if actions.counts:
+        integer = jax.dtypes.canonicalize_dtype(np.int64)
+        if np.any(actions.low < np.iinfo(integer).min) or np.any(actions.high > np.iinfo(integer).max):
+            raise ValueError(
+                f"actions reach from {actions.low.min()} to {actions.high.max()}, beyond JAX's {integer}; give the "
+                "policy observations of NumPy"
+            )
+        return action + actions.low.astype(integer).reshape(actions.shape_of_one)
+    return action.astype(jax.dtypes.canonicalize_dtype(actions.dtype))
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _predict(
     maker: PolicyMaker, observation_size: int, actions: tuple, params: PyTree, moments: Moments, obs: Array
 ) -> tuple[Distribution, Array]:
     """Distribution and its mode. Compiled once for all policies of the same maker and sizes."""
-    low, high, counts, shape = actions
-    network = maker.make(
-        observation_size, ActionSpace(np.asarray(low, np.float32), np.asarray(high, np.float32), counts, shape)
-    )
+    dtype, low, high, counts, shape = actions
+    network = maker.make(observation_size, ActionSpace(np.array(low, dtype), np.array(high, dtype), counts, shape))
     distribution = network.apply(params, normalize(jnp.asarray(obs, jnp.float32), moments))
     return distribution, distribution.mode()
 
 
 def _hashable(actions: ActionSpace) -> tuple:
-    return tuple(actions.low.tolist()), tuple(actions.high.tolist()), tuple(actions.counts), actions.shape
+    return (
+        actions.low.dtype,
+        tuple(actions.low.tolist()),
+        tuple(actions.high.tolist()),
+        tuple(actions.counts),
+        actions.shape,
+    )

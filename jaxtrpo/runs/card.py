@@ -59,8 +59,8 @@ def write_card(policy: TrainedPolicy, run: Seen | None, evaluation: Evaluation, 
         "",
         "## Use",
         "",
-        f"`{ONNX_FILE}` needs nothing but onnxruntime. Observations are float32 [batch, {policy.observation_size}], as "
-        "the environment gives them; their normalisation and the bounds of actions are inside.",
+        f"`{ONNX_FILE}` needs nothing but onnxruntime. Observations are float32 [batch, {policy.observation_size}], "
+        f"{_form(policy)}; their normalisation and the bounds of actions are inside.",
         "",
         "```python",
         "import numpy as np",
@@ -90,3 +90,11 @@ def write_card(policy: TrainedPolicy, run: Seen | None, evaluation: Evaluation, 
     with writing(path, what_then=""):
         write_whole(path, ("\n".join(lines) + "\n").encode())
     return path
+
+
+def _form(policy: TrainedPolicy) -> str:
+    """How observations are given to the exported policy."""
+    own = policy.observations
+    if own is None or own.is_flat:
+        return "as the environment gives them"
+    return f"which `jaxtrpo.load_policy(...).flatten` makes of the environment's {own.words}"

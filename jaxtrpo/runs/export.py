@@ -20,9 +20,9 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
     """Writes the deterministic policy, with the normalisation of its observations and the bounds of its actions.
 
-    Both files take float32 observations [batch, observation], as the environment gives them, and give actions as the
-    simulator takes them, for batches of any size: policy.onnx (input "observation", output "action"), and
-    policy.stablehlo, for `jax.export.deserialize`.
+    Both files take float32 observations [batch, observation], as `TrainedPolicy.flatten` gives them, and give actions
+    as the simulator takes them (float32 in place of float64), for batches of any size: policy.onnx (input
+    "observation", output "action"), and policy.stablehlo, for `jax.export.deserialize`.
 
     Args:
       policy: to be exported.

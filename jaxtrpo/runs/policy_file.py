@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.actions import ActionSpace
+from jaxtrpo.envs.observations import Observations, Part
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.modules import CUSTOM
 from jaxtrpo.policies.trained import TrainedPolicy
@@ -33,6 +34,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
         "network": policy.maker.words,
         "params": jax.device_get(policy.params),
         "moments": jax.device_get(policy.moments)._asdict(),
+        "observations": _written(policy.observations),
     }
     write_msgpack(Path(directory) / POLICY_FILE, FORMAT, content)
 
@@ -72,10 +74,39 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
         maker=maker,
         params=content["params"],
         moments=Moments(**content["moments"]),
+        observations=content["observations"],
     )
+
+
+def _written(observations: Observations | None) -> dict[str, Any] | None:
+    """A description as plain values; None where there is none, or it has keys that are no plain values."""
+    if observations is None or any(type(key) not in (str, int) for part in observations.parts for key in part.path):
+        return None
+    parts = [
+        {
+            "path": list(part.path),
+            "shape": list(part.shape),
+            "words": part.words,
+            "counts": list(part.counts),
+            "first": list(part.first),
+        }
+        for part in observations.parts
+    ]
+    return {"words": observations.words, "parts": parts}
+
+
+def _read(content: dict[str, Any] | None) -> Observations | None:
+    if content is None:
+        return None
+    parts = [
+        Part(tuple(part["path"]), tuple(part["shape"]), part["words"], tuple(part["counts"]), tuple(part["first"]))
+        for part in content["parts"]
+    ]
+    return Observations(parts, content["words"])
 
 
 def _content(content: dict[str, Any]) -> dict[str, Any]:
     """What a file holds; raises KeyError if something is missing."""
     names = ("env_name", "observation_size", "actions", "network", "params", "moments")
-    return {name: content[name] for name in names}
+    # Older files do not say what observations are made of.
+    return {name: content[name] for name in names} | {"observations": _read(content.get("observations"))}

@@ -40,9 +40,9 @@ class GymnasiumEnvironment:
     def __init__(self, plan: Plan):
         self.plan = plan
         self.name = plan.source.name
+        self.observations = plan.observations
         self.observation_size, self.action_size = plan.observations.size, plan.actions.size
-        self.action_low, self.action_high = plan.actions.low, plan.actions.high
-        self.action_counts, self.action_shape = plan.actions.counts, plan.actions.shape
+        self.action_low, self.action_high, self.action_counts, self.action_shape = plan.actions.space
         self.episode_length = plan.episode_length
         self._host = Host(plan)
         self._closing = weakref.finalize(self, self._host.close)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 
+from jaxtrpo.envs.names import short as short
+
 
 class SimulatorError(RuntimeError):
     """A simulator raised, broke Gymnasium's interface, was too slow, or its process ended."""
@@ -14,12 +16,3 @@ def raised(name: str, what: str, error: BaseException) -> SimulatorError:
     inside = error.__traceback__ and error.__traceback__.tb_next  # without the line of ours that called it
     lines = "".join(traceback.format_exception(type(error), error, inside or error.__traceback__))
     return SimulatorError(f"{name}: {what} raised {type(error).__name__}: {error}\n\n{lines.rstrip()}")
-
-
-def short(value: object, length: int = 200) -> str:
-    """`repr` of a value, on one line and not longer than `length` characters."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= length else text[: length - 3] + "..."

@@ -13,11 +13,12 @@ from jaxtrpo.envs.gymnasium import source as sources
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError, short
-from jaxtrpo.envs.gymnasium.observations import Observations
+from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.plan import Plan
 from jaxtrpo.envs.gymnasium.rows import RowSizes
 from jaxtrpo.envs.gymnasium.source import Source
 from jaxtrpo.envs.gymnasium.stepper import Stepper, Task, make_stepper
+from jaxtrpo.envs.observations import Observations
 
 STEPS_TO_TIME = 50
 SECONDS_TO_TIME = 0.2
@@ -106,8 +107,9 @@ def _try_vector(source: Source, processes: int | None, groups: int, timeout: flo
 
 def _some_bounds(actions: Actions) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of actions, finite and not too far apart."""
-    low = np.where(np.isfinite(actions.low), actions.low, np.minimum(actions.high, 1) - 2)
-    high = np.where(np.isfinite(actions.high), actions.high, np.maximum(low, -1) + 2)
+    low, high = actions.space.float32_bounds()
+    low = np.where(np.isfinite(low), low, np.minimum(high, 1) - 2)
+    high = np.where(np.isfinite(high), high, np.maximum(low, -1) + 2)
     return np.maximum(low, -1e6), np.minimum(high, 1e6)
 
 
@@ -120,7 +122,7 @@ def _made(source: Source, make: Callable[[], Any]) -> Any:
 
 def _spaces(source: Source, observation: Any, action: Any) -> tuple[Observations, Actions]:
     try:
-        return Observations(observation), Actions(action)
+        return observations_of(observation), Actions(action)
     except ValueError as error:
         raise ValueError(f"{source.name}: {error}") from None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jaxtrpo.envs.gymnasium.actions import Actions
-from jaxtrpo.envs.gymnasium.observations import Observations
 from jaxtrpo.envs.gymnasium.rows import RowSizes
 from jaxtrpo.envs.gymnasium.source import Source
 from jaxtrpo.envs.gymnasium.stepper import Task
+from jaxtrpo.envs.observations import Observations
 from jaxtrpo.machine import available_cores
 
 # How much longer a step takes for each process that an actor waits for, apart from the simulators: the way there and

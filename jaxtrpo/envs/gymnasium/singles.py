@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised, short
-from jaxtrpo.envs.gymnasium.observations import Observations
+from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.rows import Rows
 
 
@@ -37,7 +37,7 @@ class Singles:
         except Exception as error:
             self.close()
             raise raised(name, "making the environment", error) from error
-        self.observations = Observations(self.envs[0].observation_space)
+        self.observations = observations_of(self.envs[0].observation_space)
         self.actions = Actions(self.envs[0].action_space)
         self._shares: dict[tuple[int, int], tuple[Rows, list[Callable], list[Any]]] = {}
 

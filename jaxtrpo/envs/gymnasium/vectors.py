@@ -10,7 +10,7 @@ from gymnasium.vector import AutoresetMode
 
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised, short
-from jaxtrpo.envs.gymnasium.observations import Observations
+from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.rows import Rows
 from jaxtrpo.envs.gymnasium.singles import require_finite
 
@@ -70,7 +70,7 @@ class _Vector:
     def __init__(self, name: str, env: Any, rows: Rows, mine: slice, episode_length: int):
         self.name, self.env, self.episode_length = name, env, episode_length
         self.rows = Rows(*(array[mine] for array in rows))
-        self.observations = Observations(env.single_observation_space)
+        self.observations = observations_of(env.single_observation_space)
         self.actions = Actions(env.single_action_space)
         plain = self.observations.plain_shape
         self._plain_shape = None if plain is None else (len(self.rows.obs), *plain)

@@ -1,0 +1,82 @@
+"""Which environments a trained policy may act in."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+from counting_env import Spaces
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+
+import jaxtrpo
+from jaxtrpo import cli
+from jaxtrpo.envs.gymnasium.actions import Actions
+from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.networks import mlp
+from jaxtrpo.policies.trained import TrainedPolicy
+
+SEEN = spaces.Box(0, 1, (4,), np.float32)
+BOX, CHOICE = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+
+
+def policy_for(space: spaces.Space) -> TrainedPolicy:
+    actions, maker = Actions(space).space, mlp(hidden=())
+    params = maker.make(4, actions).init(jax.random.PRNGKey(0))
+    moments = Moments(np.float32(10), np.zeros(4, np.float32), np.ones(4, np.float32))
+    return TrainedPolicy("Some-v1", 4, actions, maker, params, moments)
+
+
+def made(space: spaces.Space):
+    return TimeLimit(Spaces(SEEN, space), 3)
+
+
+@pytest.mark.parametrize(
+    ("trained", "where", "told"),
+    [
+        (BOX, CHOICE, r"policy's actions are 1 real number, but Somewhere takes choices among \(2,\)"),
+        (CHOICE, BOX, r"policy's actions are choices among \(2,\), but Somewhere takes 1 real number;"),
+        (CHOICE, spaces.Discrete(3), r"are choices among \(2,\), but Somewhere takes choices among \(3,\)"),
+        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([3, 2]), r"\(2, 3\), but Somewhere takes .*\(3, 2\)"),
+        (BOX, spaces.Box(-np.inf, 1, (1,)), "action 0 has two bounds for the policy but not for Somewhere"),
+        (
+            spaces.Box(np.float32([-1, 0]), np.float32([1, np.inf])),
+            spaces.Box(-1, 1, (2,)),
+            "action 1 has two bounds for Somewhere but not for the policy",
+        ),
+        (BOX, spaces.Box(-1, 1, (2,)), "4 observations and 1 actions, but Somewhere has 4 and 2"),
+    ],
+)
+def test_policies_for_other_kinds_of_actions_are_refused_in_one_sentence(trained, where, told):
+    env = make_gymnasium_env(functools.partial(made, where), name="Somewhere", processes=0)
+    with pytest.raises(ValueError, match=told) as error:
+        jaxtrpo.evaluate(policy_for(trained), env, episodes=1)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("trained", "where"),
+    [
+        (BOX, spaces.Box(-3, 7, (1,), np.float64)),
+        (BOX, spaces.Box(-1, 1, ())),
+        (spaces.Box(0, np.inf, (1,)), spaces.Box(-np.inf, np.inf, (1,))),
+        (CHOICE, spaces.Discrete(2, start=5)),
+        (spaces.MultiDiscrete([2, 2]), spaces.MultiBinary(2)),
+    ],
+    ids=repr,
+)
+def test_policies_act_where_their_numbers_mean_the_same(trained, where):
+    """`Spaces` asserts that actions are of its own space."""
+    found = jaxtrpo.evaluate(policy_for(trained), functools.partial(made, where), episodes=1)
+    np.testing.assert_array_equal(found.returns, [0.0])
+
+
+@pytest.mark.parametrize("command", ["evaluate", "video"])
+def test_commands_refuse_them_too(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    jaxtrpo.save_policy(tmp_path, policy_for(BOX))
+    assert cli.main([command, str(tmp_path), "--env", "CartPole-v1"]) != 0
+    assert "actions are 1 real number, but CartPole-v1 takes choices among (2,)" in capsys.readouterr().err

@@ -1,0 +1,173 @@
+"""A trained policy takes what its environment shows, as the environment shows it, and acts in it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from counting_env import Spaces
+from gymnasium import spaces
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+import jaxtrpo
+from jaxtrpo.envs.base import ActionSpace, action_space
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.networks import mlp
+from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.runs import policy_file
+
+NESTED = spaces.Dict(
+    {
+        "b": spaces.Tuple([spaces.Discrete(3, start=-1), spaces.Box(0, 255, (2, 2), np.uint8)]),
+        "a": spaces.MultiDiscrete([[2, 3], [4, 2]], start=[[1, 0], [0, 5]]),
+        "c": spaces.MultiBinary(4),
+    }
+)
+# What an environment shows, and what it takes.
+SPACES = [
+    (spaces.Discrete(16), spaces.Discrete(3, start=5)),
+    (spaces.Discrete(5, start=-2), spaces.Box(-0.1, 0.7, (2, 2), np.float64)),
+    (spaces.MultiDiscrete([3, 2], start=[0, 4]), spaces.MultiDiscrete([[2, 3]], start=[[0, 4]])),
+    (spaces.Box(0, 255, (4, 5, 3), np.uint8), spaces.MultiBinary((2, 1))),
+    (spaces.Box(-1, 1, (), np.float64), spaces.Box(-1.1, 2.3, (), np.float32)),
+    (spaces.Box(-1, 1, (3,), np.float64), spaces.Box(-0.1, 0.1, (2,), np.float16)),
+    (spaces.MultiBinary((2, 2)), spaces.Discrete(2)),
+    (spaces.Tuple([spaces.Discrete(2), spaces.Box(-1, 1, (2,))]), spaces.Discrete(2, start=2**40)),
+    (NESTED, spaces.Box(-np.inf, np.inf, (1,), np.float64)),
+]
+KEY = jax.random.PRNGKey(3)
+
+
+def policy_for(observation, action) -> TrainedPolicy:
+    env = jaxtrpo.make_env(lambda: Spaces(observation, action), processes=0)
+    actions, maker, size = action_space(env), mlp(hidden=()), env.observation_size
+    params = maker.make(size, actions).init(jax.random.PRNGKey(0))
+    params = jax.tree.map(lambda leaf: leaf + 0.3 * jax.random.normal(KEY, leaf.shape), params)
+    moments = Moments(np.float32(10), np.zeros(size, np.float32), np.ones(size, np.float32))
+    return TrainedPolicy("Some-v1", size, actions, maker, params, moments, env.observations)
+
+
+@pytest.fixture(scope="module", params=SPACES, ids=repr)
+def made(request, tmp_path_factory):
+    """Spaces, a policy for them that was saved and read again, some observations, and these as Gymnasium has them."""
+    observation, action = request.param
+    observation.seed(0)
+    place = tmp_path_factory.mktemp("policy")
+    policy = policy_for(observation, action)
+    policy_file.save_policy(place, policy)
+    loaded = policy_file.load_policy(place)
+    assert loaded.actions.low.dtype == policy.actions.low.dtype == action.dtype
+    samples = [observation.sample() for _ in range(6)]
+    flat = np.stack([np.asarray(spaces.flatten(observation, sample), np.float32).ravel() for sample in samples])
+    return observation, action, loaded, samples, flat
+
+
+def stacked(space, samples):
+    """As vector environments of Gymnasium give them."""
+    return concatenate(space, samples, create_empty_array(space, len(samples)))
+
+
+def test_single_observations_lead_to_actions_of_the_environment(made):
+    _, action, policy, samples, flat = made
+    for sample, row in zip(samples, flat, strict=True):
+        for key in (None, KEY):
+            taken = policy(sample, key=key)
+            assert action.contains(taken)
+            np.testing.assert_array_equal(policy(row, key=key).reshape(action.shape), taken)
+        np.testing.assert_array_equal(policy.flatten(sample), row)
+
+
+def test_batches_lead_to_batches_of_actions(made):
+    observation, action, policy, samples, flat = made
+    batch = stacked(observation, samples)
+    np.testing.assert_array_equal(policy.flatten(batch), flat)
+    taken = policy(batch)
+    assert taken.shape == (6, *action.shape) and taken.dtype == action.dtype
+    np.testing.assert_allclose(taken, np.stack([policy(sample) for sample in samples]), rtol=2e-3, atol=1e-5)
+    np.testing.assert_array_equal(taken, policy(flat).reshape(taken.shape))
+
+
+def test_arrays_of_jax_are_taken_compiled_and_not(made):
+    observation, _, policy, samples, flat = made
+    batch = jax.tree.map(jnp.asarray, stacked(observation, samples))
+    for function in (policy.flatten, jax.jit(lambda obs: policy.flatten(obs))):
+        found = function(batch)
+        assert isinstance(found, jax.Array)
+        np.testing.assert_array_equal(found, flat)
+
+
+@pytest.mark.parametrize(
+    ("space", "wrong", "told"),
+    [
+        (SPACES[0][0], 16, "observation is 16, which is not in Discrete(16)"),
+        (SPACES[0][0], 1.0, "obs has shape (); give observations of Discrete(16), or flat ones: its last axis must be"),
+        (SPACES[0][0], np.zeros((2, 15)), "its last axis must be 16 long"),
+        (SPACES[2][0], np.int64([3, 4]), "which is not in MultiDiscrete([3 2]"),
+        (SPACES[3][0], np.zeros((4, 5, 4)), "give observations of Box(0, 255, (4, 5, 3), uint8), or flat ones"),
+        (SPACES[7][0], (1,), "the observation (1,) has no entry 1"),
+        (SPACES[7][0], (1, np.zeros(3)), "observation[1] has shape (3,), but its space Box"),
+        (NESTED, {"a": 1}, "observation['a'] has shape (), but its space MultiDiscrete"),
+        (SPACES[5][0], np.zeros(4), "obs has shape (4,); its last axis must be 3 long"),
+    ],
+)
+def test_other_observations_are_refused_in_one_sentence(space, wrong, told):
+    with pytest.raises(ValueError) as error:
+        policy_for(space, spaces.Discrete(2))(wrong)
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_choices_that_jax_has_no_numbers_for_are_refused():
+    observation, action = SPACES[7]
+    policy, obs = policy_for(observation, action), (1, np.zeros(2, np.float32))
+    assert action.contains(policy(obs))
+    with pytest.raises(ValueError, match="from 1099511627776 to 1099511627777, beyond JAX's int32; give"):
+        policy(jax.tree.map(jnp.asarray, obs))
+
+
+def test_files_without_spaces_are_read_as_before(tmp_path, monkeypatch):
+    """They had bounds of 32 bits, for choices too, and no observations."""
+    actions = ActionSpace(np.float32([5, 0]), np.float32([7, 1]), (3, 2), (2,))
+    maker = mlp(hidden=())
+    moments = Moments(np.float32(10), np.zeros(4, np.float32), np.ones(4, np.float32))
+    policy = TrainedPolicy("Some-v1", 4, actions, maker, maker.make(4, actions).init(KEY), moments)
+    write = policy_file.write_msgpack
+
+    def write_as_before(path, version, content):
+        assert content.pop("observations") is None
+        write(path, version, content)
+
+    monkeypatch.setattr(policy_file, "write_msgpack", write_as_before)
+    policy_file.save_policy(tmp_path, policy)
+    found = policy_file.load_policy(tmp_path)(np.ones((20, 4)), key=KEY)
+    assert found.dtype == np.int64
+    assert all(spaces.MultiDiscrete([3, 2], start=[5, 0]).contains(each) for each in found)
+
+
+ALONE = """
+import sys
+sys.modules["gymnasium"] = None
+import jaxtrpo
+print(jaxtrpo.load_policy(sys.argv[1])(3))
+"""
+
+
+def test_training_gives_a_policy_for_the_environment_itself_which_a_file_keeps(tmp_path):
+    policy = jaxtrpo.train("FrozenLake-v1", total_steps=1000, num_envs=10, out=tmp_path, progress=False).policy
+    env = gymnasium.make("FrozenLake-v1")
+    obs, _ = env.reset(seed=0)
+    for _ in range(20):
+        obs, _, terminated, truncated, _ = env.step(policy(obs))
+        if terminated or truncated:
+            obs, _ = env.reset()
+    vector = gymnasium.make_vec("FrozenLake-v1", 3)
+    obs, _ = vector.reset(seed=0)
+    vector.step(policy(obs))
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, str(tmp_path)], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert int(done.stdout) == policy(3)
