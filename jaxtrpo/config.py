@@ -59,8 +59,11 @@ class Config:
     algorithm's, and 2,048 an actor on an accelerator"""
     segment_length: int | None = None
     """steps of each environment in a segment, the unit of batches; at most 16, as the first batch has, if not given"""
+    max_episode_steps: int | None = None
+    """time limit of the environment, in steps; its own if not given"""
     eval_every: int = 0
-    """environment steps between evaluations of the deterministic policy while training; 0 for none"""
+    """environment steps between evaluations of the deterministic policy while training; 0 for none. Where there is no
+    time limit, they stop an episode after 10,000 steps"""
     eval_episodes: int = 10
     """episodes of one evaluation"""
 
@@ -71,7 +74,8 @@ class Config:
           ValueError: one sentence that names the setting.
         """
         require_whole(1, total_steps=self.total_steps, eval_episodes=self.eval_episodes)
-        for name in ("actors", "processes", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update"):
+        at_least_one = ("actors", "processes", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update")
+        for name in (*at_least_one, "max_episode_steps"):
             if getattr(self, name) is not None:
                 require_whole(1, **{name: getattr(self, name)})
         require_whole(0, seed=self.seed, eval_every=self.eval_every)

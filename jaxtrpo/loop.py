@@ -192,6 +192,7 @@ class Run(NamedTuple):
             maker=self.maker,
             params=params,
             moments=moments,
+            max_episode_steps=self.config.max_episode_steps,
         )
 
 

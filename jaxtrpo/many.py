@@ -83,7 +83,7 @@ def prepare_many(
     device = Config(device=arguments.get("device", Config.device)).device
     devices = choose_actors(arguments.pop("actors", None), device=device, program=is_program(env)).devices
     cases = [case._replace(arguments=_placed(case, out)) for case in cases_of(seeds, arguments)]
-    environment, close = environment_for(env, 1)
+    environment, close = environment_for(env, 1, arguments.get("max_episode_steps"))
     try:
         number = min(len(devices), len(cases))
         trainings = Trainings(devices[:number], -(-len(cases) // number) * number)  # a few more, to be dealt out

@@ -49,6 +49,13 @@ def vector(mode):
 for mode in AutoresetMode:
     gymnasium.register(f"Counting{mode.value}-v0", CountingEnv, vector_entry_point=vector(mode))
 gymnasium.register("Lasting-v0", CountingEnv, kwargs={"lasts": True}, max_episode_steps=4)
+gymnasium.register(
+    "Aware-v0",
+    CountingEnv,
+    kwargs={"lasts": True},
+    max_episode_steps=4,
+    additional_wrappers=(gymnasium.wrappers.TimeAwareObservation.wrapper_spec(),),  # looks at the time limit
+)
 
 
 class Misbehaving(CountingEnv):
@@ -94,6 +101,25 @@ class Misbehaving(CountingEnv):
                 case "hangs":
                     time.sleep(1000)
         return obs, reward, terminated, truncated, info
+
+
+class Counts(gymnasium.Env):
+    """Every step earns 1; the first episode ends after `steps` steps, or never."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+    number = 0
+
+    def __init__(self, *steps: int | None):
+        self.steps = steps[Counts.number % len(steps)]
+        Counts.number += 1
+
+    def reset(self, *, seed=None, options=None):
+        self.elapsed = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.elapsed += 1
+        return np.zeros(1, np.float32), 1.0, self.elapsed == self.steps, False, {}
 
 
 class Spaces(gymnasium.Env):

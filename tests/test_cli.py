@@ -33,6 +33,7 @@ SETTINGS = {
     "processes": ("1", 1),
     "num_envs": ("8", 8),
     "segment_length": ("4", 4),
+    "max_episode_steps": ("30", 30),
     "eval_every": ("10000", 10000),
     "eval_episodes": ("3", 3),
 }

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import counting_env
 import gymnasium
@@ -21,13 +20,13 @@ from gymnasium import spaces
 from support import actors
 
 import jaxtrpo
+from jaxtrpo import cli
 from jaxtrpo.envs import base
 from jaxtrpo.envs.base import require_working
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
 from jaxtrpo.envs.registry import environment_for, make_env
-from jaxtrpo.evaluate import prepare_evaluation
 from jaxtrpo.machine import available_cores
 from jaxtrpo.train import prepare
 
@@ -560,14 +559,120 @@ def test_evaluation_takes_what_training_takes():
         assert returns.shape == (2,) and np.all(returns > 0)
 
 
-@pytest.mark.parametrize("setting", ["eval_every", "evaluate"])
-def test_episodes_that_need_not_end_are_not_waited_for(setting):
-    env = jaxtrpo.make_env(lambda: counting_env.CountingEnv(lasts=True))
-    with pytest.raises(ValueError, match=f"^{setting}: .* has no time limit"):
-        if setting == "eval_every":
-            prepare(env, eval_every=1)
-        else:
-            prepare_evaluation(SimpleNamespace(env_name=env.name), env, 1)
+SHORT = {
+    "total_steps": 32, "steps_per_update": 16, "num_envs": 4, "policy": "mlp(hidden=(4,))", "critic": "none",
+    "algorithm": "pg", "actors": 1,
+}  # fmt: skip
+
+
+def test_an_evaluation_stops_episodes_that_do_not_end_and_says_so(monkeypatch):
+    monkeypatch.setattr(sys.modules["jaxtrpo.evaluate"], "MOST_STEPS_WITHOUT_LIMIT", 50)
+    result = jaxtrpo.train(lambda: counting_env.Counts(None), **SHORT, progress=False)
+    env = make_env(lambda: counting_env.Counts(3, None, 20), processes=0)
+    counting_env.Counts.number = 0
+    with pytest.warns(UserWarning, match="2 of 6 episodes were stopped after 50 steps.*--max-episode-steps"):
+        found = jaxtrpo.evaluate(result.policy, env, episodes=6)
+    np.testing.assert_array_equal(found.returns, [3, 50, 20, 3, 50, 20])
+    assert found.stopped == 2
+    counting_env.Counts.number = 0
+    limited = make_env(lambda: counting_env.Counts(3, None, 20), processes=0, max_episode_steps=70)
+    counting_env.Counts.number = 0
+    np.testing.assert_array_equal(jaxtrpo.evaluate(result.policy, limited, episodes=3).returns, [3, 70, 20])
+    env.close()
+    limited.close()
+
+
+def test_training_without_a_time_limit_evaluates_and_says_how_long(monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules["jaxtrpo.evaluate"], "MOST_STEPS_WITHOUT_LIMIT", 50)
+    result = jaxtrpo.train(lambda: counting_env.Counts(None), **SHORT, eval_every=16)
+    np.testing.assert_array_equal(result.metrics["eval_return"], [50, 50])
+    assert "has no time limit: evaluations stop an episode after 10,000 steps" in capsys.readouterr().err
+
+
+def test_the_time_limit_of_a_training_is_that_of_its_evaluations(tmp_path, capsys):
+    # An episode of T steps returns 100 T + T (T + 1) / 2, give or take T times an action between -1 and 1.
+    def steps(mean: float) -> int:
+        return next(t for t in range(1, 20) if abs(mean - 100 * t - t * (t + 1) / 2) <= t)
+
+    result = jaxtrpo.train("counting_env:Lasting-v0", **SHORT, max_episode_steps=7, eval_every=32, out=tmp_path,
+                           progress=False)  # fmt: skip
+    assert steps(result.metrics["eval_return"][-1]) == 7
+    loaded = jaxtrpo.load_policy(tmp_path)
+    assert [steps(jaxtrpo.evaluate(policy, episodes=1).mean) for policy in (result.policy, loaded)] == [7, 7]
+    assert steps(jaxtrpo.evaluate(loaded, "counting_env:Lasting-v0", episodes=1).mean) == 4  # which has its own
+    assert steps(jaxtrpo.evaluate(loaded, episodes=1, max_episode_steps=2).mean) == 2
+    for words, length in (([], 7), (["--max-episode-steps", "3"], 3), (["--env", "counting_env:Lasting-v0"], 4)):
+        assert cli.main(["evaluate", str(tmp_path), "--episodes", "1", *words]) == 0
+        assert steps(float(capsys.readouterr().out.split()[-1])) == length
+    assert jaxtrpo.load_config(tmp_path)["max_episode_steps"] == 7
+    with pytest.raises(ValueError, match="has max_episode_steps=7, not max_episode_steps=8"):
+        jaxtrpo.train("counting_env:Lasting-v0", **SHORT, max_episode_steps=8, eval_every=32, out=tmp_path, resume=True)
+
+
+plain = functools.partial(gymnasium.make, disable_env_checker=True)
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "Lasting-v0", "Aware-v0", "Blackjack-v1"])
+@pytest.mark.parametrize("limit", [3, 7])
+def test_a_time_limit_that_is_asked_for_is_gymnasiums(make, name, limit):
+    env = make(name, max_episode_steps=limit, processes=0)
+    assert env.episode_length == limit
+    actions = some_actions(env, 20, 2)
+    taken = actions[..., 0] if env.action_counts else actions
+    wanted = expected(lambda: Flat(plain(name, max_episode_steps=limit), env), seeds(2), taken)
+    agree(play(env, actions), wanted)
+    assert name == "Blackjack-v1" or wanted["truncated"][limit - 1].all()
+
+
+def test_a_time_limit_that_is_asked_for_reaches_vector_environments(make):
+    env = make("CartPole-v1", max_episode_steps=5, processes=0)
+    assert env.plan.vector and env.episode_length == 5
+    states = play(env, some_actions(env, 12, 2))
+    np.testing.assert_array_equal(np.flatnonzero(states.truncated[:, 0] & ~states.invalid[:, 0]), [4, 10])
+    assert make("CartPole-v1", max_episode_steps=-1).episode_length == UNLIMITED
+    # One that cannot be told is not used as such.
+    assert not make("CountingNextStep-v0", max_episode_steps=5).plan.vector
+
+
+def test_a_function_is_given_the_time_limit_if_it_takes_one_and_cut_if_it_does_not(make):
+    lasting = functools.partial(counting_env.CountingEnv, lasts=True)
+    takes = functools.partial(plain, "Lasting-v0")
+    for maker in (lasting, takes):
+        env = make(maker, max_episode_steps=6, processes=0)
+        assert env.episode_length == 6
+        actions = some_actions(env, 15, 2)
+        agree(play(env, actions), expected(lasting, seeds(2), actions, limit=6))
+    assert make(takes).episode_length == 4
+
+
+def test_keywords_of_gymnasium_reach_it(make):
+    for name in ("Pendulum-v1", "CartPole-v1"):
+        env = make(name, disable_env_checker=False)
+        assert np.isfinite(play(env, some_actions(env, 3, 1)).obs).all()
+
+
+def unlimited():
+    return counting_env.Counts(None)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: make_env("Pendulum-v1", max_episode_steps=0), "max_episode_steps=0 must be a whole number"),
+        (lambda: make_env("CartPole-v1", max_episode_steps=1.5), "max_episode_steps=1.5 must be a whole number"),
+        (
+            lambda: make_env(counting_env.CountingEnv, max_episode_steps=-1),
+            "only gymnasium.make can leave a time limit",
+        ),
+        (lambda: prepare(Limited, max_episode_steps=10), "=10: .*Limited itself ends its episodes after 9 steps"),
+        (lambda: prepare(make_env(Limited), max_episode_steps=5), "was made with a time limit of 9 steps; make it"),
+        (lambda: prepare(make_env(unlimited), max_episode_steps=5), "was made with no time limit; make it with"),
+        (lambda: prepare(unlimited, algorithm="gps"), "has no time limit.*--max-episode-steps"),
+    ],
+)
+def test_a_time_limit_that_cannot_be_had_is_refused(attempt, message):
+    with pytest.raises(ValueError, match=message):
+        attempt()
 
 
 def test_a_simulator_that_cannot_start_in_training_says_so():
@@ -633,7 +738,7 @@ def test_options_are_those_of_the_environment(make):
     ("maker", "message"),
     [
         (lambda: gymnasium.make_vec("Pendulum-v1", 2), "is a gymnasium.vector.VectorEnv"),
-        (dict, "is a dict, which is no gymnasium.Env"),
+        (dict, "makes an object of type dict, not a gymnasium.Env"),
         (lambda: 1 / 0, "cannot be made: ZeroDivisionError"),
     ],
 )

@@ -83,16 +83,31 @@ def require_working(env: Environment) -> None:
         raise failure
 
 
+NO_TIME_LIMIT = np.iinfo(np.int32).max
+# Where whole episodes are wanted of an environment that need not end them, as to evaluate a policy.
+MOST_STEPS_WITHOUT_LIMIT = 10_000
+
+
+def has_time_limit(env: Environment) -> bool:
+    """Whether every episode ends."""
+    return env.episode_length < NO_TIME_LIMIT
+
+
+def most_steps(env: Environment) -> int:
+    """Steps of an episode that is to be seen whole."""
+    return env.episode_length if has_time_limit(env) else MOST_STEPS_WITHOUT_LIMIT
+
+
 def require_time_limit(env: Environment, setting: str) -> None:
     """Refuses to wait for the end of episodes that need not have one.
 
     Raises:
       ValueError: the environment has no time limit; one sentence that names the setting.
     """
-    if env.episode_length >= jnp.iinfo(jnp.int32).max:
+    if not has_time_limit(env):
         raise ValueError(
-            f"{setting}: {env.name} has no time limit, so that an episode of a policy may never end; give it one, as "
-            "gymnasium.make(..., max_episode_steps=...) does"
+            f"{setting}: {env.name} has no time limit, so that an episode of a policy may never end; give it one with "
+            "max_episode_steps (--max-episode-steps)"
         )
 
 

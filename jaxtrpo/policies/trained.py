@@ -28,6 +28,7 @@ class TrainedPolicy:
     maker: PolicyMaker
     params: PyTree
     moments: Moments  # of observations
+    max_episode_steps: int | None = None  # time limit that training gave the environment, if it was not its own
 
     @property
     def action_low(self) -> np.ndarray:

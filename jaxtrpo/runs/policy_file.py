@@ -33,6 +33,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
         "network": policy.maker.words,
         "params": jax.device_get(policy.params),
         "moments": jax.device_get(policy.moments)._asdict(),
+        "max_episode_steps": policy.max_episode_steps,
     }
     write_msgpack(Path(directory) / POLICY_FILE, FORMAT, content)
 
@@ -72,10 +73,12 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
         maker=maker,
         params=content["params"],
         moments=Moments(**content["moments"]),
+        max_episode_steps=content["max_episode_steps"],
     )
 
 
 def _content(content: dict[str, Any]) -> dict[str, Any]:
     """What a file holds; raises KeyError if something is missing."""
     names = ("env_name", "observation_size", "actions", "network", "params", "moments")
-    return {name: content[name] for name in names}
+    found = {name: content[name] for name in names}
+    return {**found, "max_episode_steps": content.get("max_episode_steps")}  # which older files do not have

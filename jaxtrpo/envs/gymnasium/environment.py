@@ -101,7 +101,7 @@ class GymnasiumEnvironment:
           ValueError: it has no pictures of itself.
         """
         del width, height
-        return watched(self.plan, act, seed)
+        return watched(self.plan, act, seed, base.most_steps(self))
 
     def copy(self) -> GymnasiumEnvironment:
         """The same environment with simulators of its own, which its first reset starts."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import traceback
 
+from jaxtrpo.messages import described, short
+
+__all__ = ["SimulatorError", "raised", "sentence", "short"]
+
 
 class SimulatorError(RuntimeError):
     """A simulator raised, broke Gymnasium's interface, was too slow, or its process ended."""
 
 
 def raised(name: str, what: str, error: BaseException) -> SimulatorError:
-    """The error for an exception that left a simulator's `what`, such as "step()"."""
+    """The error for an exception that left a simulator's `what`, such as "step()": a sentence, then the traceback."""
     inside = error.__traceback__ and error.__traceback__.tb_next  # without the line of ours that called it
     lines = "".join(traceback.format_exception(type(error), error, inside or error.__traceback__))
-    return SimulatorError(f"{name}: {what} raised {type(error).__name__}: {error}\n\n{lines.rstrip()}")
+    return SimulatorError(f"{name}: {what} raised {described(error)}\n\n{lines.rstrip()}")
 
 
-def short(value: object, length: int = 200) -> str:
-    """`repr` of a value, on one line and not longer than `length` characters."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= length else text[: length - 3] + "..."
+def sentence(error: SimulatorError) -> str:
+    """The same without the traceback."""
+    return str(error).partition("\n\n")[0]
