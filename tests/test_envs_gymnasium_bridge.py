@@ -379,7 +379,7 @@ def test_what_goes_wrong_later_is_kept_with_its_traceback(make, what, processes)
     [
         ("dies", r"worker process \d of 2 was ended by signal 9 \(SIGKILL\)"),
         ("exits", r"worker process \d of 2 ended with exit status 7"),
-        ("hangs", r"worker process \d of 2 took longer than 0.5 seconds for a step"),
+        ("hangs", r"worker process \d of 2 took longer than 0.5 seconds for a step; .*make_env\(..., timeout=1\)"),
     ],
 )
 def test_a_process_that_does_not_answer_ends_the_run_and_nothing_stays(make, what, message):
@@ -388,6 +388,19 @@ def test_a_process_that_does_not_answer_ends_the_run_and_nothing_stays(make, wha
     play(env, some_actions(env, 80, 2), count=2)
     assert children() == before
     with pytest.raises(SimulatorError, match=message):
+        require_working(env)
+
+
+def test_a_process_that_is_slow_to_reset_says_what_gives_it_time(make):
+    parent = os.getpid()
+
+    class Slow(counting_env.CountingEnv):
+        def reset(self, **arguments):
+            time.sleep(0.0 if os.getpid() == parent else 2.0)
+            return super().reset(**arguments)
+
+    start(env := make(Slow, processes=1, timeout=0.3), 2).obs.block_until_ready()
+    with pytest.raises(SimulatorError, match=r"took longer than 0.3 seconds for a reset; .*timeout=0.6\) waits longer"):
         require_working(env)
 
 
@@ -445,6 +458,43 @@ if sys.argv[1] == "killed":
         while any(alive(worker) for worker in workers):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_the_processes_of_a_training_that_is_killed_end_in_silence(tmp_path):
+    # One of them is in the middle of a step, and the answers of the others are waiting to be read.
+    script = """
+import os, sys, threading, time
+import gymnasium, jax, numpy as np
+from jaxtrpo import make_env
+
+parent, taken = os.getpid(), sys.argv[1]
+
+class Slow(gymnasium.Wrapper):
+    def step(self, action):
+        if os.getpid() != parent:
+            try:
+                os.mkdir(taken)
+            except FileExistsError:
+                pass
+            else:
+                time.sleep(0.7)
+        return self.env.step(action)
+
+env = make_env(lambda: Slow(gymnasium.make("Pendulum-v1")), processes=3)
+state = env.reset(jax.random.PRNGKey(0), 3)
+state.obs.block_until_ready()
+threading.Timer(0.4, lambda: os.kill(parent, 9)).start()
+env.step(state, np.zeros((3, 1), np.float32)).obs.block_until_ready()
+"""
+    (tmp_path / "script.py").write_text(script)
+    begun = subprocess.run(  # which waits until nobody has its pipe any more
+        [sys.executable, tmp_path / "script.py", tmp_path / "taken"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        timeout=60,
+    )
+    assert (begun.returncode, begun.stderr) == (-signal.SIGKILL, "") and (tmp_path / "taken").exists()
 
 
 def alive(process: int) -> bool:
