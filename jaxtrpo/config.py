@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jaxtrpo.messages import short
 from jaxtrpo.settings import require_bool, require_positive, require_share, require_whole
 
 DEVICES = ("auto", "cpu", "gpu", "tpu")
@@ -82,7 +83,7 @@ class Config:
         if self.seed >= 2**32:
             raise ValueError(f"seed={self.seed} must be below 2**32")  # JAX would ignore the higher bits
         if self.device not in DEVICES:
-            raise ValueError(f"device={self.device!r} must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
+            raise ValueError(f"device={short(self.device)} must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
         if self.max_kl is not None:
             require_positive(max_kl=self.max_kl)
         require_share(discount=self.discount)
@@ -90,7 +91,7 @@ class Config:
         for name in ("algorithm", "policy", "critic", "adapt"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (value is None and name in ("critic", "adapt")):
-                raise ValueError(f"{name}={value!r} must be a name, or a call in words")
+                raise ValueError(f"{name}={short(value)} must be a name, or a call in words")
         if None not in (self.max_steps_per_update, self.steps_per_update):
             _require_room(self.max_steps_per_update or 0, self.steps_per_update or 0)
 

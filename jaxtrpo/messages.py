@@ -51,13 +51,14 @@ def described(error: BaseException, length: int = 500) -> str:
 
 
 def _innermost(frames: Sequence[traceback.FrameSummary]) -> traceback.FrameSummary | None:
-    others = [frame for frame in frames if not Path(frame.filename).is_relative_to(_OURS)]
+    files = [frame for frame in frames if not frame.filename.startswith("<frozen")]  # Python's own
+    others = [frame for frame in files if not Path(frame.filename).is_relative_to(_OURS)]
     own = [frame for frame in others if not _is_installed(frame.filename)]
     return (own or others or [None])[-1]
 
 
 def _is_installed(filename: str) -> bool:
-    return filename.startswith("<frozen") or any(Path(filename).is_relative_to(place) for place in _installed())
+    return any(Path(filename).is_relative_to(place) for place in _installed())
 
 
 @functools.cache

@@ -122,6 +122,22 @@ class Counts(gymnasium.Env):
         return np.zeros(1, np.float32), 1.0, self.elapsed == self.steps, False, {}
 
 
+class Careless(CountingEnv):
+    """Fails somewhere, without a word."""
+
+    def __init__(self, where: str):
+        super().__init__()
+        self.where = where
+        self._check("__init__")
+
+    def reset(self, **arguments):
+        self._check("reset")
+        return super().reset(**arguments)
+
+    def _check(self, here: str) -> None:
+        assert self.where != here
+
+
 class Spaces(gymnasium.Env):
     """Samples its observations from any space, and keeps the actions it was given."""
 
@@ -142,3 +158,6 @@ class Spaces(gymnasium.Env):
         assert self.action_space.contains(action), action
         self.taken.append(action)
         return self._observe(), 0.0, False, False, {}
+
+
+gymnasium.register("Careless-v0", Careless, kwargs={"where": "reset"})

@@ -111,6 +111,7 @@ TABLE = [
     ("train X --policy mlp(hidden=(0,))", "hidden=0"),
     ("train brax:nothing", "brax:"),
     ("train gymnasium:Nothing-v0", "Nothing-v0"),
+    ("train counting_env:Careless-v0", "reset() raised AssertionError: assert self.where != here ("),
     ("evaluate HELD", "no policy.msgpack in HELD"),
 ]
 

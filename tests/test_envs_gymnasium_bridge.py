@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 
 import counting_env
 import gymnasium
@@ -795,6 +796,112 @@ def test_options_are_those_of_the_environment(make):
 def test_a_function_that_returns_something_else_is_refused(make, maker, message):
     with pytest.raises(ValueError, match=message):
         make(maker)
+
+
+@pytest.mark.parametrize(("where", "action"), [("__init__", "cannot be made:"), ("reset", r"reset\(\) raised")])
+def test_an_error_of_the_user_is_told_with_its_place_and_keeps_its_traceback(make, where, action):
+    file = pathlib.Path(counting_env.__file__)
+    line = 1 + file.read_text().split("\n").index("        assert self.where != here")
+    with pytest.raises(ValueError, match=action) as error:
+        make(functools.partial(counting_env.Careless, where))
+    told = f"AssertionError: assert self.where != here ({file}:{line}, in _check)"
+    assert str(error.value).endswith(told) and "\n" not in str(error.value)
+    assert isinstance(error.value.__cause__, AssertionError)
+    frames = traceback.extract_tb(error.value.__cause__.__traceback__)
+    assert (frames[-1].name, frames[-1].lineno) == ("_check", line)
+
+
+def test_the_place_of_an_error_is_in_the_users_own_code(make):
+    def maker():
+        return spaces.Box(0, [1, 2], (3,))  # fails in Gymnasium
+
+    with pytest.raises(ValueError, match=rf"cannot be made: .* \({__file__}:\d+, in maker\)$"):
+        make(maker)
+    with pytest.raises(ValueError, match=r"mass.* \(.*gymnasium.*:\d+, in make\)$"):  # nothing of the user's
+        make("Pendulum-v1", mass=3)
+
+
+def test_a_module_that_cannot_be_imported_says_where(make, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("x = 1\nassert x == 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"broken_module cannot be imported: AssertionError: assert x == 2 \(.*py:2, "):
+        make("broken_module:Name-v0")
+
+
+class Blind(gymnasium.Env):
+    """Has one of its spaces, and the other is something else."""
+
+    def __init__(self, **spaces):
+        for name, space in spaces.items():
+            setattr(self, name, space)
+
+
+def of_module(name: str, module: str, *bases: type):
+    return type(name, bases, {"__module__": module})()
+
+
+ONE = spaces.Box(-1, 1, (1,))
+
+
+@pytest.mark.parametrize(
+    ("maker", "message"),
+    [
+        (lambda: Blind(), "has no observation_space; its class or __init__ must set it"),
+        (lambda: Blind(observation_space=ONE), "has no action_space; its class or __init__ must set it"),
+        (lambda: gymnasium.Wrapper(Blind()), "has no observation_space"),
+        (
+            lambda: Blind(observation_space=of_module("Box", "gym.spaces.box"), action_space=ONE),
+            "observation_space is <gym.spaces.box.Box.*>, of type gym.spaces.box.Box, not a gymnasium.Space",
+        ),
+        (lambda: Blind(observation_space=ONE, action_space=3), "action_space is 3, of type int, not a gymnasium.Space"),
+        (
+            lambda: of_module("Mine", "mine", type("Env", (), {"__module__": "gym.core"})),
+            "makes an object of type mine.Mine, an environment of the old gym; wrap it with shimmy.GymV26Compat",
+        ),
+        (lambda: of_module("Env", "elsewhere"), "makes an object of type elsewhere.Env, not a gymnasium.Env"),
+    ],
+)
+def test_what_only_looks_like_an_environment_is_refused(make, maker, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make(maker)
+    assert "\n" not in str(error.value)
+
+
+class Endless:
+    """Like an environment of another package, of which everything is shown."""
+
+    def reset(self, key):
+        pass
+
+    def __repr__(self):
+        return "Endless(" + "0.0,\n" * 100_000 + ")"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda: prepare(Endless()),
+        lambda: make_env(Endless()),
+        lambda: prepare(Endless(), device="gpu"),
+        lambda: jaxtrpo.evaluate(Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", seed=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", algorithm=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", policy=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", adapt=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", wandb=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", discount=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", keep_best=Endless()),
+    ],
+)
+def test_messages_are_short_whatever_is_given(attempt):
+    with pytest.raises((ValueError, TypeError)) as error:
+        attempt()
+    assert len(str(error.value)) < 400 and "\n" not in str(error.value)
+
+
+def test_an_environment_that_is_made_already_is_asked_for_as_a_function():
+    with pytest.raises(ValueError, match="must be a function that makes it"):
+        prepare(gymnasium.make("Pendulum-v1"))
 
 
 def test_processes_are_used_where_they_pay(make, monkeypatch):

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 
 from jaxtrpo.envs.names import unknown_name
+from jaxtrpo.messages import described
 
 PREFIX = "gymnasium:"
 UNLIMITED = 2**31 - 1  # steps; the time limit of an environment that has none
@@ -106,8 +107,10 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
     if module:
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise ValueError(f"{source}: the module {module} cannot be imported: {error}") from error
+        except Exception as error:  # of the user's own code
+            absent = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "")
+            why = str(error) if absent else described(error)
+            raise ValueError(f"{source}: the module {module} cannot be imported: {why}") from error
     if env_id not in gymnasium.registry:
         raise ValueError(unknown_name(env_id, gymnasium.registry, prefix=PREFIX))
     return Source(name or PREFIX + full_id, spec=gymnasium.registry[env_id], module=module or None, options=options)
