@@ -191,9 +191,9 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
                     where.close()
         finally:
             free.put(device)
-        returns = result.metrics.get("return_100", np.full(1, np.nan))
+        returns = result.metrics["return_100"]
         if progress:
-            print(f"{name}: return_100 {returns[-1]:.1f}", flush=True)
+            print(f"{name}: return_100 {returns[-1] if len(returns) else np.nan:.1f}", flush=True)
         return result
 
     with termination_as_interrupt(), ThreadPoolExecutor(len(devices)) as pool:

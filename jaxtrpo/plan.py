@@ -183,6 +183,8 @@ def _plan(
             metrics={},
             close=close,
             notes=tuple(_notes(environment, config, replay)),
+            # Otherwise they may also be those after an episode of a fixed batch, or those that only reset.
+            invalid_is_broken=parts.algorithm.episodes is None and not getattr(environment, "wastes_steps", False),
             saving=saving,
             on_update=options.on_update,
             follow=_followers(directory, environment.name, config, options.tensorboard, options.wandb),

@@ -200,7 +200,7 @@ def test_interrupt_has_no_traceback_and_its_own_exit_code(training, capsys):
     training.does = interrupted
     assert cli.main(["train", "X"]) == cli.INTERRUPTED
     assert capsys.readouterr().err == "interrupted\n"
-    training.does = lambda: Result({})
+    training.does = lambda: Result({"env_steps": np.zeros(0, np.int64)})
     assert cli.main(["train", "X"]) == cli.INTERRUPTED
     training.does = lambda: Result(metrics(500))
     assert cli.main(["train", "X"]) == cli.INTERRUPTED

@@ -135,7 +135,7 @@ class Train:
 
     def _report(self, result: Result) -> int:
         metrics = result.metrics
-        if not len(metrics.get("env_steps", ())):
+        if not len(metrics["env_steps"]):
             print("interrupted before the first update", file=sys.stderr)
             return INTERRUPTED
         print(
@@ -145,15 +145,15 @@ class Train:
         return self._exit_code(metrics)
 
     def _exit_code(self, metrics: Mapping[str, Any]) -> int:
-        steps = metrics.get("env_steps", (0,))
-        return 0 if steps[-1] >= self.config.total_steps else INTERRUPTED
+        steps = metrics["env_steps"]
+        return 0 if len(steps) and steps[-1] >= self.config.total_steps else INTERRUPTED
 
     def _report_many(self, results: Sequence[Result]) -> int:
         import numpy as np
 
         from jaxtrpo.runs.curves import interquartile_mean
 
-        begun = [result.metrics for result in results if len(result.metrics.get("env_steps", ()))]
+        begun = [result.metrics for result in results if len(result.metrics["env_steps"])]
         if not begun:
             print("interrupted before the first update", file=sys.stderr)
             return INTERRUPTED

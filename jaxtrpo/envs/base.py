@@ -52,7 +52,8 @@ class Environment(Protocol):
     whole numbers from 0, one a coordinate); `action_shape`, where a trained policy shall give actions that are not
     flat; and, where what a state holds is only a handle to simulators elsewhere, of which there is one set:
     `saves_state = False`, `copy()`, which gives another set of them, `close()`, which ends them, `failure`, the error
-    of one that failed, and `for_groups(n)`, the same environment for `n` actors. `is_program = True` says that its
+    of one that failed, and `for_groups(n)`, the same environment for `n` actors. `wastes_steps = True` says that some
+    steps only reset, and are `invalid`. `is_program = True` says that its
     functions are JAX programs and nothing else, so that `train_many` can make one program of several trainings.
 
     One that can be seen has `seconds_per_step`, and `render(physics, width, height)`, which gives a picture for each of

@@ -44,6 +44,7 @@ class GymnasiumEnvironment:
         self.action_low, self.action_high = plan.actions.low, plan.actions.high
         self.action_counts, self.action_shape = plan.actions.counts, plan.actions.shape
         self.episode_length = plan.episode_length
+        self.wastes_steps = plan.vector  # in NEXT_STEP mode
         self._host = Host(plan)
         self._closing = weakref.finalize(self, self._host.close)
 
