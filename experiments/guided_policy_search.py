@@ -64,7 +64,7 @@ def evaluator(task: str):
         return repeated.reset(key, CONDITIONS), env.reset(jax.random.PRNGKey(10_000 + seed), UNSEEN)
 
     def evaluate(seed: int, network, params, moments) -> tuple[float, float]:
-        returns = [rollout(state, params, moments) for rollout, state in zip(of(network), begun(seed), strict=True)]
+        returns = [rollout(state, params, moments)[0] for rollout, state in zip(of(network), begun(seed), strict=True)]
         return float(np.mean(returns[0])), float(np.mean(returns[1]))
 
     return evaluate

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from jaxtrpo.messages import short
 from jaxtrpo.settings import require_bool, require_positive, require_share, require_whole
 
 DEVICES = ("auto", "cpu", "gpu", "tpu")
@@ -59,8 +60,11 @@ class Config:
     algorithm's, and 2,048 an actor on an accelerator"""
     segment_length: int | None = None
     """steps of each environment in a segment, the unit of batches; at most 16, as the first batch has, if not given"""
+    max_episode_steps: int | None = None
+    """time limit of the environment, in steps; its own if not given"""
     eval_every: int = 0
-    """environment steps between evaluations of the deterministic policy while training; 0 for none"""
+    """environment steps between evaluations of the deterministic policy while training; 0 for none. Where there is no
+    time limit, they stop an episode after 10,000 steps"""
     eval_episodes: int = 10
     """episodes of one evaluation"""
 
@@ -71,14 +75,15 @@ class Config:
           ValueError: one sentence that names the setting.
         """
         require_whole(1, total_steps=self.total_steps, eval_episodes=self.eval_episodes)
-        for name in ("actors", "processes", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update"):
+        at_least_one = ("actors", "processes", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update")
+        for name in (*at_least_one, "max_episode_steps"):
             if getattr(self, name) is not None:
                 require_whole(1, **{name: getattr(self, name)})
         require_whole(0, seed=self.seed, eval_every=self.eval_every)
         if self.seed >= 2**32:
             raise ValueError(f"seed={self.seed} must be below 2**32")  # JAX would ignore the higher bits
         if self.device not in DEVICES:
-            raise ValueError(f"device={self.device!r} must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
+            raise ValueError(f"device={short(self.device)} must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
         if self.max_kl is not None:
             require_positive(max_kl=self.max_kl)
         require_share(discount=self.discount)
@@ -86,7 +91,7 @@ class Config:
         for name in ("algorithm", "policy", "critic", "adapt"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (value is None and name in ("critic", "adapt")):
-                raise ValueError(f"{name}={value!r} must be a name, or a call in words")
+                raise ValueError(f"{name}={short(value)} must be a name, or a call in words")
         if None not in (self.max_steps_per_update, self.steps_per_update):
             _require_room(self.max_steps_per_update or 0, self.steps_per_update or 0)
 

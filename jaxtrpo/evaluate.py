@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree, UInt32
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from jaxtrpo.actors import Actors, join_envs
 from jaxtrpo.devices import choose_actors
-from jaxtrpo.envs.base import Environment, EnvState, action_space, require_time_limit, require_working
+from jaxtrpo.envs.base import (
+    MOST_STEPS_WITHOUT_LIMIT,
+    Environment,
+    EnvState,
+    action_space,
+    has_time_limit,
+    require_working,
+)
 from jaxtrpo.envs.registry import environment_for, is_program
+from jaxtrpo.messages import short
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
+from jaxtrpo.settings import require_whole
 
 
 class Evaluation(NamedTuple):
@@ -26,6 +36,7 @@ class Evaluation(NamedTuple):
     mean: float
     std: float  # population standard deviation
     returns: np.ndarray  # one an episode
+    stopped: int = 0  # episodes that had not ended after `MOST_STEPS_WITHOUT_LIMIT` steps, with their returns so far
 
 
 def evaluate(
@@ -33,6 +44,7 @@ def evaluate(
     env: str | Environment | Callable[[], Any] | None = None,
     episodes: int = 10,
     seed: int = 0,
+    max_episode_steps: int | None = None,
 ) -> Evaluation:
     """Lets a policy act with its mean for some whole episodes.
 
@@ -41,27 +53,36 @@ def evaluate(
       env: where, as for `train`, if not in the environment that it was trained in.
       episodes: how many, all at once.
       seed: of the first states.
+      max_episode_steps: time limit in steps; None: that of the policy's training, or, in an `env` that is given, its
+        own.
 
     Returns:
-      Their returns. An episode whose simulation broke has return NaN.
+      Their returns. An episode whose simulation broke has return NaN. Where the environment has no time limit, an
+      episode is stopped after 10,000 steps, and a warning says so.
 
     Raises:
-      ValueError: there is no such environment, its episodes need not end, or the policy does not fit it.
+      ValueError: there is no such environment, or the policy does not fit it.
       SimulatorError: a simulator of Gymnasium's kind failed.
     """
-    return prepare_evaluation(policy, env, episodes)(seed)
+    found = prepare_evaluation(policy, env, episodes, max_episode_steps)(seed)
+    if found.stopped:
+        warnings.warn(stopped_in_words(found), stacklevel=2)
+    return found
 
 
 def prepare_evaluation(
-    policy: TrainedPolicy, env: str | Environment | Callable[[], Any] | None, episodes: int
+    policy: TrainedPolicy,
+    env: str | Environment | Callable[[], Any] | None,
+    episodes: int,
+    max_episode_steps: int | None = None,
 ) -> Callable[[int], Evaluation]:
     """Checks everything that a person may get wrong, and returns what only needs a seed; as `evaluate` otherwise."""
-    if isinstance(episodes, bool) or not isinstance(episodes, int) or episodes < 1:
-        raise ValueError(f"episodes={episodes!r} must be a whole number of at least 1")
-    where = policy.env_name if env is None else env
+    require_whole(1, episodes=episodes)
+    if not isinstance(policy, TrainedPolicy):
+        raise ValueError(f"policy={short(policy, 60)} must be a TrainedPolicy, such as train(...).policy")
+    where, limit = where_to_act(policy, env, max_episode_steps)
     actors = choose_actors(program=is_program(where))
-    environment, _ = environment_for(where, actors.count)
-    require_time_limit(environment, "evaluate")
+    environment, _ = environment_for(where, actors.count, limit)
     require_fitting(policy, environment)
     run = make_evaluator(environment, policy.network, actors, episodes)
 
@@ -73,6 +94,23 @@ def prepare_evaluation(
                 getattr(environment, "close", lambda: None)()
 
     return evaluate_once
+
+
+def where_to_act(policy: TrainedPolicy, env: Any, max_episode_steps: int | None) -> tuple[Any, int | None]:
+    """An environment and its time limit, where None stands for those that the policy was trained in."""
+    if max_episode_steps is not None:
+        require_whole(1, max_episode_steps=max_episode_steps)
+    if env is None:
+        return policy.env_name, max_episode_steps or policy.max_episode_steps
+    return env, max_episode_steps
+
+
+def stopped_in_words(found: Evaluation) -> str:
+    """What a person should know of episodes that did not end."""
+    return (
+        f"{found.stopped} of {len(found.returns)} episodes were stopped after {MOST_STEPS_WITHOUT_LIMIT:,} steps, "
+        "because the environment has no time limit; max_episode_steps (--max-episode-steps) sets one"
+    )
 
 
 def require_fitting(policy: TrainedPolicy, env: Environment) -> None:
@@ -123,10 +161,11 @@ def make_evaluator(env: Environment, policy: Policy, actors: Actors, episodes: i
         with actors.on_first():
             begun = jax.block_until_ready(reset(key, num_envs))
         require_working(env)
-        returns = jax.block_until_ready(rollout(actors.split_envs(begun), *who))
+        returns, ended = jax.block_until_ready(rollout(actors.split_envs(begun), *who))
         require_working(env)
         returns = join_envs(returns)[:episodes].astype(np.float64)
-        return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns)
+        stopped = episodes - int(np.sum(join_envs(ended)[:episodes]))
+        return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, stopped)
 
     return run
 
@@ -135,12 +174,17 @@ class _Episode(NamedTuple):
     env: EnvState
     total: Float[Array, " env"]
     finished: Bool[Array, " env"]
+    steps: Int[Array, ""]
 
 
-def make_rollout(env: Environment, policy: Policy) -> Callable[[EnvState, PyTree, Moments], Float[Array, " env"]]:
+Rollout = Callable[[EnvState, PyTree, Moments], tuple[Float[Array, " env"], Bool[Array, " env"]]]
+
+
+def make_rollout(env: Environment, policy: Policy) -> Rollout:
     """Builds (first state, policy parameters, observation moments) -> return of each environment's first episode.
 
-    Environments that finish early go on unseen until the last one has finished.
+    With it comes whether the episode has ended: without a time limit it is stopped after `MOST_STEPS_WITHOUT_LIMIT`
+    steps. Environments that finish early go on unseen until the last one has finished.
     """
     space = action_space(env)
 
@@ -148,13 +192,17 @@ def make_rollout(env: Environment, policy: Policy) -> Callable[[EnvState, PyTree
         after = env.step(episode.env, likeliest_action(policy, params, moments, episode.env.obs, space))
         reward = jnp.where(after.invalid, jnp.nan, after.reward)
         total = episode.total + jnp.where(episode.finished, 0.0, reward)
-        return _Episode(after, total, episode.finished | after.terminated | after.truncated)
+        return _Episode(after, total, episode.finished | after.terminated | after.truncated, episode.steps + 1)
 
-    def rollout(start: EnvState, params: PyTree, moments: Moments) -> Float[Array, " env"]:
+    def goes_on(episode: _Episode) -> Bool[Array, ""]:
+        running = ~jnp.all(episode.finished)
+        # With a time limit the environment itself ends every episode.
+        return running if has_time_limit(env) else running & (episode.steps < MOST_STEPS_WITHOUT_LIMIT)
+
+    def rollout(start: EnvState, params: PyTree, moments: Moments) -> tuple[Float[Array, " env"], Bool[Array, " env"]]:
         num_envs = start.obs.shape[0]
-        first = _Episode(start, jnp.zeros(num_envs), jnp.zeros(num_envs, bool))
-        return jax.lax.while_loop(
-            lambda episode: ~jnp.all(episode.finished), lambda episode: one_step(episode, params, moments), first
-        ).total
+        first = _Episode(start, jnp.zeros(num_envs), jnp.zeros(num_envs, bool), jnp.int32(0))
+        last = jax.lax.while_loop(goes_on, lambda episode: one_step(episode, params, moments), first)
+        return last.total, last.finished
 
     return rollout

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from jaxtrpo.envs.base import Environment, action_space
+from jaxtrpo.envs.base import Environment, action_space, most_steps
 from jaxtrpo.evaluate import evaluation_key
 from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
 
@@ -74,7 +74,9 @@ def _episode(policy: TrainedPolicy, env: Environment, seed: int, totals: list[fl
     act = _actor(policy, env)
     step = jax.jit(lambda state: env.step(state, act(state.obs)))
     state, total, over = jax.jit(env.reset, static_argnums=1)(evaluation_key(seed), 1), 0.0, False
-    while not over:
+    for _ in range(most_steps(env)):
+        if over:
+            return
         totals.append(total)
         yield jax.tree.map(lambda leaf: np.asarray(leaf)[0], jax.device_get(state.physics))
         state = step(state)

@@ -32,11 +32,11 @@ from jaxtrpo.runs.followers import Follower
 from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.output import Output, Saving
 from jaxtrpo.runs.policy_file import save_policy
-from jaxtrpo.runs.progress import NOTHING_DONE, Progress
+from jaxtrpo.runs.progress import NOTHING_DONE, InvalidSteps, Progress
 from jaxtrpo.runs.termination import KINDS, Impatience, Interrupts, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Update, gather
-from jaxtrpo.updates import Moment, rows_of, synchronous_updates
+from jaxtrpo.updates import Moment, no_rows, rows_of, synchronous_updates
 
 OnUpdate = Callable[[Row, TrainState], object]
 
@@ -45,7 +45,9 @@ class Result(NamedTuple):
     """What a training run leaves."""
 
     policy: TrainedPolicy  # callable on observations
-    metrics: dict[str, np.ndarray]  # the columns of metrics.csv; blanks are NaN
+    metrics: dict[
+        str, np.ndarray
+    ]  # the columns of metrics.csv; blanks are NaN. Before the first update the common ones, empty
     state: TrainState  # everything, on the actors' devices
     config: Config
 
@@ -64,6 +66,7 @@ class Run(NamedTuple):
     metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it goes on with a run
     close: Callable[[], object]  # ends what was started for this run alone
     notes: tuple[str, ...] = ()  # what a person should know before it starts
+    invalid_is_broken: bool = True  # whether steps are invalid only where a simulation broke
     saving: Saving = Saving()
     on_update: OnUpdate | None = None  # called after each update
     follow: tuple[Callable[[Row | None], Follower], ...] = ()  # given the last row of what it goes on with
@@ -96,7 +99,7 @@ class Run(NamedTuple):
         return f"; resume=True (--resume) goes on with the last checkpoint in {self.directory}"
 
     def _run(self, record: Record, *, progress: bool) -> Result:
-        interruption = None
+        interruption, invalid = None, InvalidSteps()
         with (
             ExitStack() as stack,
             Progress(self.config.total_steps, record.last, enabled=progress) as bar,
@@ -109,6 +112,9 @@ class Run(NamedTuple):
                 for moment, rows in updates:
                     record.add(rows, moment)
                     bar.update(rows[-1])
+                    note = invalid.note(rows) if self.invalid_is_broken else None
+                    if note is not None:
+                        bar.note(note)
             except Impatience:  # the others are anywhere, and nothing can be gathered
                 raise
             except KeyboardInterrupt as error:
@@ -194,6 +200,7 @@ class Run(NamedTuple):
             params=params,
             moments=moments,
             observations=getattr(self.env, "observations", None),
+            max_episode_steps=self.config.max_episode_steps,
         )
 
 
@@ -291,7 +298,8 @@ class Record:
     def result(self) -> Result:
         """What is left in the end."""
         state = self._reached.state()
-        return Result(self._run.policy_of(state), self._output.metrics.columns(), state, self._run.config)
+        columns = self._output.metrics.columns() or no_rows(self._run.update.hyperparameters())
+        return Result(self._run.policy_of(state), columns, state, self._run.config)
 
 
 class _Reached(NamedTuple):

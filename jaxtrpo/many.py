@@ -83,7 +83,7 @@ def prepare_many(
     device = Config(device=arguments.get("device", Config.device)).device
     devices = choose_actors(arguments.pop("actors", None), device=device, program=is_program(env)).devices
     cases = [case._replace(arguments=_placed(case, out)) for case in cases_of(seeds, arguments)]
-    environment, close = environment_for(env, 1)
+    environment, close = environment_for(env, 1, arguments.get("max_episode_steps"))
     try:
         number = min(len(devices), len(cases))
         trainings = Trainings(devices[:number], -(-len(cases) // number) * number)  # a few more, to be dealt out
@@ -191,9 +191,9 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
                     where.close()
         finally:
             free.put(device)
-        returns = result.metrics.get("return_100", np.full(1, np.nan))
+        returns = result.metrics["return_100"]
         if progress:
-            print(f"{name}: return_100 {returns[-1]:.1f}", flush=True)
+            print(f"{name}: return_100 {returns[-1] if len(returns) else np.nan:.1f}", flush=True)
         return result
 
     with termination_as_interrupt(), ThreadPoolExecutor(len(devices)) as pool:

@@ -17,7 +17,7 @@ from jaxtrpo.plan import require_finite_start, restored
 from jaxtrpo.runs.checkpoint import Checkpoint
 from jaxtrpo.runs.directory import hold
 from jaxtrpo.runs.metrics import Row
-from jaxtrpo.runs.progress import Progress
+from jaxtrpo.runs.progress import InvalidSteps, Progress
 from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
 from jaxtrpo.types import TrainState
 from jaxtrpo.updates import Moment, rows_of, synchronous_updates
@@ -59,6 +59,7 @@ def run_as_one(planned: Sequence[Planned], trainings: Trainings, *, progress: bo
         bar = stack.enter_context(Progress(run.config.total_steps, _mean(parts), enabled=progress))
         for note in run.notes:
             bar.note(note)
+        invalid = InvalidSteps()
         moments = stack.enter_context(closing(synchronous_updates(run.update, state, np.asarray)))
         try:
             while not all(each.over for each in parts):
@@ -67,7 +68,11 @@ def run_as_one(planned: Sequence[Planned], trainings: Trainings, *, progress: bo
                 for number, each in enumerate(parts):
                     if not each.over:
                         each.add(moment, moment.measured[number], functools.partial(_part, whole, number), now)
-                bar.update(_mean(parts))
+                mean = _mean(parts)
+                bar.update(mean)
+                note = invalid.note([mean]) if run.invalid_is_broken else None
+                if note is not None:
+                    bar.note(note)
         except KeyboardInterrupt as error:
             interruption = error
             bar.note("interrupted; keeping what was learned so far")

@@ -18,10 +18,11 @@ from jaxtrpo.config import Config, make_config
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.defaults import fill_in, with_whole_episodes
 from jaxtrpo.devices import THREADS_OF_PROGRAMS, choose_actors, memory_of, threads_may_run_out
-from jaxtrpo.envs.base import Environment, require_time_limit
+from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.loop import OnUpdate, Run
 from jaxtrpo.losses import Surrogate
+from jaxtrpo.messages import short
 from jaxtrpo.processes import TOGETHER_SECONDS, group, is_first, join, require_same
 from jaxtrpo.replay import Replay
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
@@ -61,8 +62,13 @@ def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run
     return begin(*plan(env, arguments))
 
 
-def _notes(env: Environment, replay: Replay | None) -> Iterator[str]:
+def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[str]:
     """What a person should know before the run starts."""
+    if config.eval_every and not has_time_limit(env):
+        yield (
+            f"{env.name} has no time limit: evaluations stop an episode after {MOST_STEPS_WITHOUT_LIMIT:,} steps; "
+            "max_episode_steps (--max-episode-steps) sets a limit"
+        )
     if replay is not None:
         yield replay.in_words()
     if is_program(env) and threads_may_run_out():
@@ -150,13 +156,11 @@ def _plan(
     # Sizes of batches that are whole episodes follow from the environment's.
     filled = fill_in(parts, config, actors, usual_steps) if parts.algorithm.episodes is None else None
     cache_compilations()
-    environment, close = environment_for(env, actors.count)
+    environment, close = environment_for(env, actors.count, config.max_episode_steps)
     try:
         if filled is None:
             filled = fill_in(*with_whole_episodes(parts, config, actors, environment), actors, usual_steps)
         parts, config, sizes = filled
-        if config.eval_every:
-            require_time_limit(environment, "eval_every")
         update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)
         if not (update.learner.waits or actors.here):
             raise ValueError(f"algorithm={config.algorithm}: its actors are threads of one process, not of several")
@@ -178,7 +182,9 @@ def _plan(
             started=started,
             metrics={},
             close=close,
-            notes=tuple(_notes(environment, replay)),
+            notes=tuple(_notes(environment, config, replay)),
+            # Otherwise they may also be those after an episode of a fixed batch, or those that only reset.
+            invalid_is_broken=parts.algorithm.episodes is None and not getattr(environment, "wastes_steps", False),
             saving=saving,
             on_update=options.on_update,
             follow=_followers(directory, environment.name, config, options.tensorboard, options.wandb),
@@ -193,8 +199,9 @@ def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
     """The devices that a training takes, of all processes; arguments and errors as for `choose_actors`."""
     program, others = is_program(env), group()
     if config.device in ("gpu", "tpu") and not program:
+        name = getattr(env, "name", None) or (env if isinstance(env, str) else short(env))
         raise ValueError(
-            f"device={config.device}: {getattr(env, 'name', env)} is stepped by CPU cores; environments that are JAX "
+            f"device={config.device}: {name} is stepped by CPU cores; environments that are JAX "
             "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own) run there"
         )
     together = 1 if others is None else others.place.count
@@ -207,7 +214,7 @@ def _parts(config: Config, options: Options) -> tuple[Parts, int]:
     def value(kind: str, given: Any, wanted: type) -> Any:
         made = parse(kind, given) if isinstance(given, str) else given
         if not isinstance(made, wanted):
-            raise ValueError(f"{kind}={given!r} must be a name, a call in words, or a value of {wanted.__name__}")
+            raise ValueError(f"{kind}={short(given)} must be a name, a call in words, or a value of {wanted.__name__}")
         return made
 
     chosen = value("algorithm", options.algorithm, Algorithm)
@@ -287,7 +294,7 @@ def _require_followers(out: str | Path | None, tensorboard: bool, wandb: str | N
     if tensorboard and out is None:
         raise ValueError("tensorboard=True needs out, the directory of the run")
     if wandb is not None and not (isinstance(wandb, str) and wandb):
-        raise ValueError(f"wandb={wandb!r} must be the name of a project")
+        raise ValueError(f"wandb={short(wandb)} must be the name of a project")
     for setting, wanted, package in (("tensorboard", tensorboard, "tensorboardX"), ("wandb", wandb, "wandb")):
         if wanted and importlib.util.find_spec(package) is None:
             raise ValueError(f"{setting}={wanted!r} needs the package {package}: pip install {package}")

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from jaxtrpo.actors import gather_envs
+from jaxtrpo.messages import short
 from jaxtrpo.types import Batch
 
 MOST_STEPS = 2**31 - 1  # that a 32-bit index counts
@@ -95,7 +96,7 @@ def make_replay(
     """
     num_envs = segment_steps // segment_length
     if capacity > MOST_STEPS - segment_steps:
-        raise ValueError(f"replay={capacity!r} must be a number of steps below 2^31")
+        raise ValueError(f"replay={short(capacity)} must be a number of steps below 2^31")
     capacity = -(-capacity // segment_steps) * segment_steps
     sizes = (observation_size, action_size, 1, 1, observation_size, 1, 1)  # of the fields
     ends = np.cumsum(sizes)

@@ -7,19 +7,21 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxtrpo.messages import short
+
 
 def require_whole(least: int, **values: object) -> None:
     """Raises ValueError for one that is no whole number of at least `least`."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name}={value!r} must be a whole number of at least {least}")
+            raise ValueError(f"{name}={short(value)} must be a whole number of at least {least}")
 
 
 def require_number(what: str, test: Callable[[float], bool], **values: Any) -> None:
     """Raises ValueError for one that is no finite number, or fails the test."""
     for name, value in values.items():
         if not is_number(value) or not math.isfinite(value) or not test(value):
-            raise ValueError(f"{name}={value!r} must be {what}")
+            raise ValueError(f"{name}={short(value)} must be {what}")
 
 
 def require_positive(**values: Any) -> None:
@@ -41,14 +43,14 @@ def require_bool(**values: object) -> None:
     """Raises ValueError for one that is neither True nor False."""
     for name, value in values.items():
         if not isinstance(value, bool):
-            raise ValueError(f"{name}={value!r} must be True or False")
+            raise ValueError(f"{name}={short(value)} must be True or False")
 
 
 def require_sizes(**values: object) -> None:
     """Raises ValueError for one that is no sequence of layer sizes."""
     for name, value in values.items():
         if not isinstance(value, (tuple, list)):
-            raise ValueError(f"{name}={value!r} must be a sequence of sizes, such as (64, 64)")
+            raise ValueError(f"{name}={short(value)} must be a sequence of sizes, such as (64, 64)")
         for size in value:
             require_whole(1, **{name: size})
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -14,6 +14,7 @@ from jaxtyping import Array
 
 from jaxtrpo.adapting import Column
 from jaxtrpo.background import in_background
+from jaxtrpo.episodes import EpisodeInfo
 from jaxtrpo.in_place import ReplayInPlace
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Update
@@ -116,6 +117,21 @@ def rows_of(moment: Moment, measured: np.ndarray, last: Row, before: float, now:
         }
         rows.append(row)
     return rows
+
+
+def no_rows(hyperparameters: Iterable[str]) -> dict[str, np.ndarray]:
+    """Columns of a run that has made no update: those that every run has, empty.
+
+    What an algorithm measures beside them is only known when its update is traced.
+
+    Args:
+      hyperparameters: names of the settings that are data, which are columns, too.
+    """
+    settings = [name for name in hyperparameters if name != "steps_per_update"]
+    seconds = ("wall_seconds", "collect_seconds", "learn_seconds")
+    names = ("update", "env_steps", *seconds, "steps_per_update", *settings, *EpisodeInfo._fields, "eval_return")
+    counts = ("update", "env_steps", "steps_per_update", "episodes", "invalid_steps")
+    return {name: np.zeros(0, np.int64 if name in counts else np.float64) for name in names}
 
 
 def as_row(columns: tuple[Column, ...], values: np.ndarray) -> dict[str, Any]:

@@ -49,6 +49,13 @@ def vector(mode):
 for mode in AutoresetMode:
     gymnasium.register(f"Counting{mode.value}-v0", CountingEnv, vector_entry_point=vector(mode))
 gymnasium.register("Lasting-v0", CountingEnv, kwargs={"lasts": True}, max_episode_steps=4)
+gymnasium.register(
+    "Aware-v0",
+    CountingEnv,
+    kwargs={"lasts": True},
+    max_episode_steps=4,
+    additional_wrappers=(gymnasium.wrappers.TimeAwareObservation.wrapper_spec(),),  # looks at the time limit
+)
 
 
 class Misbehaving(CountingEnv):
@@ -96,6 +103,41 @@ class Misbehaving(CountingEnv):
         return obs, reward, terminated, truncated, info
 
 
+class Counts(gymnasium.Env):
+    """Every step earns 1; the first episode ends after `steps` steps, or never."""
+
+    observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
+    number = 0
+
+    def __init__(self, *steps: int | None):
+        self.steps = steps[Counts.number % len(steps)]
+        Counts.number += 1
+
+    def reset(self, *, seed=None, options=None):
+        self.elapsed = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.elapsed += 1
+        return np.zeros(1, np.float32), 1.0, self.elapsed == self.steps, False, {}
+
+
+class Careless(CountingEnv):
+    """Fails somewhere, without a word."""
+
+    def __init__(self, where: str):
+        super().__init__()
+        self.where = where
+        self._check("__init__")
+
+    def reset(self, **arguments):
+        self._check("reset")
+        return super().reset(**arguments)
+
+    def _check(self, here: str) -> None:
+        assert self.where != here
+
+
 class Spaces(gymnasium.Env):
     """Samples its observations from any space, and keeps the actions it was given."""
 
@@ -116,3 +158,6 @@ class Spaces(gymnasium.Env):
         assert self.action_space.contains(action), action
         self.taken.append(action)
         return self._observe(), 0.0, False, False, {}
+
+
+gymnasium.register("Careless-v0", Careless, kwargs={"where": "reset"})

@@ -78,8 +78,10 @@ TABLE = [
     ("export NONE", "no such directory: NONE"),
     ("export EMPTY", "no policy.msgpack in EMPTY"),
     ("export POLICY --out POLICY/policy.msgpack", "is not a directory"),
-    ("export POLICY --card", "Some-v1"),
     ("export POLICY --card --episodes 0", "episodes=0"),
+    ("export POLICY --card --max-episode-steps 0", "max_episode_steps=0"),
+    ("evaluate POLICY --max-episode-steps 0", "max_episode_steps=0"),
+    ("train X --max-episode-steps 0", "max_episode_steps=0"),
     # sweeps
     ("sweep Hopper-v5", "at least one setting"),
     ("sweep Hopper-v5 --grid max_kl=-1,2", "max_kl=-1"),
@@ -109,6 +111,7 @@ TABLE = [
     ("train X --policy mlp(hidden=(0,))", "hidden=0"),
     ("train brax:nothing", "brax:"),
     ("train gymnasium:Nothing-v0", "Nothing-v0"),
+    ("train counting_env:Careless-v0", "reset() raised AssertionError: assert self.where != here ("),
     ("evaluate HELD", "no policy.msgpack in HELD"),
 ]
 

@@ -33,6 +33,7 @@ SETTINGS = {
     "processes": ("1", 1),
     "num_envs": ("8", 8),
     "segment_length": ("4", 4),
+    "max_episode_steps": ("30", 30),
     "eval_every": ("10000", 10000),
     "eval_episodes": ("3", 3),
 }
@@ -199,7 +200,7 @@ def test_interrupt_has_no_traceback_and_its_own_exit_code(training, capsys):
     training.does = interrupted
     assert cli.main(["train", "X"]) == cli.INTERRUPTED
     assert capsys.readouterr().err == "interrupted\n"
-    training.does = lambda: Result({})
+    training.does = lambda: Result({"env_steps": np.zeros(0, np.int64)})
     assert cli.main(["train", "X"]) == cli.INTERRUPTED
     training.does = lambda: Result(metrics(500))
     assert cli.main(["train", "X"]) == cli.INTERRUPTED

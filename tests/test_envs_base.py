@@ -351,5 +351,19 @@ def test_the_error_for_an_unknown_name_offers_near_ones_and_does_so_in_a_sentenc
         make_env("Hopper-v5", backend="mjx")
 
 
+@pytest.mark.parametrize("name", ["Hopper-v5", "mjx:Hopper-v5"])
+def test_the_time_limit_of_a_native_environment_can_be_chosen(name):
+    assert (make_env(name).episode_length, make_env(name, max_episode_steps=30).episode_length) == (1000, 30)
+    with pytest.raises(ValueError, match="max_episode_steps=0 must be"):
+        make_env(name, max_episode_steps=0)
+
+
+def test_options_that_only_gymnasiums_own_version_has_name_it():
+    with pytest.raises(ValueError, match="Ant-v5 takes no option xml_file.*gymnasium:Ant-v5"):
+        make_env("Ant-v5", xml_file="ant.xml")
+    with pytest.raises(ValueError, match="mjx:Ant-v5 takes no option xml_file, but impl, max_episode_steps"):
+        make_env("mjx:Ant-v5", xml_file="ant.xml")
+
+
 def test_an_environment_follows_the_protocol():
     assert isinstance(MujocoEnvironment(hopper()), base.Environment)

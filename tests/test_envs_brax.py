@@ -164,6 +164,8 @@ def test_observations_that_are_no_flat_arrays_are_refused():
         (lambda: make_env("brax:ant", backend="sprung"), "unknown Brax backend 'sprung'; did you mean spring"),
         (lambda: make_env("brax:ant/mjc"), "unknown Brax backend 'mjc'; did you mean mjx"),
         (lambda: make_env("brax:ant", episode_length=0), "episode_length must be at least 1"),
+        (lambda: make_env("brax:ant", max_episode_steps=9, episode_length=9), "are the same setting; give one"),
+        (lambda: make_env("brax:ant", backends="spring"), "takes no option backends, but backend, episode_length"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_a_sentence(make, message):

@@ -53,7 +53,7 @@ import mujoco  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-from jaxtrpo import MujocoEnvironment  # noqa: E402
+from jaxtrpo import MjxEnvironment, MujocoEnvironment  # noqa: E402
 
 jit = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0}
@@ -93,15 +93,29 @@ def test_an_episode_lasts_its_length():
     assert truncated == [False, False, False, True] * 2 + [False]
 
 
-def test_an_actuator_without_limits_is_given_some():
-    unlimited = MujocoEnvironment(swing_up._replace(xml=PENDULUM.replace('ctrlrange="-1 1"', "")))
+SERVO = PENDULUM.replace('<motor joint="hinge" ctrlrange="-1 1"/>', '<position name="servo" joint="hinge"/>')
+STATUE = """
+<mujoco>
+  <worldbody><body><site name="s"/><geom size="1"/></body></worldbody>
+  <actuator><general site="s" ctrlrange="-1 1"/></actuator>
+</mujoco>
+"""
+
+
+@pytest.mark.parametrize("engine", [MujocoEnvironment, MjxEnvironment])
+def test_an_actuator_without_limits_is_given_some_which_is_said(engine):
+    with pytest.warns(UserWarning, match=r"actions are between -1 and 1 .* without ctrlrange \(servo\)"):
+        unlimited = engine(swing_up._replace(xml=SERVO))
     assert (unlimited.action_low, unlimited.action_high) == (-1, 1)
+    limited = engine(swing_up._replace(xml=SERVO.replace("joint=", 'ctrlrange="-3 3" joint=')))  # in silence
+    assert (limited.action_low, limited.action_high) == (-3, 3)
 
 
-def test_an_mjcf_file_is_as_good_as_its_text(tmp_path):
+@pytest.mark.parametrize("how", [str, Path])
+def test_an_mjcf_file_is_as_good_as_its_text(tmp_path, how):
     path = tmp_path / "pendulum.xml"
     path.write_text(PENDULUM)
-    from_file = MujocoEnvironment(swing_up._replace(xml=str(path)))
+    from_file = MujocoEnvironment(swing_up._replace(xml=how(path)))
     qpos, qvel, mask = np.ones((2, 1), np.float32), np.zeros((2, 1), np.float32), np.ones(2, bool)
     start = [e.physics.reset(e.physics.blank(2), mask, qpos, qvel)[0] for e in (env, from_file)]
     moved = [e.physics.step(b, qvel)[0] for e, b in zip((env, from_file), start, strict=True)]
@@ -116,19 +130,34 @@ def test_an_mjcf_file_is_as_good_as_its_text(tmp_path):
         ({"xml": "nowhere/pendulum.xml"}, "no such MJCF file: nowhere/pendulum.xml"),
         ({"fields": ("qpos", "qvle")}, "Task.fields: 'qvle' is not an MjData field of real numbers"),
         ({"fields": ("qpos", "qvel", "contact")}, "Task.fields: 'contact'"),
-        ({"fields": ("qpos", "qvel", "efc_force")}, "Task.fields: .* 'efc_force'"),
         ({"changes": ("xpos",)}, "Task.changes: 'xpos' is not in Task.fields"),
-        ({"frame_skip": 0}, "frame_skip and episode_length must be at least 1"),
-        ({"episode_length": 0}, "frame_skip and episode_length must be at least 1"),
+        ({"xml": Path("nowhere/pendulum.xml")}, "no such MJCF file: nowhere/pendulum.xml"),
+        ({"xml": PENDULUM.encode()}, "xml=b.* must be the path of an MJCF file, or MJCF text"),
+        ({"xml": PENDULUM.replace("motor", "position").replace("actuator", "custom")}, "MJCF of the task is not valid"),
+        ({"xml": PENDULUM.split("<actuator>")[0] + "</mujoco>"}, "has no actuators.*add an <actuator>"),
+        ({"xml": STATUE}, "has no joints.*add a <joint>"),
+        ({"frame_skip": 0}, "frame_skip=0 must be a whole number of at least 1"),
+        ({"frame_skip": 1.5}, "frame_skip=1.5 must be a whole number of at least 1"),
+        ({"episode_length": 0}, "episode_length=0 must be a whole number of at least 1"),
+        ({"observation": lambda model, data: jnp.zeros(0)}, "the observation holds no numbers"),
+        ({"observation": lambda model, data: (data.qpos, data.qvel)}, "observation must be one array, not tuple"),
+        ({"observation": lambda model, data: None}, "observation must be one array, not NoneType"),
+        ({"initial_state": lambda key, model: jnp.zeros(2)}, r"initial_state must return two arrays \(qpos, qvel\)"),
         ({"initial_state": lambda key, model: (jnp.zeros(2), jnp.zeros(1))}, r"qpos has shape \(2,\), expected \(1,\)"),
         ({"reward": lambda model, data, action: data.qpos}, r"reward has shape \(1,\), expected \(\)"),
         ({"terminated": lambda model, data: data.qvel > 1}, r"terminated has shape \(1,\), expected \(\)"),
         ({"observation": lambda model, data: data.qvel[0]}, r"observation has shape \(\), expected"),
     ],
 )
-def test_a_task_that_does_not_fit_its_model_is_refused_with_a_clear_sentence(changed, message):
+@pytest.mark.parametrize("engine", [MujocoEnvironment, MjxEnvironment])
+def test_a_task_that_does_not_fit_its_model_is_refused_with_a_clear_sentence(changed, message, engine):
     with pytest.raises(ValueError, match=message):
-        MujocoEnvironment(swing_up._replace(**changed))
+        engine(swing_up._replace(**changed))
+
+
+def test_a_field_that_the_c_engine_cannot_return_is_refused():
+    with pytest.raises(ValueError, match="Task.fields: MuJoCo cannot return 'efc_force' of a batch"):
+        MujocoEnvironment(swing_up._replace(fields=("qpos", "qvel", "efc_force")))
 
 
 def test_reading_a_field_that_was_not_asked_for_says_what_to_do():
@@ -136,6 +165,16 @@ def test_reading_a_field_that_was_not_asked_for_says_what_to_do():
     with pytest.raises(AttributeError, match="does not ask for the MjData field 'xpos'.*Task.fields"):
         MujocoEnvironment(curious)
     MujocoEnvironment(curious._replace(fields=("qpos", "qvel", "xpos")))
+
+
+def test_a_field_that_the_model_has_none_of_is_empty():
+    task = swing_up._replace(
+        fields=("qpos", "qvel", "act", "sensordata"),
+        observation=lambda model, data: jnp.concatenate([data.qpos, data.act, data.sensordata]),
+    )
+    with_empty = MujocoEnvironment(task)
+    state = with_empty.step(with_empty.reset(jax.random.PRNGKey(0), 2), np.ones((2, 1), np.float32))
+    assert with_empty.observation_size == 1 and np.isfinite(state.obs).all()
 
 
 def test_documentation_shows_this_example():

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
+import traceback
 
 import counting_env
 import gymnasium
@@ -21,13 +21,13 @@ from gymnasium import spaces
 from support import actors
 
 import jaxtrpo
+from jaxtrpo import cli
 from jaxtrpo.envs import base
 from jaxtrpo.envs.base import require_working
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
 from jaxtrpo.envs.registry import environment_for, make_env
-from jaxtrpo.evaluate import prepare_evaluation
 from jaxtrpo.machine import available_cores
 from jaxtrpo.train import prepare
 
@@ -380,7 +380,7 @@ def test_what_goes_wrong_later_is_kept_with_its_traceback(make, what, processes)
     [
         ("dies", r"worker process \d of 2 was ended by signal 9 \(SIGKILL\)"),
         ("exits", r"worker process \d of 2 ended with exit status 7"),
-        ("hangs", r"worker process \d of 2 took longer than 0.5 seconds for a step"),
+        ("hangs", r"worker process \d of 2 took longer than 0.5 seconds for a step; .*make_env\(..., timeout=1\)"),
     ],
 )
 def test_a_process_that_does_not_answer_ends_the_run_and_nothing_stays(make, what, message):
@@ -389,6 +389,19 @@ def test_a_process_that_does_not_answer_ends_the_run_and_nothing_stays(make, wha
     play(env, some_actions(env, 80, 2), count=2)
     assert children() == before
     with pytest.raises(SimulatorError, match=message):
+        require_working(env)
+
+
+def test_a_process_that_is_slow_to_reset_says_what_gives_it_time(make):
+    parent = os.getpid()
+
+    class Slow(counting_env.CountingEnv):
+        def reset(self, **arguments):
+            time.sleep(0.0 if os.getpid() == parent else 2.0)
+            return super().reset(**arguments)
+
+    start(env := make(Slow, processes=1, timeout=0.3), 2).obs.block_until_ready()
+    with pytest.raises(SimulatorError, match=r"took longer than 0.3 seconds for a reset; .*timeout=0.6\) waits longer"):
         require_working(env)
 
 
@@ -446,6 +459,43 @@ if sys.argv[1] == "killed":
         while any(alive(worker) for worker in workers):
             assert time.monotonic() < deadline
             time.sleep(0.05)
+
+
+def test_the_processes_of_a_training_that_is_killed_end_in_silence(tmp_path):
+    # One of them is in the middle of a step, and the answers of the others are waiting to be read.
+    script = """
+import os, sys, threading, time
+import gymnasium, jax, numpy as np
+from jaxtrpo import make_env
+
+parent, taken = os.getpid(), sys.argv[1]
+
+class Slow(gymnasium.Wrapper):
+    def step(self, action):
+        if os.getpid() != parent:
+            try:
+                os.mkdir(taken)
+            except FileExistsError:
+                pass
+            else:
+                time.sleep(0.7)
+        return self.env.step(action)
+
+env = make_env(lambda: Slow(gymnasium.make("Pendulum-v1")), processes=3)
+state = env.reset(jax.random.PRNGKey(0), 3)
+state.obs.block_until_ready()
+threading.Timer(0.4, lambda: os.kill(parent, 9)).start()
+env.step(state, np.zeros((3, 1), np.float32)).obs.block_until_ready()
+"""
+    (tmp_path / "script.py").write_text(script)
+    begun = subprocess.run(  # which waits until nobody has its pipe any more
+        [sys.executable, tmp_path / "script.py", tmp_path / "taken"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        timeout=60,
+    )
+    assert (begun.returncode, begun.stderr) == (-signal.SIGKILL, "") and (tmp_path / "taken").exists()
 
 
 def alive(process: int) -> bool:
@@ -560,14 +610,120 @@ def test_evaluation_takes_what_training_takes():
         assert returns.shape == (2,) and np.all(returns > 0)
 
 
-@pytest.mark.parametrize("setting", ["eval_every", "evaluate"])
-def test_episodes_that_need_not_end_are_not_waited_for(setting):
-    env = jaxtrpo.make_env(lambda: counting_env.CountingEnv(lasts=True))
-    with pytest.raises(ValueError, match=f"^{setting}: .* has no time limit"):
-        if setting == "eval_every":
-            prepare(env, eval_every=1)
-        else:
-            prepare_evaluation(SimpleNamespace(env_name=env.name), env, 1)
+SHORT = {
+    "total_steps": 32, "steps_per_update": 16, "num_envs": 4, "policy": "mlp(hidden=(4,))", "critic": "none",
+    "algorithm": "pg", "actors": 1,
+}  # fmt: skip
+
+
+def test_an_evaluation_stops_episodes_that_do_not_end_and_says_so(monkeypatch):
+    monkeypatch.setattr(sys.modules["jaxtrpo.evaluate"], "MOST_STEPS_WITHOUT_LIMIT", 50)
+    result = jaxtrpo.train(lambda: counting_env.Counts(None), **SHORT, progress=False)
+    env = make_env(lambda: counting_env.Counts(3, None, 20), processes=0)
+    counting_env.Counts.number = 0
+    with pytest.warns(UserWarning, match="2 of 6 episodes were stopped after 50 steps.*--max-episode-steps"):
+        found = jaxtrpo.evaluate(result.policy, env, episodes=6)
+    np.testing.assert_array_equal(found.returns, [3, 50, 20, 3, 50, 20])
+    assert found.stopped == 2
+    counting_env.Counts.number = 0
+    limited = make_env(lambda: counting_env.Counts(3, None, 20), processes=0, max_episode_steps=70)
+    counting_env.Counts.number = 0
+    np.testing.assert_array_equal(jaxtrpo.evaluate(result.policy, limited, episodes=3).returns, [3, 70, 20])
+    env.close()
+    limited.close()
+
+
+def test_training_without_a_time_limit_evaluates_and_says_how_long(monkeypatch, capsys):
+    monkeypatch.setattr(sys.modules["jaxtrpo.evaluate"], "MOST_STEPS_WITHOUT_LIMIT", 50)
+    result = jaxtrpo.train(lambda: counting_env.Counts(None), **SHORT, eval_every=16)
+    np.testing.assert_array_equal(result.metrics["eval_return"], [50, 50])
+    assert "has no time limit: evaluations stop an episode after 10,000 steps" in capsys.readouterr().err
+
+
+def test_the_time_limit_of_a_training_is_that_of_its_evaluations(tmp_path, capsys):
+    # An episode of T steps returns 100 T + T (T + 1) / 2, give or take T times an action between -1 and 1.
+    def steps(mean: float) -> int:
+        return next(t for t in range(1, 20) if abs(mean - 100 * t - t * (t + 1) / 2) <= t)
+
+    result = jaxtrpo.train("counting_env:Lasting-v0", **SHORT, max_episode_steps=7, eval_every=32, out=tmp_path,
+                           progress=False)  # fmt: skip
+    assert steps(result.metrics["eval_return"][-1]) == 7
+    loaded = jaxtrpo.load_policy(tmp_path)
+    assert [steps(jaxtrpo.evaluate(policy, episodes=1).mean) for policy in (result.policy, loaded)] == [7, 7]
+    assert steps(jaxtrpo.evaluate(loaded, "counting_env:Lasting-v0", episodes=1).mean) == 4  # which has its own
+    assert steps(jaxtrpo.evaluate(loaded, episodes=1, max_episode_steps=2).mean) == 2
+    for words, length in (([], 7), (["--max-episode-steps", "3"], 3), (["--env", "counting_env:Lasting-v0"], 4)):
+        assert cli.main(["evaluate", str(tmp_path), "--episodes", "1", *words]) == 0
+        assert steps(float(capsys.readouterr().out.split()[-1])) == length
+    assert jaxtrpo.load_config(tmp_path)["max_episode_steps"] == 7
+    with pytest.raises(ValueError, match="has max_episode_steps=7, not max_episode_steps=8"):
+        jaxtrpo.train("counting_env:Lasting-v0", **SHORT, max_episode_steps=8, eval_every=32, out=tmp_path, resume=True)
+
+
+plain = functools.partial(gymnasium.make, disable_env_checker=True)
+
+
+@pytest.mark.parametrize("name", ["Pendulum-v1", "Lasting-v0", "Aware-v0", "Blackjack-v1"])
+@pytest.mark.parametrize("limit", [3, 7])
+def test_a_time_limit_that_is_asked_for_is_gymnasiums(make, name, limit):
+    env = make(name, max_episode_steps=limit, processes=0)
+    assert env.episode_length == limit
+    actions = some_actions(env, 20, 2)
+    taken = actions[..., 0] if env.action_counts else actions
+    wanted = expected(lambda: Flat(plain(name, max_episode_steps=limit), env), seeds(2), taken)
+    agree(play(env, actions), wanted)
+    assert name == "Blackjack-v1" or wanted["truncated"][limit - 1].all()
+
+
+def test_a_time_limit_that_is_asked_for_reaches_vector_environments(make):
+    env = make("CartPole-v1", max_episode_steps=5, processes=0)
+    assert env.plan.vector and env.episode_length == 5
+    states = play(env, some_actions(env, 12, 2))
+    np.testing.assert_array_equal(np.flatnonzero(states.truncated[:, 0] & ~states.invalid[:, 0]), [4, 10])
+    assert make("CartPole-v1", max_episode_steps=-1).episode_length == UNLIMITED
+    # One that cannot be told is not used as such.
+    assert not make("CountingNextStep-v0", max_episode_steps=5).plan.vector
+
+
+def test_a_function_is_given_the_time_limit_if_it_takes_one_and_cut_if_it_does_not(make):
+    lasting = functools.partial(counting_env.CountingEnv, lasts=True)
+    takes = functools.partial(plain, "Lasting-v0")
+    for maker in (lasting, takes):
+        env = make(maker, max_episode_steps=6, processes=0)
+        assert env.episode_length == 6
+        actions = some_actions(env, 15, 2)
+        agree(play(env, actions), expected(lasting, seeds(2), actions, limit=6))
+    assert make(takes).episode_length == 4
+
+
+def test_keywords_of_gymnasium_reach_it(make):
+    for name in ("Pendulum-v1", "CartPole-v1"):
+        env = make(name, disable_env_checker=False)
+        assert np.isfinite(play(env, some_actions(env, 3, 1)).obs).all()
+
+
+def unlimited():
+    return counting_env.Counts(None)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: make_env("Pendulum-v1", max_episode_steps=0), "max_episode_steps=0 must be a whole number"),
+        (lambda: make_env("CartPole-v1", max_episode_steps=1.5), "max_episode_steps=1.5 must be a whole number"),
+        (
+            lambda: make_env(counting_env.CountingEnv, max_episode_steps=-1),
+            "only gymnasium.make can leave a time limit",
+        ),
+        (lambda: prepare(Limited, max_episode_steps=10), "=10: .*Limited itself ends its episodes after 9 steps"),
+        (lambda: prepare(make_env(Limited), max_episode_steps=5), "was made with a time limit of 9 steps; make it"),
+        (lambda: prepare(make_env(unlimited), max_episode_steps=5), "was made with no time limit; make it with"),
+        (lambda: prepare(unlimited, algorithm="gps"), "has no time limit.*--max-episode-steps"),
+    ],
+)
+def test_a_time_limit_that_cannot_be_had_is_refused(attempt, message):
+    with pytest.raises(ValueError, match=message):
+        attempt()
 
 
 def test_a_simulator_that_cannot_start_in_training_says_so():
@@ -633,13 +789,119 @@ def test_options_are_those_of_the_environment(make):
     ("maker", "message"),
     [
         (lambda: gymnasium.make_vec("Pendulum-v1", 2), "is a gymnasium.vector.VectorEnv"),
-        (dict, "is a dict, which is no gymnasium.Env"),
+        (dict, "makes an object of type dict, not a gymnasium.Env"),
         (lambda: 1 / 0, "cannot be made: ZeroDivisionError"),
     ],
 )
 def test_a_function_that_returns_something_else_is_refused(make, maker, message):
     with pytest.raises(ValueError, match=message):
         make(maker)
+
+
+@pytest.mark.parametrize(("where", "action"), [("__init__", "cannot be made:"), ("reset", r"reset\(\) raised")])
+def test_an_error_of_the_user_is_told_with_its_place_and_keeps_its_traceback(make, where, action):
+    file = pathlib.Path(counting_env.__file__)
+    line = 1 + file.read_text().split("\n").index("        assert self.where != here")
+    with pytest.raises(ValueError, match=action) as error:
+        make(functools.partial(counting_env.Careless, where))
+    told = f"AssertionError: assert self.where != here ({file}:{line}, in _check)"
+    assert str(error.value).endswith(told) and "\n" not in str(error.value)
+    assert isinstance(error.value.__cause__, AssertionError)
+    frames = traceback.extract_tb(error.value.__cause__.__traceback__)
+    assert (frames[-1].name, frames[-1].lineno) == ("_check", line)
+
+
+def test_the_place_of_an_error_is_in_the_users_own_code(make):
+    def maker():
+        return spaces.Box(0, [1, 2], (3,))  # fails in Gymnasium
+
+    with pytest.raises(ValueError, match=rf"cannot be made: .* \({__file__}:\d+, in maker\)$"):
+        make(maker)
+    with pytest.raises(ValueError, match=r"mass.* \(.*gymnasium.*:\d+, in make\)$"):  # nothing of the user's
+        make("Pendulum-v1", mass=3)
+
+
+def test_a_module_that_cannot_be_imported_says_where(make, tmp_path, monkeypatch):
+    (tmp_path / "broken_module.py").write_text("x = 1\nassert x == 2\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ValueError, match=r"broken_module cannot be imported: AssertionError: assert x == 2 \(.*py:2, "):
+        make("broken_module:Name-v0")
+
+
+class Blind(gymnasium.Env):
+    """Has one of its spaces, and the other is something else."""
+
+    def __init__(self, **spaces):
+        for name, space in spaces.items():
+            setattr(self, name, space)
+
+
+def of_module(name: str, module: str, *bases: type):
+    return type(name, bases, {"__module__": module})()
+
+
+ONE = spaces.Box(-1, 1, (1,))
+
+
+@pytest.mark.parametrize(
+    ("maker", "message"),
+    [
+        (lambda: Blind(), "has no observation_space; its class or __init__ must set it"),
+        (lambda: Blind(observation_space=ONE), "has no action_space; its class or __init__ must set it"),
+        (lambda: gymnasium.Wrapper(Blind()), "has no observation_space"),
+        (
+            lambda: Blind(observation_space=of_module("Box", "gym.spaces.box"), action_space=ONE),
+            "observation_space is <gym.spaces.box.Box.*>, of type gym.spaces.box.Box, not a gymnasium.Space",
+        ),
+        (lambda: Blind(observation_space=ONE, action_space=3), "action_space is 3, of type int, not a gymnasium.Space"),
+        (
+            lambda: of_module("Mine", "mine", type("Env", (), {"__module__": "gym.core"})),
+            "makes an object of type mine.Mine, an environment of the old gym; wrap it with shimmy.GymV26Compat",
+        ),
+        (lambda: of_module("Env", "elsewhere"), "makes an object of type elsewhere.Env, not a gymnasium.Env"),
+    ],
+)
+def test_what_only_looks_like_an_environment_is_refused(make, maker, message):
+    with pytest.raises(ValueError, match=message) as error:
+        make(maker)
+    assert "\n" not in str(error.value)
+
+
+class Endless:
+    """Like an environment of another package, of which everything is shown."""
+
+    def reset(self, key):
+        pass
+
+    def __repr__(self):
+        return "Endless(" + "0.0,\n" * 100_000 + ")"
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda: prepare(Endless()),
+        lambda: make_env(Endless()),
+        lambda: prepare(Endless(), device="gpu"),
+        lambda: jaxtrpo.evaluate(Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", seed=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", algorithm=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", policy=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", adapt=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", wandb=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", discount=Endless()),
+        lambda: jaxtrpo.train("CartPole-v1", keep_best=Endless()),
+    ],
+)
+def test_messages_are_short_whatever_is_given(attempt):
+    with pytest.raises((ValueError, TypeError)) as error:
+        attempt()
+    assert len(str(error.value)) < 400 and "\n" not in str(error.value)
+
+
+def test_an_environment_that_is_made_already_is_asked_for_as_a_function():
+    with pytest.raises(ValueError, match="must be a function that makes it"):
+        prepare(gymnasium.make("Pendulum-v1"))
 
 
 def test_processes_are_used_where_they_pay(make, monkeypatch):

@@ -216,7 +216,7 @@ DELAYED = '<motor joint="hinge" ctrlrange="-1 1" delay="0.02" nsample="8"/>'
         ),
         (lambda: made(ball(fields=("qpos", "qLD"))), "MJX with impl='jax' does not compute the field 'qLD'"),
         (lambda: made(ball(fields=("qpos", "M"))), "MJX with impl='jax' does not compute the field 'M'"),
-        (lambda: made(ball(frame_skip=0)), "^Ball: frame_skip and episode_length must be at least 1"),
+        (lambda: made(ball(frame_skip=0)), "^Ball: frame_skip=0 must be a whole number of at least 1"),
         (lambda: made(ball(reward=lambda m, d, a: a)), r"^Ball: reward has shape \(1,\), expected \(\)"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -114,3 +115,13 @@ def test_the_card_is_one_that_the_hub_reads(tmp_path, capsys):
     assert "environment steps | 2,048" in card.content and "`max_kl`" in card.content
     code = card.content.split("```python\n")[1].split("```")[0].replace(ONNX_FILE, files[0])
     exec(code, {})
+
+
+def test_a_card_that_cannot_be_made_costs_nothing_else(tmp_path, capsys):
+    jaxtrpo.save_policy(tmp_path, policy_of(policy_maker("mlp"), NUMBERS))
+    assert cli.main(["export", str(tmp_path), "--card"]) == cli.FAILED
+    files = [str(tmp_path / "export" / name) for name in (ONNX_FILE, STABLEHLO_FILE)]
+    told = capsys.readouterr()
+    assert told.out.split("\n") == [*files, ""]
+    assert "--card: unknown environment" in told.err and told.err.count("\n") == 1
+    assert all(Path(file).stat().st_size for file in files)

@@ -135,6 +135,21 @@ def row(update, return_100=1.0, **more):
     }
 
 
+def test_many_invalid_steps_are_told_once_and_few_or_early_ones_never():
+    def told(*invalid, steps=500):
+        watch = progress.InvalidSteps()
+        rows = [{"steps_per_update": steps, "invalid_steps": number} for number in invalid]
+        return [watch.note([row]) for row in rows]
+
+    found = told(0, 0, 500, 500, 500)
+    assert found[:2] == [None, None] and found[3:] == [None, None]
+    assert found[2].startswith("33% of the steps") and "invalid_steps" in found[2] and len(found[2]) < 200
+    assert told(5, 5, 5, 5) == [None] * 4  # one in a hundred
+    assert told(5, 5, 6) != [None] * 3
+    assert told(500, 500) == [None] * 2 and told(100, 100, 100, steps=100) == [None] * 3  # too few to judge
+    assert progress.InvalidSteps().note([progress.NOTHING_DONE] * 9) is None
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

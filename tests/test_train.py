@@ -148,6 +148,18 @@ def test_simulations_that_break_are_counted_and_not_learned_from():
     assert np.isfinite(metrics["kl"]).all() and metrics["accepted"].any()
 
 
+def test_a_run_says_once_that_its_simulation_breaks(capsys):
+    task = jaxtrpo.make_env(PENDULUM).task
+    breaks = task._replace(reward=lambda model, data, action: jnp.where(data.qpos[0] < -0.01, jnp.nan, 1.0))
+    sizes = {**TINY, "steps_per_update": 256, "total_steps": 1536}
+    metrics = jaxtrpo.train(jaxtrpo.MujocoEnvironment(breaks), **sizes).metrics
+    share = metrics["invalid_steps"][:4].sum() / 1024
+    assert share > 0.01 and capsys.readouterr().err.count(f"{share:.0%} of the steps so far teach nothing") == 1
+    # Steps of vector environments that only reset are `invalid` as well.
+    assert jaxtrpo.train("CartPole-v1", **sizes).metrics["invalid_steps"].sum() > 15
+    assert "teach nothing" not in capsys.readouterr().err
+
+
 def test_first_observation_that_is_not_finite_is_refused():
     task = jaxtrpo.make_env(PENDULUM).task
     broken = task._replace(observation=lambda model, data: jnp.append(data.qpos, jnp.nan))
@@ -197,6 +209,18 @@ def test_interrupted_training_keeps_what_it_learned(tmp_path):
     result = stop_in_the_third_update(run, KeyboardInterrupt()).run(progress=False)
     assert list(result.metrics["update"]) == [1, 2]
     np.testing.assert_array_equal(jaxtrpo.load_policy(tmp_path / "run")(np.ones(4)), result.policy(np.ones(4)))
+
+
+def test_metrics_of_no_update_have_the_common_columns(begun, tmp_path):
+    run = prepare(PENDULUM, out=tmp_path / "run", **{**TINY, "steps_per_update": 32, "total_steps": 64})
+
+    def interrupted(state):
+        raise KeyboardInterrupt
+
+    metrics = run._replace(update=run.update._replace(lower=interrupted)).run(progress=False).metrics
+    assert list(metrics) == [*COLUMNS[:11], "eval_return"]
+    for name, column in metrics.items():
+        assert column.shape == (0,) and column.dtype == begun[0].metrics[name].dtype, name
 
 
 # ---- resuming

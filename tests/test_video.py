@@ -17,6 +17,7 @@ from PIL import Image
 
 import jaxtrpo
 from jaxtrpo import cli
+from jaxtrpo.envs import base
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.mujoco.tasks import TASKS
 from jaxtrpo.film import Film, Frame, beginning, film
@@ -77,6 +78,12 @@ def test_a_film_shows_the_episode_that_is_evaluated():
         frames
     )
     assert frames[0].picture.shape == (16, 32, 3) and found.seconds_per_step == pytest.approx(0.04)
+
+
+def test_a_film_of_what_need_not_end_is_as_long_as_an_evaluation(monkeypatch):
+    task = TASKS[PENDULUM]()._replace(episode_length=base.NO_TIME_LIMIT, terminated=lambda model, data: False)
+    monkeypatch.setattr(base, "MOST_STEPS_WITHOUT_LIMIT", 5)
+    assert len(list(film(policy_for(PENDULUM), Seen(task), width=32, height=16).frames)) == 5
 
 
 def test_an_environment_without_pictures_is_refused():

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxtrpo.adapt.rule import Rule, require_bounds
+from jaxtrpo.messages import short
 from jaxtrpo.settings import call_in_words, require_not_negative, require_positive, require_whole
 from jaxtrpo.types import Hyperparameters
 
@@ -54,7 +55,7 @@ def improvement(
     if steps_delta is not None:  # steps are integers in compiled code, and have to stay so
         require_whole(1, steps_delta=steps_delta)
     if not all(isinstance(steps, int) for steps in steps_bounds):
-        raise ValueError(f"steps_bounds={steps_bounds!r} must be whole numbers of steps")
+        raise ValueError(f"steps_bounds={short(steps_bounds)} must be whole numbers of steps")
     if kl_delta is not None:
         require_positive(kl_delta=kl_delta)
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from jaxtyping import Array, PyTree
 
+from jaxtrpo.messages import short
 from jaxtrpo.settings import is_number
 from jaxtrpo.types import Hyperparameters
 
@@ -103,4 +104,4 @@ def require_bounds(**values: tuple[float, float]) -> None:
     for name, pair in values.items():
         ordered = isinstance(pair, tuple) and len(pair) == 2 and all(map(is_number, pair)) and 0 < pair[0] <= pair[1]
         if not ordered:
-            raise ValueError(f"{name}={pair!r} must be two positive numbers in order")
+            raise ValueError(f"{name}={short(pair)} must be two positive numbers in order")

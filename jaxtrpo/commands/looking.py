@@ -35,6 +35,9 @@ class Video:
     """pixels"""
     env: str | None = None
     """where, if not in the environment that the policy was trained in"""
+    max_episode_steps: int | None = None
+    """time limit in steps; that of the training, or of --env itself, if not given. Without any, an episode is stopped
+    after 10,000 steps"""
 
     def prepare(self) -> Work:
         """As for `Train`."""
@@ -54,7 +57,7 @@ class Video:
             raise needs("video", error, "view") from error
         from jaxtrpo.devices import choose_actors
         from jaxtrpo.envs.registry import make_env
-        from jaxtrpo.evaluate import require_fitting
+        from jaxtrpo.evaluate import require_fitting, where_to_act
         from jaxtrpo.film import beginning, film
         from jaxtrpo.runs.policy_file import load_policy
 
@@ -62,7 +65,8 @@ class Video:
         films = {}
         for label, place in _labels(self.directories).items():
             policy = load_policy(place)
-            env = make_env(self.env or policy.env_name)
+            where, limit = where_to_act(policy, self.env, self.max_episode_steps)
+            env = make_env(where, max_episode_steps=limit)
             require_fitting(policy, env)
             whole = film(policy, env, seed=self.seed, width=self.width, height=self.height)
             films[label] = whole if self.seconds is None else beginning(whole, self.seconds)

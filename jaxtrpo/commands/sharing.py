@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from jaxtrpo.commands.work import Work, needs
+from jaxtrpo.commands.work import FAILED, Work, needs
+from jaxtrpo.settings import require_whole
+
+if TYPE_CHECKING:
+    from jaxtrpo.policies.trained import TrainedPolicy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,16 +28,21 @@ class Export:
     """also a model card, README.md, in the form that the Hugging Face hub reads; lets the policy act for it"""
     episodes: int = 10
     """of the evaluation in the card"""
+    max_episode_steps: int | None = None
+    """time limit of that evaluation, in steps; that of the training if not given. Without any, an episode is stopped
+    after 10,000 steps"""
 
     def prepare(self) -> Work:
         """As for `Train`."""
         from jaxtrpo.devices import choose_actors
-        from jaxtrpo.evaluate import prepare_evaluation
+        from jaxtrpo.evaluate import where_to_act
         from jaxtrpo.runs.export import export_policy
         from jaxtrpo.runs.policy_file import load_policy
 
+        require_whole(1, episodes=self.episodes)
         choose_actors(program=True)  # it may be
         policy = load_policy(self.directory)
+        where_to_act(policy, None, self.max_episode_steps)
         out = (self.out or self.directory / "export").expanduser()
         if out.exists() and not out.is_dir():
             raise NotADirectoryError(f"out={str(out)!r} is not a directory")
@@ -40,23 +50,34 @@ class Export:
             import jax2onnx  # noqa: F401
             import onnx  # noqa: F401
 
-            from jaxtrpo.runs.card import write_card
+            from jaxtrpo.runs.card import write_card  # noqa: F401
         except ModuleNotFoundError as error:
             raise needs("export", error, "share") from error
-        from jaxtrpo.runs.read import find_runs, read_run
-
-        evaluate = prepare_evaluation(policy, None, self.episodes) if self.card else None
 
         def work() -> int:
-            files = export_policy(policy, out)
-            if evaluate is not None:
-                try:
-                    run = read_run(find_runs([self.directory])[0])
-                except FileNotFoundError:  # a kept state has no metrics.csv
-                    run = None
-                files.append(write_card(policy, run, evaluate(0), out))
-            for path in files:
+            for path in export_policy(policy, out):
                 print(path)
-            return 0
+            return self._write_card(policy, out) if self.card else 0
 
         return work
+
+    def _write_card(self, policy: TrainedPolicy, out: Path) -> int:
+        """Afterwards: an environment that cannot be made here costs the card alone."""
+        from jaxtrpo.envs.gymnasium.errors import SimulatorError
+        from jaxtrpo.evaluate import prepare_evaluation
+        from jaxtrpo.messages import one_line
+        from jaxtrpo.runs.card import write_card
+        from jaxtrpo.runs.read import find_runs, read_run
+
+        try:
+            evaluation = prepare_evaluation(policy, None, self.episodes, self.max_episode_steps)(0)
+        except (ValueError, SimulatorError) as error:
+            why = one_line(str(error).partition("\n\n")[0], 1000)
+            print(f"jaxtrpo: error: --card: {why}; there is no card, but what is named above is whole", file=sys.stderr)
+            return FAILED
+        try:
+            run = read_run(find_runs([self.directory])[0])
+        except FileNotFoundError:  # a kept state has no metrics.csv
+            run = None
+        print(write_card(policy, run, evaluation, out))
+        return 0

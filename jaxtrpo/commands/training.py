@@ -59,6 +59,7 @@ class Train:
 
     def prepare(self) -> Work:
         """Checks everything that a person may get wrong; raises ValueError, TypeError or OSError."""
+        from jaxtrpo.envs.registry import make_env
         from jaxtrpo.plan import actors_of
         from jaxtrpo.processes import is_first, join
         from jaxtrpo.train import prepare
@@ -69,7 +70,9 @@ class Train:
         # Before an environment starts JAX, with one device.
         actors_of(self.env, self.config, for_good=True)
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
-        env = self.env if self.backend is None else _make_env(self.env, self.backend)
+        env = self.env
+        if self.backend is not None:
+            env = make_env(env, backend=self.backend, max_episode_steps=self.config.max_episode_steps)
         files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every", "tensorboard", "wandb")
         arguments = {**{name: getattr(self, name) for name in files}, **settings}
         if self.seeds is not None:
@@ -132,7 +135,7 @@ class Train:
 
     def _report(self, result: Result) -> int:
         metrics = result.metrics
-        if not len(metrics.get("env_steps", ())):
+        if not len(metrics["env_steps"]):
             print("interrupted before the first update", file=sys.stderr)
             return INTERRUPTED
         print(
@@ -142,15 +145,15 @@ class Train:
         return self._exit_code(metrics)
 
     def _exit_code(self, metrics: Mapping[str, Any]) -> int:
-        steps = metrics.get("env_steps", (0,))
-        return 0 if steps[-1] >= self.config.total_steps else INTERRUPTED
+        steps = metrics["env_steps"]
+        return 0 if len(steps) and steps[-1] >= self.config.total_steps else INTERRUPTED
 
     def _report_many(self, results: Sequence[Result]) -> int:
         import numpy as np
 
         from jaxtrpo.runs.curves import interquartile_mean
 
-        begun = [result.metrics for result in results if len(result.metrics.get("env_steps", ()))]
+        begun = [result.metrics for result in results if len(result.metrics["env_steps"])]
         if not begun:
             print("interrupted before the first update", file=sys.stderr)
             return INTERRUPTED
@@ -179,29 +182,33 @@ class Evaluate:
     """of the first states"""
     env: str | None = None
     """where, if not in the environment that the policy was trained in"""
+    max_episode_steps: int | None = None
+    """time limit in steps; that of the training, or of --env itself, if not given. Without any, an episode is stopped
+    after 10,000 steps"""
     backend: str | None = None
     """physics of a Brax environment"""
 
     def prepare(self) -> Work:
         """As for `Train`."""
         from jaxtrpo.devices import choose_actors
-        from jaxtrpo.evaluate import prepare_evaluation
+        from jaxtrpo.envs.registry import make_env
+        from jaxtrpo.evaluate import prepare_evaluation, where_to_act
         from jaxtrpo.runs.policy_file import load_policy
 
         choose_actors(program=True)  # it may be
         policy = load_policy(self.directory)
-        env = _make_env(self.env or policy.env_name, self.backend)
-        evaluation = prepare_evaluation(policy, env, self.episodes)
+        env, limit = where_to_act(policy, self.env, self.max_episode_steps)
+        if self.backend is not None:
+            env = make_env(env, backend=self.backend, max_episode_steps=limit)
+        evaluation = prepare_evaluation(policy, env, self.episodes, limit)
         return lambda: self._report(evaluation(self.seed))
 
     def _report(self, evaluation: Evaluation) -> int:
+        from jaxtrpo.evaluate import stopped_in_words
+
+        if evaluation.stopped:
+            print(stopped_in_words(evaluation), file=sys.stderr)
         print(f"mean {evaluation.mean:.2f}, std {evaluation.std:.2f}, {len(evaluation.returns)} episodes")
         for value in evaluation.returns:
             print(f"{value:.2f}")
         return 0
-
-
-def _make_env(name: str, backend: str | None) -> Environment:
-    from jaxtrpo.envs.registry import make_env
-
-    return make_env(name) if backend is None else make_env(name, backend=backend)

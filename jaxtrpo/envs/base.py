@@ -40,7 +40,8 @@ class Environment(Protocol):
     flat; `observations` (`jaxtrpo.envs.observations.Observations`), where it shall take observations that are not; and,
     where what a state holds is only a handle to simulators elsewhere, of which there is one set:
     `saves_state = False`, `copy()`, which gives another set of them, `close()`, which ends them, `failure`, the error
-    of one that failed, and `for_groups(n)`, the same environment for `n` actors. `is_program = True` says that its
+    of one that failed, and `for_groups(n)`, the same environment for `n` actors. `wastes_steps = True` says that some
+    steps only reset, and are `invalid`. `is_program = True` says that its
     functions are JAX programs and nothing else, so that `train_many` can make one program of several trainings.
 
     One that can be seen has `seconds_per_step`, and `render(physics, width, height)`, which gives a picture for each of
@@ -71,16 +72,31 @@ def require_working(env: Environment) -> None:
         raise failure
 
 
+NO_TIME_LIMIT = np.iinfo(np.int32).max
+# Where whole episodes are wanted of an environment that need not end them, as to evaluate a policy.
+MOST_STEPS_WITHOUT_LIMIT = 10_000
+
+
+def has_time_limit(env: Environment) -> bool:
+    """Whether every episode ends."""
+    return env.episode_length < NO_TIME_LIMIT
+
+
+def most_steps(env: Environment) -> int:
+    """Steps of an episode that is to be seen whole."""
+    return env.episode_length if has_time_limit(env) else MOST_STEPS_WITHOUT_LIMIT
+
+
 def require_time_limit(env: Environment, setting: str) -> None:
     """Refuses to wait for the end of episodes that need not have one.
 
     Raises:
       ValueError: the environment has no time limit; one sentence that names the setting.
     """
-    if env.episode_length >= jnp.iinfo(jnp.int32).max:
+    if not has_time_limit(env):
         raise ValueError(
-            f"{setting}: {env.name} has no time limit, so that an episode of a policy may never end; give it one, as "
-            "gymnasium.make(..., max_episode_steps=...) does"
+            f"{setting}: {env.name} has no time limit, so that an episode of a policy may never end; give it one with "
+            "max_episode_steps (--max-episode-steps)"
         )
 
 

@@ -23,12 +23,3 @@ def unknown_name(
     near = [candidates[k] for k in difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.5)]
     offered = [prefix + k for k in near or by_lower.values()]
     return f"unknown {kind} {prefix + name!r}; {'did you mean' if near else 'there are'} {', '.join(offered)}"
-
-
-def short(value: object, length: int = 200) -> str:
-    """`repr` of a value, on one line and not longer than `length` characters."""
-    try:
-        text = " ".join(repr(value).split())
-    except Exception:
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= length else text[: length - 3] + "..."

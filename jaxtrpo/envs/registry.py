@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from jaxtrpo.envs.base import Environment
+from jaxtrpo.envs.base import Environment, has_time_limit
 from jaxtrpo.envs.names import unknown_name
+from jaxtrpo.messages import short, type_name
+from jaxtrpo.settings import require_whole
+
+if TYPE_CHECKING:
+    from jaxtrpo.envs.mujoco.task import Task
 
 BRAX_PREFIX, GYMNAX_PREFIX, GYMNASIUM_PREFIX = "brax:", "gymnax:", "gymnasium:"
 MJX_PREFIX, PLAYGROUND_PREFIX = "mjx:", "playground:"
 PROGRAMS = BRAX_PREFIX, GYMNAX_PREFIX, MJX_PREFIX, PLAYGROUND_PREFIX
 
 
-def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
+def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = None, **options: Any) -> Environment:
     """Makes an environment.
 
     Args:
@@ -23,10 +29,11 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
         "playground:CheetahRun"; any other id of Gymnasium such as "CartPole-v1", with the module that registers it in
         front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of what we have too;
         or a function that returns a `gymnasium.Env`.
-      **options: `groups`, the number of actors that will step it; for Brax: `backend`, which overrides the name's, and
-        `episode_length`; for gymnax: its parameters; for MJX: `impl` (see `jaxtrpo.MjxEnvironment`); for Playground:
-        entries of its configuration such as `episode_length`; for Gymnasium: `processes` and `timeout` (see
-        `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`), and what the environment's constructor takes.
+      max_episode_steps: time limit in steps; None: the environment's own, if it has one.
+      **options: `groups`, the number of actors that will step it; for Brax: `backend`, which overrides the name's; for
+        gymnax: its parameters; for MJX: `impl` (see `jaxtrpo.MjxEnvironment`); for Playground: entries of its
+        configuration; for Gymnasium: `processes` and `timeout` (see `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`),
+        and what `gymnasium.make` or the environment's constructor takes.
 
     Returns:
       The environment (see `jaxtrpo.envs.base.Environment`).
@@ -34,21 +41,31 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
     Raises:
       ValueError: no such environment, in which case the message lists near names; or one that cannot be used.
     """
+    if not isinstance(name, str) and (not callable(name) or hasattr(name, "reset")) and not isinstance(name, type):
+        raise ValueError(f"name={short(name, 60)} must be {_what_works(name)}")
+    limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
     if callable(name) or name.startswith(GYMNASIUM_PREFIX):
-        return _from_gymnasium(name, **options)
+        return _from_gymnasium(name, **limit, **options)
     ours = {option: value for option, value in options.items() if option != "groups"}  # who steps ours does not matter
     if name.startswith(BRAX_PREFIX):
         from jaxtrpo.envs.brax import make_brax_env  # Brax takes seconds to import, so only who asks for it pays
 
         brax_name, _, backend = name.removeprefix(BRAX_PREFIX).partition("/")
-        return make_brax_env(brax_name, **{**({"backend": backend} if backend else {}), **ours})
+        ours = {
+            **({"backend": backend} if backend else {}),
+            **_with_limit(name, "episode_length", max_episode_steps, ours),
+        }
+        _require_options(name, ours, ("backend", "episode_length"))
+        return make_brax_env(brax_name, **ours)
     if name.startswith(GYMNAX_PREFIX):
         from jaxtrpo.envs.gymnax import make_gymnax_env  # an optional package
 
+        ours = _with_limit(name, "max_steps_in_episode", max_episode_steps, ours)
         return make_gymnax_env(name.removeprefix(GYMNAX_PREFIX), **ours)
     if name.startswith(PLAYGROUND_PREFIX):
         from jaxtrpo.envs.playground import make_playground_env  # an optional package
 
+        ours = _with_limit(name, "episode_length", max_episode_steps, ours)
         return make_playground_env(name.removeprefix(PLAYGROUND_PREFIX), **ours)
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
@@ -58,19 +75,45 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
         task = name.removeprefix(MJX_PREFIX)
         if task not in TASKS:
             raise ValueError(unknown_name(task, TASKS, prefix=MJX_PREFIX))
-        return MjxEnvironment(TASKS[task](), **ours)
+        _require_options(name, ours, ("impl",))
+        return MjxEnvironment(_limited(TASKS[task](), max_episode_steps), **ours)
     if name in TASKS:
-        if ours:
-            raise ValueError(f"{name} takes no option {', '.join(ours)}")
+        _require_options(name, ours, (), f"; {GYMNASIUM_PREFIX}{name} takes what Gymnasium's constructor does")
         from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 
-        return MujocoEnvironment(TASKS[name]())
+        return MujocoEnvironment(_limited(TASKS[name](), max_episode_steps))
     import gymnasium
 
     if name in gymnasium.registry or ":" in name:
-        return _from_gymnasium(name, name=name, **options)
+        return _from_gymnasium(name, name=name, **limit, **options)
     kinds = ", or brax:NAME, gymnax:NAME, mjx:NAME or playground:NAME"
     raise ValueError(unknown_name(name, TASKS, also=gymnasium.registry) + kinds)
+
+
+def _with_limit(name: str, called: str, steps: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an environment in whose words the time limit is `called` something else."""
+    if steps is None:
+        return dict(options)
+    require_whole(1, max_episode_steps=steps)
+    if called in options:
+        raise ValueError(f"{name}: max_episode_steps and {called} are the same setting; give one of them")
+    return {**options, called: steps}
+
+
+def _limited(task: Task, max_episode_steps: int | None) -> Task:
+    """A task with another time limit, if one is asked for."""
+    if max_episode_steps is None:
+        return task
+    require_whole(1, max_episode_steps=max_episode_steps)
+    return task._replace(episode_length=max_episode_steps)
+
+
+def _require_options(name: str, given: Iterable[str], known: Sequence[str], instead: str = "") -> None:
+    """Raises ValueError for options that an environment does not have; `instead` says what has them."""
+    unknown = [option for option in given if option not in known]
+    if unknown:
+        has = ", ".join((*known, "max_episode_steps"))
+        raise ValueError(f"{name} takes no option {', '.join(unknown)}, but {has}{instead}")
 
 
 def is_program(env: Any) -> bool:
@@ -79,22 +122,56 @@ def is_program(env: Any) -> bool:
     return named or bool(getattr(env, "is_program", False))
 
 
-def environment_for(env: Any, actors: int) -> tuple[Environment, Callable[[], object]]:
+def environment_for(
+    env: Any, actors: int, max_episode_steps: int | None = None
+) -> tuple[Environment, Callable[[], object]]:
     """What a person may give as an environment, ready to be stepped by so many actors; and what ends it if made here.
 
+    Args:
+      env: a name, a function that returns a `gymnasium.Env`, or an environment of ours.
+      actors: who step it.
+      max_episode_steps: time limit in steps; None: the environment's own. One that is made already has it or not.
+
     Raises:
-      ValueError: it is none, or there is none of that name.
+      ValueError: it is none, there is none of that name, or it has another time limit.
     """
     if isinstance(env, str | type) or (callable(env) and not hasattr(env, "reset")):
-        made = make_env(env, groups=actors)
+        made = make_env(env, groups=actors, max_episode_steps=max_episode_steps)
     elif isinstance(env, Environment):
+        _require_sizes(env)
         made = getattr(env, "for_groups", lambda count: env)(actors)
     else:
+        raise ValueError(f"env={short(env, 60)} must be {_what_works(env)}")
+    close = getattr(made, "abandon", lambda: None) if made is not env else lambda: None
+    if max_episode_steps not in (None, made.episode_length):
+        close()
+        if not isinstance(env, Environment):
+            raise ValueError(
+                f"max_episode_steps={max_episode_steps}: {made.name} itself ends its episodes after "
+                f"{made.episode_length} steps, and cannot be given more"
+            )
+        length = f"a time limit of {made.episode_length} steps" if has_time_limit(made) else "no time limit"
         raise ValueError(
-            f"env={env!r} must be a name, an environment of jaxtrpo (see jaxtrpo.envs.base.Environment), or a function "
-            "that returns a gymnasium.Env"
+            f"max_episode_steps={max_episode_steps}: {made.name} was made with {length}; make it with "
+            f"jaxtrpo.make_env(..., max_episode_steps={max_episode_steps}) or the like"
         )
-    return made, getattr(made, "abandon", lambda: None) if made is not env else lambda: None
+    return made, close
+
+
+def _require_sizes(env: Environment) -> None:
+    for name in ("observation_size", "action_size"):
+        if getattr(env, name) < 1:
+            raise ValueError(f"env={env.name}: {name}={getattr(env, name)} must be at least 1")
+
+
+def _what_works(env: Any) -> str:
+    """In place of something that is no environment."""
+    if "gymnasium" in sys.modules and isinstance(env, sys.modules["gymnasium"].Env):
+        return "a function that makes it, since every actor has several: lambda: gymnasium.make(...)"
+    return (
+        "a name, a function that returns a gymnasium.Env, or an environment of jaxtrpo (see "
+        f"jaxtrpo.envs.base.Environment), not an object of type {type_name(env)}"
+    )
 
 
 def _from_gymnasium(source: str | Callable[..., Any], **options: Any) -> Environment:

@@ -11,6 +11,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, PyTree
 
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.messages import short
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 from jaxtrpo.policies.networks import Policy, PolicyMaker
 
@@ -43,7 +44,7 @@ def module_policy(module: Any) -> PolicyMaker:
 
     if isinstance(module, nnx.Module):
         return PolicyMaker(words, lambda size, actions: _policy(words, *_nnx(module), size, actions))
-    raise ValueError(f"a policy is made of an instance of a flax module, not of {module!r}")
+    raise ValueError(f"a policy is made of an instance of a flax module, not of {short(module)}")
 
 
 def _linen(module: nn.Module, observation_size: int) -> tuple[Init, Apply]:

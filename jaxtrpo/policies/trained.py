@@ -30,6 +30,7 @@ class TrainedPolicy:
     params: PyTree
     moments: Moments  # of observations
     observations: Observations | None = None  # as the simulator gives them; None if they are flat
+    max_episode_steps: int | None = None  # time limit that training gave the environment, if it was not its own
 
     @property
     def action_low(self) -> np.ndarray:

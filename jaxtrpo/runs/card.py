@@ -6,7 +6,7 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
-from jaxtrpo.evaluate import Evaluation
+from jaxtrpo.evaluate import Evaluation, stopped_in_words
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.config_file import MADE_WITH
 from jaxtrpo.runs.directory import write_whole, writing
@@ -56,6 +56,7 @@ def write_card(policy: TrainedPolicy, run: Seen | None, evaluation: Evaluation, 
         "",
         f"A policy trained with jaxtrpo. Acting without noise it reaches {number} (mean and standard deviation of "
         f"{len(evaluation.returns)} episodes).",
+        *([stopped_in_words(evaluation)] if evaluation.stopped else []),
         "",
         "## Use",
         "",

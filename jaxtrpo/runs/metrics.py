@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from jaxtrpo.messages import short
 from jaxtrpo.runs.directory import write_whole
 
 Value = float | int | bool | None
@@ -86,7 +87,7 @@ def _number(name: str, value: object) -> Value:
         return None
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf":
-        raise ValueError(f"{name}={value!r} is no single number")
+        raise ValueError(f"{name}={short(value)} is no single number")
     number = array.item()
     return None if number != number else number
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from flax import serialization
 
+from jaxtrpo.messages import short
 from jaxtrpo.runs.directory import write_whole
 
 T = TypeVar("T")
@@ -37,5 +38,5 @@ def read_msgpack(path: Path, version: int, build: Callable[[dict[str, Any]], T])
     except Exception as error:  # the decoder raises errors of many kinds on bytes that are not its own
         raise ValueError(f"{path} is no file of jaxtrpo, or damaged") from error
     if built is None:
-        raise ValueError(f"{path} has format {found!r}; this version of jaxtrpo reads format {version}")
+        raise ValueError(f"{path} has format {short(found)}; this version of jaxtrpo reads format {version}")
     return built

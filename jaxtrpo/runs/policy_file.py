@@ -35,6 +35,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
         "params": jax.device_get(policy.params),
         "moments": jax.device_get(policy.moments)._asdict(),
         "observations": _written(policy.observations),
+        "max_episode_steps": policy.max_episode_steps,
     }
     write_msgpack(Path(directory) / POLICY_FILE, FORMAT, content)
 
@@ -75,6 +76,7 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
         params=content["params"],
         moments=Moments(**content["moments"]),
         observations=content["observations"],
+        max_episode_steps=content["max_episode_steps"],
     )
 
 
@@ -108,5 +110,10 @@ def _read(content: dict[str, Any] | None) -> Observations | None:
 def _content(content: dict[str, Any]) -> dict[str, Any]:
     """What a file holds; raises KeyError if something is missing."""
     names = ("env_name", "observation_size", "actions", "network", "params", "moments")
-    # Older files do not say what observations are made of.
-    return {name: content[name] for name in names} | {"observations": _read(content.get("observations"))}
+    found = {name: content[name] for name in names}
+    # Older files have neither of these.
+    return {
+        **found,
+        "observations": _read(content.get("observations")),
+        "max_episode_steps": content.get("max_episode_steps"),
+    }

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium import spaces
 
 from jaxtrpo.envs.actions import ActionSpace, make_converter
-from jaxtrpo.envs.gymnasium.errors import short
+from jaxtrpo.messages import short
 
 SUPPORTED = "Box of real numbers, Discrete, MultiDiscrete and MultiBinary"
 

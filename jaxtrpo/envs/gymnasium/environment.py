@@ -44,6 +44,7 @@ class GymnasiumEnvironment:
         self.observation_size, self.action_size = plan.observations.size, plan.actions.size
         self.action_low, self.action_high, self.action_counts, self.action_shape = plan.actions.space
         self.episode_length = plan.episode_length
+        self.wastes_steps = plan.vector  # in NEXT_STEP mode
         self._host = Host(plan)
         self._closing = weakref.finalize(self, self._host.close)
 
@@ -101,7 +102,7 @@ class GymnasiumEnvironment:
           ValueError: it has no pictures of itself.
         """
         del width, height
-        return watched(self.plan, act, seed)
+        return watched(self.plan, act, seed, base.most_steps(self))
 
     def copy(self) -> GymnasiumEnvironment:
         """The same environment with simulators of its own, which its first reset starts."""

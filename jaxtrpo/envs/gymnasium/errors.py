@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from jaxtrpo.envs.names import short as short
+from jaxtrpo.messages import described
 
 
 class SimulatorError(RuntimeError):
@@ -12,7 +12,12 @@ class SimulatorError(RuntimeError):
 
 
 def raised(name: str, what: str, error: BaseException) -> SimulatorError:
-    """The error for an exception that left a simulator's `what`, such as "step()"."""
+    """The error for an exception that left a simulator's `what`, such as "step()": a sentence, then the traceback."""
     inside = error.__traceback__ and error.__traceback__.tb_next  # without the line of ours that called it
     lines = "".join(traceback.format_exception(type(error), error, inside or error.__traceback__))
-    return SimulatorError(f"{name}: {what} raised {type(error).__name__}: {error}\n\n{lines.rstrip()}")
+    return SimulatorError(f"{name}: {what} raised {described(error)}\n\n{lines.rstrip()}")
+
+
+def sentence(error: SimulatorError) -> str:
+    """The same without the traceback."""
+    return str(error).partition("\n\n")[0]

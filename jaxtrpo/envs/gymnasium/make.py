@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,13 +13,15 @@ import numpy as np
 from jaxtrpo.envs.gymnasium import source as sources
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
-from jaxtrpo.envs.gymnasium.errors import SimulatorError, short
+from jaxtrpo.envs.gymnasium.errors import SimulatorError, sentence
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.plan import Plan
 from jaxtrpo.envs.gymnasium.rows import RowSizes
 from jaxtrpo.envs.gymnasium.source import Source
 from jaxtrpo.envs.gymnasium.stepper import Stepper, Task, make_stepper
 from jaxtrpo.envs.observations import Observations
+from jaxtrpo.messages import described, short, type_name
+from jaxtrpo.settings import require_whole
 
 STEPS_TO_TIME = 50
 SECONDS_TO_TIME = 0.2
@@ -48,10 +51,11 @@ def make_gymnasium_env(
         time that a throwaway simulator takes.
       groups: actors that step it at the same time, each a consecutive share of the environments.
       timeout: seconds that a process may take for a step; where actors meet XLA waits 40 for one that does not come.
-      **options: for the environment's constructor, or the function.
+      **options: for the environment's constructor, or the function. `max_episode_steps` and `disable_env_checker` are
+        those of `gymnasium.make`; a function that does not take `max_episode_steps` has its episodes cut by us.
 
     Raises:
-      ValueError: no such environment, or one that cannot be used; one sentence says why.
+      ValueError: no such environment, or one that cannot be used; one sentence says why, and where it failed.
     """
     if processes is not None and processes < 0:
         raise ValueError("processes must be at least 0")
@@ -59,6 +63,8 @@ def make_gymnasium_env(
         raise ValueError("groups must be at least 1")
     if not timeout > 0:
         raise ValueError("timeout must be more than 0 seconds")
+    if options.get(sources.LIMIT) not in (None, sources.NO_LIMIT):
+        require_whole(1, max_episode_steps=options[sources.LIMIT])
     found = sources.find_source(source, options, name)
     try:
         vector = found.is_vector()
@@ -68,26 +74,20 @@ def make_gymnasium_env(
                 "which cannot be stepped here"
             )
         plan = (_try_vector if vector else _try_single)(found, processes, groups, timeout)
-    except SimulatorError as error:
-        raise ValueError(str(error)) from error
+    except SimulatorError as error:  # what the simulator raised keeps its own traceback
+        raise ValueError(sentence(error)) from error.__cause__
     return GymnasiumEnvironment(plan)
 
 
 def _try_single(source: Source, processes: int | None, groups: int, timeout: float) -> Plan:
-    env = _made(source, source.make_single)
+    env = _made(source, lambda: source.make_single(limited=True))
     try:
-        if isinstance(env, gymnasium.vector.VectorEnv):
-            raise ValueError(
-                f"{source.name} is a gymnasium.vector.VectorEnv; give a function that returns one of its Envs"
-            )
-        if not isinstance(env, gymnasium.Env):
-            raise ValueError(f"{source.name} is a {type(env).__qualname__}, which is no gymnasium.Env")
-        observations, actions = _spaces(source, env.observation_space, env.action_space)
-        limit = sources.time_limit(env, source.spec)
+        _require_env(source.name, env)
+        observations, actions = _spaces(source, env, "observation_space", "action_space")
+        limit = min(sources.time_limit(env), source.limit or sources.UNLIMITED)
         jax_inside = sources.calls_jax(env)
     finally:
-        if hasattr(env, "close"):
-            env.close()
+        _close(env)
     if jax_inside and processes == 0:
         raise ValueError(f"{source.name} calls JAX, which would wait for itself here; give it processes")
     seconds = _tried(source, observations, actions, limit, 1, vector=False)
@@ -97,12 +97,12 @@ def _try_single(source: Source, processes: int | None, groups: int, timeout: flo
 def _try_vector(source: Source, processes: int | None, groups: int, timeout: float) -> Plan:
     env = _made(source, lambda: source.make_vector(_TRIED_TOGETHER))
     try:
-        observations, actions = _spaces(source, env.single_observation_space, env.single_action_space)
-        limit = source.spec.max_episode_steps or getattr(env, "max_episode_steps", None) or sources.UNLIMITED
+        observations, actions = _spaces(source, env, "single_observation_space", "single_action_space")
+        limit = sources.time_limit_of_vector(env)
     finally:
-        env.close()
+        _close(env)
     seconds = _tried(source, observations, actions, limit, _TRIED_TOGETHER, vector=True)
-    return Plan(source, observations, actions, int(limit), True, False, seconds, processes, groups, timeout)
+    return Plan(source, observations, actions, limit, True, False, seconds, processes, groups, timeout)
 
 
 def _some_bounds(actions: Actions) -> tuple[np.ndarray, np.ndarray]:
@@ -117,14 +117,50 @@ def _made(source: Source, make: Callable[[], Any]) -> Any:
     try:
         return make()
     except Exception as error:
-        raise ValueError(f"{source.name} cannot be made: {type(error).__name__}: {short(str(error), 500)}") from error
+        raise ValueError(f"{source.name} cannot be made: {described(error)}") from error
 
 
-def _spaces(source: Source, observation: Any, action: Any) -> tuple[Observations, Actions]:
+def _require_env(name: str, env: Any) -> None:
+    """Raises ValueError for what is not a `gymnasium.Env`, with the nearest thing that works."""
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        raise ValueError(f"{name} is a gymnasium.vector.VectorEnv; give a function that returns one of its Envs")
+    if isinstance(env, gymnasium.Env):
+        return
+    old = any(kind.__module__.partition(".")[0] == "gym" for kind in type(env).__mro__)
+    nearest = (
+        "an environment of the old gym; wrap it with shimmy.GymV26CompatibilityV0(env=...), or GymV21CompatibilityV0 "
+        "before gym 0.26 (pip install shimmy)"
+        if old
+        else "not a gymnasium.Env; give a function, or a subclass of gymnasium.Env, that makes one"
+    )
+    raise ValueError(f"{name} makes an object of type {type_name(env)}, {nearest}")
+
+
+def _spaces(source: Source, env: Any, *names: str) -> tuple[Observations, Actions]:
+    """The spaces that an environment has under these names: of observations, and of actions."""
+    found = []
+    for name in names:
+        try:
+            space = getattr(env, name)
+        except AttributeError as error:
+            raise ValueError(
+                f"{source.name} has no {name}; its class or __init__ must set it, to a gymnasium.spaces.Box for example"
+            ) from error
+        if not isinstance(space, gymnasium.spaces.Space):
+            raise ValueError(
+                f"{source.name}: {name} is {short(space)}, of type {type_name(space)}, not a gymnasium.Space"
+            )
+        found.append(space)
     try:
-        return observations_of(observation), Actions(action)
+        return observations_of(found[0]), Actions(found[1])
     except ValueError as error:
         raise ValueError(f"{source.name}: {error}") from None
+
+
+def _close(env: Any) -> None:
+    """Closes a throwaway environment, whatever that may raise."""
+    with contextlib.suppress(Exception):
+        env.close()
 
 
 def _tried(

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from jaxtrpo.envs.gymnasium.actions import Actions
-from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised, short
+from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.rows import Rows
+from jaxtrpo.messages import short
 
 
 class Singles:

@@ -9,10 +9,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from jaxtrpo.envs.gymnasium.actions import Actions
-from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised, short
+from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.rows import Rows
 from jaxtrpo.envs.gymnasium.singles import require_finite
+from jaxtrpo.messages import short
 
 
 class Vectors:

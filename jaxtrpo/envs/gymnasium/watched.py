@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from jaxtrpo.envs.gymnasium.errors import short
 from jaxtrpo.envs.gymnasium.plan import Plan
+from jaxtrpo.messages import described
 
 PICTURES = "rgb_array"
 USUAL_FPS = 30
 
 
 def watched(
-    plan: Plan, act: Callable[[np.ndarray], Any], seed: int
+    plan: Plan, act: Callable[[np.ndarray], Any], seed: int, most_steps: int
 ) -> tuple[float, Iterator[tuple[np.ndarray, float]]]:
     """See `GymnasiumEnvironment.watched`."""
     env = _made(plan)
@@ -31,7 +31,7 @@ def watched(
                 action = np.asarray(act(plan.observations.flatten(obs)[None]))
                 obs, reward, terminated, truncated, _ = env.step(plan.actions.each(action)[0])
                 total, steps = total + float(reward), steps + 1
-                over = terminated or truncated or steps >= plan.episode_length
+                over = terminated or truncated or steps >= most_steps
         finally:
             env.close()
 
@@ -45,8 +45,7 @@ def _made(plan: Plan) -> Any:
     try:
         env = source.make_single()
     except Exception as error:
-        why = f"{type(error).__name__}: {short(str(error), 500)}"
-        raise ValueError(f"{source.name} has no pictures of itself: {why}") from error
+        raise ValueError(f"{source.name} has no pictures of itself: {described(error)}") from error
     if env.render_mode != PICTURES:
         env.close()
         raise ValueError(f"{source.name} has no pictures of itself: make it with render_mode={PICTURES!r}")

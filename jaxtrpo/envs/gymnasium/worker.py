@@ -5,7 +5,6 @@ It imports no JAX. It ends when the process that started it does, even in the mi
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import os
 import signal
@@ -26,7 +25,7 @@ GRACE = 1.0  # seconds that a worker whose parent is gone has to close its envir
 
 
 def main() -> None:
-    """Runs until the socket of which the number is the first argument is closed."""
+    """Runs until the socket of which the number is the first argument is closed, however that comes about."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent
     connection = socket.socket(fileno=int(sys.argv[1]))
     size = LENGTH.unpack(_read(LENGTH.size))[0]
@@ -37,9 +36,9 @@ def main() -> None:
     except BaseException as error:
         _send_failure(connection, error)
         return
-    connection.sendall(DONE)
     try:
-        _serve(connection, simulators)
+        if _send(connection, DONE):
+            _serve(connection, simulators)
     finally:
         simulators.close()
 
@@ -54,8 +53,7 @@ def _make(payload: bytes, memory: int) -> Any:
 
 
 def _serve(connection: socket.socket, simulators: Any) -> None:
-    descriptor = connection.fileno()
-    while message := os.read(descriptor, MESSAGE.size):
+    while message := _receive(connection):
         command, start, stop = MESSAGE.unpack(message)
         try:
             if command == STEP:
@@ -65,8 +63,25 @@ def _serve(connection: socket.socket, simulators: Any) -> None:
         except Exception as error:
             _send_failure(connection, error)
             return
-        with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
-            os.write(descriptor, DONE)
+        if not _send(connection, DONE):
+            return
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """The next message; nothing where the parent has hung up, or was killed."""
+    try:
+        return os.read(connection.fileno(), MESSAGE.size)
+    except ConnectionError:
+        return b""
+
+
+def _send(connection: socket.socket, data: bytes) -> bool:
+    """Whether there still is somebody who waits for it."""
+    try:
+        connection.sendall(data)
+    except ConnectionError:
+        return False
+    return True
 
 
 def _send_failure(connection: socket.socket, error: BaseException) -> None:
@@ -76,7 +91,7 @@ def _send_failure(connection: socket.socket, error: BaseException) -> None:
 
     text = str(error) if isinstance(error, SimulatorError) else "".join(traceback.format_exception(error))
     data = text.encode(errors="replace")
-    connection.sendall(FAILED + LENGTH.pack(len(data)) + data)
+    _send(connection, FAILED + LENGTH.pack(len(data)) + data)
 
 
 def _read(size: int) -> bytes:

@@ -150,7 +150,10 @@ class _Worker:
             answer = self.connection.recv(1)
         except BlockingIOError:
             self.process.kill()
-            raise SimulatorError(f"{self.name} took longer than {self._seconds:g} seconds {what}") from None
+            raise SimulatorError(
+                f"{self.name} took longer than {self._seconds:g} seconds {what}; jaxtrpo.make_env(..., "
+                f"timeout={2 * self._seconds:g}) waits longer"
+            ) from None
         except OSError:
             raise self._ended() from None
         if answer == DONE:

@@ -27,7 +27,7 @@ class MujocoEnvironment:
         self.task, self.name, self.episode_length = task, task.name, task.episode_length
         self.model = compile_model(task)
         self.physics = Physics(self.model, task.frame_skip, task.fields, task.changes)
-        self.action_low, self.action_high, *_ = controls(self.model)
+        self.action_low, self.action_high, *_ = controls(self.name, self.model)
         self.action_size = int(self.model.nu)
         self.observation_size = observation_size(task, self.model, self.physics.layout.shapes)
 
@@ -60,6 +60,6 @@ class MujocoEnvironment:
         """Names the columns; of a batch, to be mapped over."""
         data, change = {}, {}
         for name, is_change, where in self.physics.layout.slices():
-            value = rows[:, where].reshape(-1, *self.physics.layout.shapes[name])
+            value = rows[:, where].reshape(len(rows), *self.physics.layout.shapes[name])
             (change if is_change else data)[name] = value
         return Fields(data, change=Fields(change))

@@ -51,7 +51,7 @@ class MjxEnvironment:
         self.task, self.name, self.episode_length = task, f"mjx:{task.name}", task.episode_length
         self.model = compile_model(task)
         self.layout = make_layout(self.model, task.fields, task.changes)
-        self.action_low, self.action_high, *_ = controls(self.model)
+        self.action_low, self.action_high, *_ = controls(self.name, self.model)
         self.action_size = int(self.model.nu)
         self.observation_size = observation_size(task, self.model, self.layout.shapes)
         try:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.mujoco.task import Fields, Task
+from jaxtrpo.messages import one_line, short, type_name
 
 
 class Outcome(NamedTuple):
@@ -30,29 +31,50 @@ def compile_model(task: Task) -> mujoco.MjModel:
     Raises:
       ValueError: the MJCF is not valid, or a setting of the task is not.
     """
-    if task.frame_skip < 1 or task.episode_length < 1:
-        raise ValueError(f"{task.name}: frame_skip and episode_length must be at least 1")
+    for name in ("frame_skip", "episode_length"):
+        value = getattr(task, name)
+        if not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"{task.name}: {name}={short(value)} must be a whole number of at least 1")
+    if not isinstance(task.xml, str | os.PathLike):
+        raise ValueError(f"{task.name}: xml={short(task.xml)} must be the path of an MJCF file, or MJCF text")
+    xml = os.fspath(task.xml)
     try:
-        is_file = not task.xml.lstrip().startswith("<")
-        if is_file and not os.path.exists(task.xml):
-            raise ValueError(f"no such MJCF file: {task.xml}")
+        is_file = isinstance(task.xml, os.PathLike) or not xml.lstrip().startswith("<")
+        if is_file and not os.path.isfile(xml):
+            raise ValueError(f"no such MJCF file: {one_line(xml)}")
         # MjSpec turns the compiler's warnings into Python's; MjModel prints them and writes a log file.
-        spec = mujoco.MjSpec.from_file(task.xml) if is_file else mujoco.MjSpec.from_string(task.xml)
+        spec = mujoco.MjSpec.from_file(xml) if is_file else mujoco.MjSpec.from_string(xml)
         with warnings.catch_warnings():
             # Gymnasium's half_cheetah.xml has it, and its users cannot do anything about that.
             warnings.filterwarnings("ignore", message="compiler attribute 'settotalmass' is deprecated")
             model = spec.compile()
     except ValueError as error:
         raise ValueError(f"the MJCF of the task is not valid: {error}") from error
+    if model.nq == 0:
+        raise ValueError(f"{task.name}: the model has no joints, so that nothing moves; add a <joint> or <freejoint>")
+    if model.nu == 0:
+        raise ValueError(f"{task.name}: the model has no actuators, so that no action does anything; add an <actuator>")
     # A simulation that breaks must not be reset behind our back: we mask the step and count it.
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     return model
 
 
-def controls(model: mujoco.MjModel) -> ActionSpace:
-    """The actuators' limits; -1 and 1 where an actuator has none."""
+def controls(name: str, model: mujoco.MjModel) -> ActionSpace:
+    """The actuators' limits; -1 and 1 where an actuator has none, and then a warning that says so.
+
+    Args:
+      name: of the environment.
+      model: its compiled model.
+    """
     limits = np.asarray(model.actuator_ctrlrange, np.float32)
     limited = np.asarray(model.actuator_ctrllimited, bool)
+    if not limited.all():
+        which = ", ".join(model.actuator(i).name or f"number {i}" for i in np.flatnonzero(~limited))
+        warnings.warn(
+            f"{name}: actions are between -1 and 1 for actuators without ctrlrange ({one_line(which, 60)}); if they "
+            "should reach further, as the targets of servos may, give them one in the MJCF",
+            stacklevel=3,
+        )
     low, high = (np.where(limited, limits[:, side], bound).astype(np.float32) for side, bound in ((0, -1), (1, 1)))
     return ActionSpace(low, high)
 
@@ -82,12 +104,20 @@ def observation_size(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[
         data,
         action,
     )
-    found = {name: jnp.shape(x) for name, x in {**dict(zip(("qpos", "qvel"), state, strict=True)), **outputs}.items()}
+    if not isinstance(state, tuple | list) or len(state) != 2:
+        raise ValueError(f"{task.name}: initial_state must return two arrays (qpos, qvel), not {type_name(state)}")
+    returned = {**dict(zip(("qpos", "qvel"), state, strict=True)), **outputs}
+    for name, value in returned.items():
+        if not isinstance(value, jax.ShapeDtypeStruct):
+            raise ValueError(f"{task.name}: {name} must be one array, not {type_name(value)}")
+    found = {name: value.shape for name, value in returned.items()}
     size = int(np.prod(found["observation"], dtype=int))
     expected = {"qpos": (model.nq,), "qvel": (model.nv,), "observation": (size,), "reward": (), "terminated": ()}
     for name, shape in expected.items():
         if found[name] != shape:
             raise ValueError(f"{task.name}: {name} has shape {found[name]}, expected {shape}")
+    if size == 0:
+        raise ValueError(f"{task.name}: the observation holds no numbers, so that there is nothing to act on")
     return size
 
 

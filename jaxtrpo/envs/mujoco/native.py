@@ -221,7 +221,8 @@ class Simulator:
         address = self._lib.mjb_output(self._batch, name.encode(), None, None)
         if not address:
             raise ValueError(f"Task.fields: MuJoCo cannot return {name!r} of a batch")
-        return self._view(address, int(np.prod(self._layout.shapes[name], dtype=int)))
+        size = int(np.prod(self._layout.shapes[name], dtype=int))
+        return self._view(address, size) if size else np.empty((self._num, 0))  # where the model has none of it
 
     def step(self, state: np.ndarray, control: np.ndarray, new_state: np.ndarray, fields: np.ndarray) -> None:
         """Holds `control` (num, action) for one environment step; writes new state rows (uint32) and field rows.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ class Task(NamedTuple):
     """
 
     name: str
-    xml: str  # path of an MJCF file, or the MJCF text itself
+    xml: str | os.PathLike[str]  # path of an MJCF file, or the MJCF text itself
     frame_skip: int  # physics steps an action is held
     episode_length: int  # time limit in environment steps
     initial_state: Callable[
