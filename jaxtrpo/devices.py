@@ -40,8 +40,13 @@ def choose_actors(
       together: processes whose devices are taken, as many of each.
 
     Raises:
-      ValueError: there are fewer devices than asked for, or none of this kind.
+      ValueError: there are fewer devices than asked for, or none of this kind; or JAX is in double precision.
     """
+    if jax.config.jax_enable_x64:
+        raise ValueError(
+            "jax_enable_x64 is on, but jaxtrpo works in float32: unset JAX_ENABLE_X64, or call "
+            "jax.config.update('jax_enable_x64', False)"
+        )
     if num is not None and num % together:
         raise ValueError(f"actors={num} must be a multiple of the {together} processes")
     own = num and num // together

@@ -190,7 +190,7 @@ class Evaluate:
 
         choose_actors(program=True)  # it may be
         policy = load_policy(self.directory)
-        env = _make_env(self.env or policy.env_name, self.backend)
+        env = _make_env(self.env or _without_backend(policy.env_name, self.backend), self.backend)
         evaluation = prepare_evaluation(policy, env, self.episodes)
         return lambda: self._report(evaluation(self.seed))
 
@@ -199,6 +199,11 @@ class Evaluate:
         for value in evaluation.returns:
             print(f"{value:.2f}")
         return 0
+
+
+def _without_backend(name: str, backend: str | None) -> str:
+    """The name of an environment that nobody typed, where another physics was."""
+    return name.partition("/")[0] if backend is not None and name.startswith("brax:") else name
 
 
 def _make_env(name: str, backend: str | None) -> Environment:

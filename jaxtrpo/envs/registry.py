@@ -23,7 +23,7 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
         "playground:CheetahRun"; any other id of Gymnasium such as "CartPole-v1", with the module that registers it in
         front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of what we have too;
         or a function that returns a `gymnasium.Env`.
-      **options: `groups`, the number of actors that will step it; for Brax: `backend`, which overrides the name's, and
+      **options: `groups`, the number of actors that will step it; for Brax: `backend`, if the name says none, and
         `episode_length`; for gymnax: its parameters; for MJX: `impl` (see `jaxtrpo.MjxEnvironment`); for Playground:
         entries of its configuration such as `episode_length`; for Gymnasium: `processes` and `timeout` (see
         `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`), and what the environment's constructor takes.
@@ -41,6 +41,8 @@ def make_env(name: str | Callable[..., Any], **options: Any) -> Environment:
         from jaxtrpo.envs.brax import make_brax_env  # Brax takes seconds to import, so only who asks for it pays
 
         brax_name, _, backend = name.removeprefix(BRAX_PREFIX).partition("/")
+        if backend and ours.get("backend", backend) != backend:
+            raise ValueError(f"{name} and backend={ours['backend']!r} contradict each other; give only one of them")
         return make_brax_env(brax_name, **{**({"backend": backend} if backend else {}), **ours})
     if name.startswith(GYMNAX_PREFIX):
         from jaxtrpo.envs.gymnax import make_gymnax_env  # an optional package
