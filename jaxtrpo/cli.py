@@ -78,7 +78,7 @@ def _require_once(arguments: Sequence[str]) -> None:
     for word, following in itertools.pairwise([*arguments, ""]):
         flag, joined, value = word.partition("=")
         name = flag.removeprefix("--").replace("_", "-")
-        if flag == name or name in _OFTEN:
+        if not word.startswith("--") or name in _OFTEN:
             continue
         if (switch := name.removeprefix("no-")) in _SWITCHES:
             name, now = switch, (name, word)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import jaxtrpo
 from jaxtrpo import cli
-from jaxtrpo.adapt import chain, linear, trust
+from jaxtrpo.adapt import chain, exponential, fixed, linear, margin, trust
 from jaxtrpo.algorithms.trpo import trpo
 from jaxtrpo.config import Config
 from jaxtrpo.plan import prepare
@@ -30,7 +32,7 @@ BOTH = "contradict each other; give only one of them"
             "max_steps_per_update=8192",
         ),
         (
-            {"adapt": chain(trust(max_steps_per_update=4096), linear(max_kl=0.1)), "max_steps_per_update": 8192},
+            {"adapt": chain(trust(max_steps_per_update=4096), fixed()), "max_steps_per_update": 8192},
             "trust(max_steps_per_update=4096)",
             "max_steps_per_update=8192",
         ),
@@ -84,9 +86,16 @@ def test_the_shell_refuses_two_values(words, told, capsys):
     assert told in said_of_it and BOTH in said_of_it
 
 
-@pytest.mark.parametrize("words", [["--max-kl", "0.05", "--max-kl=0.05"], ["--quiet", "--max-kl", "0.05", "--quiet"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", PENDULUM, "--max-kl", "0.05", "--max-kl=0.05"],
+        ["train", PENDULUM, "--quiet", "--max-kl", "0.05", "--quiet"],
+        ["sweep", PENDULUM, "--max-kl", "0.05", "--grid", "discount=0.9,1", "--grid", "max_kl=0.01"],  # refused later
+    ],
+)
 def test_the_same_value_twice_is_one(words):
-    assert cli.parse(["train", PENDULUM, *words]).config.max_kl == 0.05  # pyright: ignore
+    assert cli.parse(words).config.max_kl == 0.05  # pyright: ignore
 
 
 @pytest.mark.parametrize(
@@ -133,6 +142,20 @@ def test_a_sweep_changes_settings_of_the_part_that_it_has_chosen():
     assert (
         with_settings(vars(Config()), {"critic_epochs": 5}, lambda part: "mlp(epochs=4)")["critic"] == "mlp(epochs=5)"
     )
+
+
+@pytest.mark.parametrize(
+    ("rules", "name"),
+    [
+        ((linear(max_kl=0.1), exponential(max_kl=0.2)), "max_kl"),
+        ((trust(), linear(steps_per_update=2048)), "steps_per_update"),
+        ((chain(fixed(), linear(max_kl=0.1)), margin(), linear(max_kl=0.2)), "max_kl"),
+    ],
+)
+def test_two_rules_that_set_the_same_are_refused(rules, name):
+    with pytest.raises(ValueError, match=f"{re.escape(rules[0].words)} and .* both set {name}"):
+        chain(*rules)
+    assert chain(linear(max_kl=0.1), margin(), linear(steps_per_update=2048)).replaces == ("max_kl", "steps_per_update")
 
 
 def test_two_kinds_of_physics_are_refused():
