@@ -67,7 +67,7 @@ def parse(arguments: Sequence[str]) -> Command:
         args=list(arguments),
         config=(OmitArgPrefixes,),
     )
-    if repeated is None:
+    if repeated is None or not isinstance(command, Train):
         return command
     return dataclasses.replace(command, config=_with_what_was_typed(repeated.config, command.config))
 

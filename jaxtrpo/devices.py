@@ -13,7 +13,7 @@ import jax
 from jaxtrpo.actors import Actors
 from jaxtrpo.machine import available_cores, memory
 
-JAX_CPU_DEVICES = "jax_num_cpu_devices"
+JAX_CPU_DEVICES, DOUBLE_PRECISION = "jax_num_cpu_devices", "jax_enable_x64"
 # Until 0.11.2 jaxlib's LAPACK deals a batch out to XLA's threads and waits for them on one of these: once as many wait
 # as there are, nobody works. A program of Brax has some dozen places where one may wait.
 NEVER_WAITS, THREADS_OF_PROGRAMS = (0, 11, 2), 64
@@ -42,10 +42,10 @@ def choose_actors(
     Raises:
       ValueError: there are fewer devices than asked for, or none of this kind; or JAX is in double precision.
     """
-    if jax.config.jax_enable_x64:
+    if getattr(jax.config, DOUBLE_PRECISION):
         raise ValueError(
-            "jax_enable_x64 is on, but jaxtrpo works in float32: unset JAX_ENABLE_X64, or call "
-            "jax.config.update('jax_enable_x64', False)"
+            f"{DOUBLE_PRECISION} is on, but jaxtrpo works in float32: unset {DOUBLE_PRECISION.upper()}, or call "
+            f"jax.config.update({DOUBLE_PRECISION!r}, False)"
         )
     if num is not None and num % together:
         raise ValueError(f"actors={num} must be a multiple of the {together} processes")

@@ -130,7 +130,9 @@ def require_one_value(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> 
     for kind in KINDS:
         part = settings.get(kind)
         words = part if isinstance(part, str) else getattr(part, "words", None)
-        for name, _ in said(kind, words) if isinstance(words, str) else ():
+        if not isinstance(words, str):
+            continue
+        for name, _ in said(kind, words):
             value = settings.get(name)
             if value is not None and value != usual.get(name):
                 require_not_said(kind, words, name, value)

@@ -307,7 +307,7 @@ def test_what_cannot_be_tried_side_by_side_is_told_first(arguments, told, tmp_pa
 def test_settings_of_a_part_become_words():
     found = cases_of((0,), {"algorithm": "ppo(epochs=2)", "clip": [0.1]})
     assert found[0].name == "clip=0.1/seed-0"
-    assert found[0].arguments["algorithm"].words == "ppo(epochs=2, clip=0.1)"
+    assert found[0].arguments["algorithm"] == "ppo(epochs=2, clip=0.1)"
 
 
 def test_many_seeds_from_the_shell(tmp_path, capsys):
