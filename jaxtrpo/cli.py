@@ -25,6 +25,15 @@ from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.runs.config_file import load_config
 from jaxtrpo.runs.directory import OutputError
 
+_OFTEN = ("grid", "random")  # flags that may be there several times
+_COMMANDS = (Train, Launch, Evaluate, Sweep, Plot, Video, Report, Watch, Export, Algorithms, Config)
+_SWITCHES = {
+    field.name.replace("_", "-")
+    for command in _COMMANDS
+    for field in dataclasses.fields(command)
+    if isinstance(field.default, bool)
+}
+
 
 def parse(arguments: Sequence[str]) -> Command:
     """Reads a command line.
@@ -38,6 +47,7 @@ def parse(arguments: Sequence[str]) -> Command:
         launched = parse([*arguments[:at], "train"])
         assert isinstance(launched, Launch)
         return dataclasses.replace(launched, words=tuple(arguments[at + 1 :]))
+    _require_once(arguments)
     repeated = _run_to_repeat(arguments)
     as_before: dict[str, Any] = {} if repeated is None else {"default": repeated}
     train = Annotated[Train, subcommand("train", prefix_name=False, **as_before)]
@@ -50,13 +60,50 @@ def parse(arguments: Sequence[str]) -> Command:
     export = Annotated[Export, subcommand("export", prefix_name=False)]
     sweep = Annotated[Sweep, subcommand("sweep", prefix_name=False)]
     algorithms = Annotated[Algorithms, subcommand("algorithms", prefix_name=False)]
-    return tyro.cli(
+    command = tyro.cli(
         train | launch | evaluate | sweep | plot | video | report | watch | export | algorithms,
         prog="jaxtrpo",
         description=f"Trust-region and actor-critic reinforcement learning in JAX, version {jaxtrpo.__version__}.",
         args=list(arguments),
         config=(OmitArgPrefixes,),
     )
+    if repeated is None or not isinstance(command, Train):
+        return command
+    return dataclasses.replace(command, config=_with_what_was_typed(repeated.config, command.config))
+
+
+def _require_once(arguments: Sequence[str]) -> None:
+    """Raises ValueError for a flag that is given twice with different values: the last would win in silence."""
+    given: dict[str, tuple[str, str]] = {}  # by name: what is said, and how
+    for word, following in itertools.pairwise([*arguments, ""]):
+        flag, joined, value = word.partition("=")
+        name = flag.removeprefix("--").replace("_", "-")
+        if not word.startswith("--") or name in _OFTEN:
+            continue
+        if (switch := name.removeprefix("no-")) in _SWITCHES:
+            name, now = switch, (name, word)
+        else:
+            now = (value, word) if joined else (following, f"{word} {following}")
+        before = given.setdefault(name, now)
+        if before[0] != now[0]:
+            raise ValueError(f"{before[1]} and {now[1]} contradict each other; give only one of them")
+
+
+def _with_what_was_typed(before: Config, now: Config) -> Config:
+    """Settings of a run that is repeated with some others: of two that contradict each other, the one that is new."""
+    from jaxtrpo.runs.space import without_argument
+    from jaxtrpo.words import KINDS, said
+
+    for kind in KINDS:
+        words = getattr(now, kind)
+        for name, value in said(kind, words or ""):
+            other = getattr(now, name, None)
+            new_words, new_value = words != getattr(before, kind), other != getattr(before, name, None)
+            if other in (None, value) or new_words == new_value:
+                continue
+            change = {name: None} if new_words else {kind: without_argument(words, name)}
+            now = dataclasses.replace(now, **change)
+    return now
 
 
 def _run_to_repeat(arguments: Sequence[str]) -> Train | None:

@@ -13,7 +13,7 @@ import jax
 from jaxtrpo.actors import Actors
 from jaxtrpo.machine import available_cores, memory
 
-JAX_CPU_DEVICES = "jax_num_cpu_devices"
+JAX_CPU_DEVICES, DOUBLE_PRECISION = "jax_num_cpu_devices", "jax_enable_x64"
 # Until 0.11.2 jaxlib's LAPACK deals a batch out to XLA's threads and waits for them on one of these: once as many wait
 # as there are, nobody works. A program of Brax has some dozen places where one may wait.
 NEVER_WAITS, THREADS_OF_PROGRAMS = (0, 11, 2), 64
@@ -40,8 +40,13 @@ def choose_actors(
       together: processes whose devices are taken, as many of each.
 
     Raises:
-      ValueError: there are fewer devices than asked for, or none of this kind.
+      ValueError: there are fewer devices than asked for, or none of this kind; or JAX is in double precision.
     """
+    if getattr(jax.config, DOUBLE_PRECISION):
+        raise ValueError(
+            f"{DOUBLE_PRECISION} is on, but jaxtrpo works in float32: unset {DOUBLE_PRECISION.upper()}, or call "
+            f"jax.config.update({DOUBLE_PRECISION!r}, False)"
+        )
     if num is not None and num % together:
         raise ValueError(f"actors={num} must be a multiple of the {together} processes")
     own = num and num // together

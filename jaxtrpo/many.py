@@ -8,36 +8,25 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxtrpo.actors import Actors, Trainings
-from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
+from jaxtrpo.cases import Case, cases_of
 from jaxtrpo.config import Config
 from jaxtrpo.devices import choose_actors
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import environment_for, is_program
+from jaxtrpo.envs.traced_once import TracedOnce
 from jaxtrpo.loop import Result
-from jaxtrpo.many_as_one import require_one_program, run_as_one
-from jaxtrpo.plan import Options, begin, plan
+from jaxtrpo.many_as_one import Program, require_same_sizes, run_programs
+from jaxtrpo.plan import begin, plan
 from jaxtrpo.processes import require_alone
 from jaxtrpo.runs.checkpoint import require_same_run
 from jaxtrpo.runs.metrics import Row
-from jaxtrpo.runs.space import with_argument
 from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
-from jaxtrpo.settings import require_number, require_whole
 from jaxtrpo.types import TrainState
-from jaxtrpo.words import parse
-
-SHORT = ("max_kl", "steps_per_update")  # settings of the run that are short for one of the algorithm
-
-
-class Case(NamedTuple):
-    """One of the trainings."""
-
-    name: str  # path below `out`
-    arguments: Mapping[str, Any]  # of `train`
 
 
 def train_many(
@@ -50,23 +39,27 @@ def train_many(
 ) -> list[Result]:
     """Trains with every seed and every combination of settings that are given as lists.
 
-    Trainings in environments that are JAX programs (Brax) become one program, mapped over them: each is what it would
-    be alone, to rounding. Others run side by side, one a core, and are what they would be alone with one actor. So do
-    those of algorithms whose actors do not wait (`a3c`, asynchronous `naf`).
+    Each training is what `train` makes of its settings with one actor. In environments that are JAX programs (Brax) it
+    is so to rounding: trainings that differ in seeds and other data alone become one program, mapped over them; where
+    something that is compiled in differs, such as `gae_lambda`, there are several programs, one after the other. In all
+    other environments trainings run side by side, one a core, and are the same to the bit. So do those of algorithms
+    whose actors do not wait (`a3c`, asynchronous `naf`).
 
     Args:
       env: as for `train`.
       seeds: whole numbers.
       out: directory below which each has its own, such as `seed-0`, or `max_kl=0.01/seed-0` where `max_kl` is a list.
       progress: show the mean of all, or what each came to at its end.
-      **arguments: of `train`. `max_kl`, `steps_per_update` and the other settings of the algorithm that are data to
-        compiled code may be lists. `actors` is how many devices there are for all of them.
+      **arguments: of `train`. Lists may be the numbers of the algorithm (`max_kl`, `gae_lambda`, ...), `discount`,
+        `steps_per_update`, `max_steps_per_update`, `num_envs` and `segment_length`. `actors` is how many devices there
+        are for all of them.
 
     Returns:
-      What each leaves, seeds innermost. If it was interrupted, what each had come to by then.
+      What each leaves, seeds innermost. If it was interrupted, what each had come to by then; those that had not begun
+      are left out.
 
     Raises:
-      As `train`; also ValueError for a list where a setting is compiled in, or no seeds.
+      As `train`; also ValueError for a list where there may be none, or no seeds.
     """
     return prepare_many(env, seeds=seeds, out=out, **arguments)(progress)
 
@@ -85,77 +78,53 @@ def prepare_many(
     cases = [case._replace(arguments=_placed(case, out)) for case in cases_of(seeds, arguments)]
     environment, close = environment_for(env, 1, arguments.get("max_episode_steps"))
     try:
-        number = min(len(devices), len(cases))
-        trainings = Trainings(devices[:number], -(-len(cases) // number) * number)  # a few more, to be dealt out
-        alone = Actors(devices[:1])
-        planned = [plan(environment, case.arguments, actors=alone, trainings=trainings) for case in cases]
-        for run, saved in planned:
-            if saved is not None:
-                require_same_run(saved, run.env.name, run.config)
-        if is_program(environment) and planned[0][0].update.learner.waits:
-            require_one_program([run for run, _ in planned])
-            return lambda progress: run_as_one(planned, trainings, progress=progress)
+        if is_program(environment):
+            groups = _of_one_program(environment, cases, devices[:1])
+            if groups is not None:
+                programs = [_planned(environment, [cases[number] for number in group], devices) for group in groups]
+                return lambda progress: _in_order(groups, run_programs(programs, progress=progress))
+        _planned(environment, cases, devices)
     finally:
         close()
     return lambda progress: _side_by_side(env, cases, devices, progress=progress)
 
 
-def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
-    """Every training.
+def _planned(environment: Environment, cases: Sequence[Case], devices: Sequence[Any]) -> Program:
+    """Trainings that share these devices."""
+    number = min(len(devices), len(cases))
+    trainings = Trainings(tuple(devices[:number]), -(-len(cases) // number) * number)  # a few more, to be dealt out
+    alone = Actors(tuple(devices[:1]))
+    planned = [plan(environment, case.arguments, actors=alone, trainings=trainings) for case in cases]
+    for run, saved in planned:
+        if saved is not None:
+            require_same_run(saved, run.env.name, run.config)
+    if is_program(environment) and planned[0][0].update.learner.waits:
+        require_same_sizes(planned)
+    return Program([case.name for case in cases], planned, trainings)
 
-    Raises:
-      ValueError: a list where there may be none.
+
+def _of_one_program(environment: Environment, cases: Sequence[Case], device: Sequence[Any]) -> list[list[int]] | None:
+    """Numbers of the cases, in groups that differ in data alone; None if actors do not wait, so that none can be.
+
+    What is compiled in is not listed anywhere, since an algorithm may close over anything: what is lowered is compared.
     """
-    seeds = [seed.item() if isinstance(seed, np.generic) else seed for seed in seeds]
-    if not seeds:
-        raise ValueError("seeds: give at least one")
-    for seed in seeds:
-        require_whole(0, seed=seed)
-    several = (list, tuple, range, np.ndarray)  # an algorithm is a tuple too, of its own type
-    lists = {
-        name: [each.item() if isinstance(each, np.generic) else each for each in value]
-        for name, value in arguments.items()
-        if type(value) in several
-    }
-    given = arguments.get("algorithm", Config.algorithm)
-    algorithm = parse("algorithm", given) if isinstance(given, str) else given
-    for name, values in lists.items():
-        if name not in algorithm.hyperparameters and name in (*Config.__dataclass_fields__, *Options._fields):
-            raise ValueError(
-                f"{name}={values} is compiled in, so that one call has one value of it; lists may be seeds, "
-                f"{', '.join(algorithm.hyperparameters)}"
-            )
-        if not values:
-            raise ValueError(f"{name}=[]: give at least one value")
-        for value in values:
-            require_number("a number", lambda value: True, **{name: value})
-    common = {name: value for name, value in arguments.items() if name not in lists}
-    found = []
-    for values in itertools.product(*lists.values()):
-        chosen = dict(zip(lists, values, strict=True))
-        settings = _with_chosen(common, algorithm, chosen, in_words=isinstance(given, str))
-        parts = [f"{name}={value:g}" for name, value in chosen.items()]
-        found += [Case("/".join([*parts, f"seed-{seed}"]), {**settings, "seed": seed}) for seed in seeds]
-    names = [case.name for case in found]
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"seeds, {', '.join(lists) or 'settings'}: {twice[0]} is there twice")
-    return found
+    once, programs, groups = TracedOnce(environment), dict[Any, Any](), dict[Any, list[int]]()
+    several = len({tuple(case.chosen.items()) for case in cases}) > 1
+    for number, case in enumerate(cases):
+        chosen = tuple(case.chosen.items())
+        if chosen not in programs:
+            run, _ = plan(once, case.arguments, actors=Actors(tuple(device)))
+            if not run.update.learner.waits:
+                return None
+            programs[chosen] = (run.update.program(), run.update.at_once) if several else ()
+        groups.setdefault(programs[chosen], []).append(number)
+    return list(groups.values())
 
 
-def _with_chosen(
-    common: Mapping[str, Any], algorithm: Algorithm, chosen: Mapping[str, Any], *, in_words: bool
-) -> dict[str, Any]:
-    settings, words = dict(common), algorithm.words
-    for name, value in chosen.items():
-        if name in SHORT:
-            settings[name] = value
-            continue
-        words = with_argument(words, name, value)
-        # Words are checked by who makes algorithms of them; one of a person's own may not be made so.
-        algorithm = parse("algorithm", words) if in_words else starting_with(algorithm, **{name: value})
-        settings["algorithm"] = algorithm._replace(words=words)
-    return settings
+def _in_order(groups: Sequence[Sequence[int]], results: Sequence[Result]) -> list[Result]:
+    """By the numbers of the cases; results are fewer if they were interrupted."""
+    by_number = dict(zip(itertools.chain(*groups), results, strict=False))
+    return [by_number[number] for number in sorted(by_number)]
 
 
 def _placed(case: Case, out: str | Path | None) -> dict[str, Any]:
@@ -197,7 +166,7 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
         return result
 
     with termination_as_interrupt(), ThreadPoolExecutor(len(devices)) as pool:
-        waiting = [pool.submit(one, name, arguments) for name, arguments in cases]
+        waiting = [pool.submit(one, case.name, case.arguments) for case in cases]
         try:
             for each in as_completed(waiting):  # so that the first error ends all
                 each.result()

@@ -6,6 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -25,30 +26,75 @@ from jaxtrpo.updates import Moment, rows_of, synchronous_updates
 Planned = tuple[Run, Checkpoint | None]
 
 
-def require_one_program(runs: Sequence[Run]) -> None:
-    """Raises ValueError where trainings need buffers of different sizes."""
-    if len({run.update.sizes for run in runs}) > 1:
-        raise ValueError(
-            "steps_per_update: one program has room for as many steps in the batches of all; set max_steps_per_update, "
-            "num_envs and segment_length"
-        )
+class Program(NamedTuple):
+    """Trainings that are one program."""
+
+    names: Sequence[str]
+    planned: Sequence[Planned]  # each of them, for these `trainings`
+    trainings: Trainings  # as many, or a few more
 
 
-def run_as_one(planned: Sequence[Planned], trainings: Trainings, *, progress: bool) -> list[Result]:
-    """Trains all to their ends, or until they are interrupted.
+def require_same_sizes(planned: Sequence[Planned]) -> None:
+    """Raises ValueError where trainings go on that were begun with batches of different sizes."""
+    if len({run.update.sizes for run, _ in planned}) > 1:
+        raise ValueError("resume=True (--resume): trainings that differ in num_envs cannot go on together; give it")
+
+
+def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]:
+    """Trains all to their ends, one program after the other, or until they are interrupted.
+
+    Returns:
+      Of the trainings in the order of their programs; of those that were begun.
+
+    Raises:
+      Terminated: SIGTERM was received; everything is saved.
+    """
+    results: list[Result] = []
+    interruption: KeyboardInterrupt | None = None
+    with ExitStack() as stack:
+        for program in programs:
+            for each, _ in program.planned:
+                if each.directory is not None:
+                    stack.enter_context(hold(each.directory))
+        stack.enter_context(termination_as_interrupt())
+        for number, program in enumerate(programs):
+            said = f"program {number + 1} of {len(programs)}: {_in_short(program.names)}" if len(programs) > 1 else None
+            try:
+                found, interruption = _run_as_one(_from_now(program) if number else program, said, progress=progress)
+            except KeyboardInterrupt as error:  # before its first update
+                if not results:
+                    raise
+                found, interruption = [], error
+            results += found
+            if interruption is not None:
+                break
+    if isinstance(interruption, Termination):
+        raise Terminated
+    return results
+
+
+def _in_short(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _from_now(program: Program) -> Program:
+    """The same, whose clocks did not run while it waited for others."""
+    now = time.perf_counter()
+    return program._replace(planned=[(run._replace(started=now), saved) for run, saved in program.planned])
+
+
+def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[list[Result], KeyboardInterrupt | None]:
+    """Trains those of one program; what it was interrupted by, if it was.
 
     Args:
-      planned: each of them, for these `trainings`.
-      trainings: as many, or a few more.
+      program: whose directories are held.
+      said: shown beside the progress.
       progress: show the mean of all.
     """
+    _, planned, trainings = program
     run, _ = planned[0]
     interruption: KeyboardInterrupt | None = None
     with ExitStack() as stack:
-        for each, _ in planned:
-            if each.directory is not None:
-                stack.enter_context(hold(each.directory))
-        stack.enter_context(termination_as_interrupt())
         state = _first_state(planned, trainings)
         evaluator, begun = run.evaluator(), functools.cache(lambda: jax.device_get(state))
         parts = [
@@ -57,7 +103,7 @@ def run_as_one(planned: Sequence[Planned], trainings: Trainings, *, progress: bo
         for each in parts:
             each.record.follow(stack)
         bar = stack.enter_context(Progress(run.config.total_steps, _mean(parts), enabled=progress))
-        for note in run.notes:
+        for note in (*run.notes, *([] if said is None else [said])):
             bar.note(note)
         invalid = InvalidSteps()
         moments = stack.enter_context(closing(synchronous_updates(run.update, state, np.asarray)))
@@ -82,9 +128,7 @@ def run_as_one(planned: Sequence[Planned], trainings: Trainings, *, progress: bo
             raise
         for each in parts:
             each.record.save()
-    if isinstance(interruption, Termination):
-        raise Terminated
-    return [each.record.result() for each in parts]
+    return [each.record.result() for each in parts], interruption
 
 
 class _Training:

@@ -35,7 +35,7 @@ from jaxtrpo.runs.output import Saving
 from jaxtrpo.settings import require_bool, require_not_negative, require_whole
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Parts, make_update, segments_of_run
-from jaxtrpo.words import parse, policy_maker
+from jaxtrpo.words import KINDS, parse, policy_maker, require_one_value
 
 
 class Options(NamedTuple):
@@ -143,6 +143,7 @@ def _plan(
     started = time.perf_counter()
     options = Options(**{name: value for name, value in arguments.items() if name in Options._fields})
     config = make_config({name: value for name, value in arguments.items() if name not in Options._fields})
+    require_one_value({**vars(config), **{kind: getattr(options, kind) for kind in KINDS}}, vars(Config()))
     saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
     _require_saving(saving, options.out, config)
     _require_followers(options.out, options.tensorboard, options.wandb)

@@ -72,6 +72,8 @@ class Update(NamedTuple):
     # Whole updates, as one program; those after the end of the run are not made, and their metrics are NaN.
     compile_several: Callable[[TrainState], tuple[Several, tuple[Column, ...]]]
     at_once: int  # how many updates that program makes
+    # All that is compiled for one training, as text: two trainings with the same differ in data alone.
+    program: Callable[[], str]
     # One actor's part, not mapped: (actor state, learner state, hyperparameters) -> (actor state, batch).
     collect: Callable[[ActorState, Acting, Hyperparameters], tuple[ActorState, Batch]]
     rule: Rule
@@ -203,15 +205,23 @@ def make_update(
         compiled = mapped(several).lower(state).compile()
         return compiled, tuple(columns)
 
+    def one_update(key: UInt32[Array, "2"], hyperparameters: Hyperparameters) -> tuple[TrainState, Array]:
+        begun = first_state(key, hyperparameters)
+        actor, batch = collect(begun.actors, begun.learner, begun.hyperparameters)
+        learned, measured = learn(with_batch(begun, batch), batch)
+        return learned._replace(actors=actor), measured
+
+    one_actor = Actors(actors.own[:1])
+    first_arguments = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), (np.zeros(2, np.uint32), hyperparameters())
+    )
+
+    def program() -> str:
+        return one_actor.map(one_update).lower(*first_arguments).as_text()
+
     if rule.reads and rule.words != algorithm.adapt and learner.waits:
-
-        def one_update(key: UInt32[Array, "2"]) -> TrainState:
-            begun = usual_first_state(key)
-            _, batch = collect(begun.actors, begun.learner, begun.hyperparameters)
-            return learn(with_batch(begun, batch), batch)[0]
-
         # Traced for this alone, as by one actor: what an algorithm measures is known only then.
-        jax.eval_shape(Actors(actors.own[:1]).map(one_update), jax.ShapeDtypeStruct((1, 2), jnp.uint32))
+        jax.eval_shape(one_actor.map(one_update), *first_arguments)
 
     mapped_collect = mapped(collect)
 
@@ -264,6 +274,7 @@ def make_update(
         lower=lower,
         compile_several=compile_several,
         at_once=algorithm.updates_at_once,
+        program=program,
         collect=collect,
         rule=rule,
         sizes=sizes,

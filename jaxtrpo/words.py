@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import difflib
 import importlib
 import inspect
@@ -82,6 +83,59 @@ def _near_settings(arguments: Mapping[str, Any], signature: inspect.Signature, n
         if argument not in known and near:
             return f"; did you mean {near[0]}?"
     return f"; {name} takes {', '.join(known) or 'none'}"
+
+
+def said(kind: str, words: str) -> list[tuple[str, Any]]:
+    """Settings that the calls in words give values of, and the values: max_kl and 0.05 of `trpo(max_kl=0.05)`.
+
+    Only what a factory of ours declares: `linear(max_kl=0)` says where max_kl shall go, not what it is.
+    """
+    try:
+        tree = ast.parse(words.strip(), mode="eval")
+    except SyntaxError:
+        return []
+    found = []
+    for call in ast.walk(tree):
+        if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in KINDS[kind]):
+            continue
+        declared = inspect.signature(factory(kind, call.func.id)).parameters
+        for keyword in call.keywords:
+            if keyword.arg in declared:
+                with contextlib.suppress(ValueError):  # which is refused where the words are read
+                    found.append((keyword.arg, ast.literal_eval(keyword.value)))
+    return found
+
+
+def require_not_said(kind: str, words: str, name: str, value: Any) -> None:
+    """Refuses a value of a setting that words give another value of.
+
+    Raises:
+      ValueError: one sentence that names both.
+    """
+    for setting, other in said(kind, words):
+        if setting == name and other != value:
+            raise ValueError(f"{kind}={words!r} and {name}={value} contradict each other; give only one of them")
+
+
+def require_one_value(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
+    """Refuses two values of one setting: that of the run, and that which the words of a part say.
+
+    Args:
+      settings: of the run and its parts, by name; parts are words or have `words`.
+      usual: settings of the run that nobody gave.
+
+    Raises:
+      ValueError: one sentence that names both.
+    """
+    for kind in KINDS:
+        part = settings.get(kind)
+        words = part if isinstance(part, str) else getattr(part, "words", None)
+        if not isinstance(words, str):
+            continue
+        for name, _ in said(kind, words):
+            value = settings.get(name)
+            if value is not None and value != usual.get(name):
+                require_not_said(kind, words, name, value)
 
 
 def policy_maker(policy: Any) -> PolicyMaker:

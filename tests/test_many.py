@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from probe import ProbeEnvironment
+from probe import DELAYED, ProbeEnvironment
 from support import counted_compilations
 from test_train import PARTS, PENDULUM, TINY, VARYING, without_seconds
 
 import jaxtrpo
 from jaxtrpo import cli
 from jaxtrpo.algorithms.ppo import ppo
-from jaxtrpo.many import cases_of
+from jaxtrpo.algorithms.trpo import trpo
+from jaxtrpo.cases import cases_of
+from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.many import _of_one_program
+from jaxtrpo.plan import prepare
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
+from jaxtrpo.runs.space import with_argument
 
 SMALL = {**TINY, "steps_per_update": 32, "total_steps": 192}
 
@@ -24,6 +31,14 @@ class Program(ProbeEnvironment):
     """As Brax's are."""
 
     is_program = True
+
+
+class Delayed(Program):
+    """With two steps to an episode, of which the first decides the reward of the second."""
+
+    def reset(self, key, num_envs):
+        state = super().reset(key, num_envs)
+        return state._replace(physics=state.physics._replace(kind=jnp.full(num_envs, DELAYED, jnp.int32)))
 
 
 def assert_alike(one: jaxtrpo.Result, alone: jaxtrpo.Result) -> None:
@@ -82,14 +97,87 @@ def test_settings_that_are_data_differ_between_trainings_of_one_program(tmp_path
         assert jaxtrpo.load_policy(tmp_path / name)(np.ones(2)).shape == (1,)
 
 
-def test_one_program_is_compiled_once_for_all_seeds():
-    def compilations(seeds: int) -> int:
+def without_losses(new, samples):
+    """A surrogate of a person's own."""
+    return jnp.maximum(importance_weighted_advantage(new, samples), -0.2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "name", "values"),
+    [
+        ({}, "gae_lambda", [0.5, 0.99]),
+        ({"surrogate": without_losses}, "cg_damping", [0.001, 10.0]),
+        ({}, "discount", [0.5, 0.99]),
+        ({}, "num_envs", [4, 8]),
+        ({"algorithm": "ppo(minibatch_size=16)"}, "entropy_bonus", [0.0, 3.0]),
+        ({"algorithm": "ppo(minibatch_size=16)"}, "epochs", [1, 4]),
+        ({"algorithm": "ppo(epochs=2, minibatch_size=16)", "critic": None}, "learning_rate", [1e-4, 1e-2]),
+    ],
+)
+def test_settings_that_are_compiled_in_differ_between_trainings(settings, name, values):
+    settings = {**SMALL, "total_steps": 128, **settings}
+    found = jaxtrpo.train_many(Delayed(), seeds=(3,), progress=False, **{**settings, name: values})
+    for value, one in zip(values, found, strict=True):
+        alone = with_setting(settings, name, value)
+        assert_alike(one, jaxtrpo.train(Delayed(), seed=3, actors=1, progress=False, **alone))
+    one, other = (each.policy(np.ones((1, 2))) for each in found)
+    assert not np.allclose(one, other, 1e-2)  # otherwise this tests nothing
+
+
+def with_setting(settings, name, value):
+    if name in ("discount", "num_envs"):
+        return {**settings, name: value}
+    return {**settings, "algorithm": with_argument(settings.get("algorithm", "trpo"), name, value)}
+
+
+def groups_of(**arguments) -> list[list[int]]:
+    cases = cases_of(arguments.pop("seeds", (0,)), {**SMALL, **arguments})
+    cases = [case._replace(arguments={**case.arguments, "actors": 1}) for case in cases]
+    groups = _of_one_program(Program(), cases, jax.devices("cpu")[:1])
+    assert groups is not None
+    return groups
+
+
+@pytest.mark.parametrize(
+    ("arguments", "groups"),
+    [
+        ({"seeds": (3, 5)}, [[0, 1]]),
+        ({"seeds": (3, 5), "max_kl": [0.1, 0.2, 0.3]}, [[0, 1, 2, 3, 4, 5]]),
+        ({"seeds": (3, 5), "gae_lambda": [0.1, 0.2], "max_kl": [0.1, 0.2]}, [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        ({"max_kl": [0.1, 0.2], "gae_lambda": [0.1, 0.2]}, [[0, 2], [1, 3]]),
+        ({"steps_per_update": [32, 64], "max_steps_per_update": 64}, [[0, 1]]),
+        ({"steps_per_update": [32, 64], "adapt": "fixed"}, [[0], [1]]),
+        ({"algorithm": trpo(), "max_kl": [0.1, 0.2]}, [[0, 1]]),
+        ({"algorithm": "ppo(epochs=1, minibatch_size=16)", "clip": [0.1, 0.2]}, [[0, 1]]),
+        ({"algorithm": "trpo_replay", "replay": [512, 1024]}, [[0], [1]]),
+    ],
+)
+def test_trainings_that_differ_in_data_alone_are_one_program(arguments, groups):
+    assert groups_of(**arguments) == groups
+
+
+def test_a_program_is_told_apart_by_what_it_closes_over():
+    def program(number: float, size: int = 5000) -> str:
+        table = np.arange(size, dtype=np.float32)
+        table[-1] = number
+
+        def surrogate(new, samples):
+            return importance_weighted_advantage(new, samples) * jnp.max(table)
+
+        return prepare(Program(), surrogate=surrogate, actors=1, **SMALL).update.program()
+
+    assert program(1e6) == program(1e6)
+    assert program(1e6) != program(2e6)
+
+
+def test_one_program_is_compiled_once_for_all_seeds_and_values():
+    def compilations(seeds: int, values: list[float]) -> int:
         with counted_compilations() as compiled:
-            jaxtrpo.train_many(Program(), seeds=range(seeds), progress=False, **SMALL)
+            jaxtrpo.train_many(Program(), seeds=range(seeds), max_kl=values, progress=False, **SMALL)
         return len(compiled)
 
-    compilations(2)
-    assert compilations(2) == compilations(6)
+    compilations(2, [0.1])
+    assert compilations(2, [0.1]) == compilations(6, [0.1]) == compilations(1, [0.1, 0.2, 0.3, 0.4])
 
 
 @pytest.mark.parametrize("env", [PENDULUM, Program()])
@@ -104,6 +192,44 @@ def test_trainings_go_on_where_they_were(env, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, jax.device_get(one.state), jax.device_get(wanted.state))
         assert without_seconds(tmp_path / f"part/seed-{seed}") == without_seconds(tmp_path / f"whole/seed-{seed}")
         assert (np.diff(one.metrics["wall_seconds"]) > 0).all()
+
+
+def test_trainings_of_several_programs_go_on_where_they_were(tmp_path):
+    settings = {**SMALL, "max_kl": [0.01, 0.1], "gae_lambda": [0.5, 0.9], "progress": False}
+    whole = jaxtrpo.train_many(Program(), out=tmp_path / "whole", **{**settings, "total_steps": 256})
+    jaxtrpo.train_many(Program(), out=tmp_path / "part", **{**settings, "total_steps": 128})
+    on = jaxtrpo.train_many(Program(), out=tmp_path / "part", resume=True, **{**settings, "total_steps": 256})
+    order = list(itertools.product((0.01, 0.1), (0.5, 0.9)))  # trainings of one program are not neighbours
+    for (max_kl, gae_lambda), one, wanted in zip(order, on, whole, strict=True):
+        assert (one.config.max_kl, one.config.algorithm) == (max_kl, f"trpo(gae_lambda={gae_lambda})")
+        jax.tree.map(np.testing.assert_array_equal, jax.device_get(one.state), jax.device_get(wanted.state))
+        place = f"max_kl={max_kl}/gae_lambda={gae_lambda}/seed-0"
+        assert without_seconds(tmp_path / "part" / place) == without_seconds(tmp_path / "whole" / place)
+
+
+@pytest.mark.parametrize(("interrupted", "left"), [(1, 2), (2, 4)])
+def test_an_interrupt_ends_all_programs(interrupted, left, tmp_path):
+    seen = []
+
+    def interrupt(row, state):
+        seen.append(row["update"])
+        if row["update"] == 3 and seen.count(1) == 2 * interrupted:
+            raise KeyboardInterrupt
+
+    found = jaxtrpo.train_many(
+        Program(), seeds=(0, 1), gae_lambda=[0.5, 0.9], out=tmp_path, on_update=interrupt, progress=False, **SMALL
+    )
+    assert len(found) == left
+    assert [each.config.algorithm for each in found] == [f"trpo(gae_lambda={each})" for each in (0.5, 0.9)
+                                                         for _ in range(2)][:left]  # fmt: skip
+    assert len(found[-2].metrics["update"]) == 3 and len(found[0].metrics["update"]) == (3 if interrupted == 1 else 6)
+    assert len(list(tmp_path.rglob(METRICS_FILE))) == left
+
+
+def test_trainings_of_later_programs_count_their_own_seconds():
+    found = jaxtrpo.train_many(Program(), gae_lambda=[0.5, 0.9], progress=False, **SMALL)
+    first, second = (each.metrics["wall_seconds"] for each in found)
+    assert second[0] < first[0] + first[-1]
 
 
 @pytest.mark.parametrize("env", [PENDULUM, "CartPole-v1"])
@@ -152,14 +278,17 @@ def test_an_error_ends_all_and_keeps_its_traceback(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"num_envs": [4, 8]}, r"num_envs=\[4, 8\] is compiled in.*lists may be seeds, max_kl, "),
-        ({"policy": ["mlp", "mlp"]}, "policy=.* is compiled in"),
+        ({"eval_every": [4, 8]}, r"eval_every=\[4, 8\]: one call has one eval_every; lists may be seeds, max_kl, "),
+        ({"policy": ["mlp", "mlp"]}, "policy=.*: one call has one policy"),
+        ({"seed": 3}, r"seed=3: train_many takes seeds, such as seeds=\[3\]"),
         ({"seeds": ()}, "seeds: give at least one"),
         ({"max_kl": []}, r"max_kl=\[\]"),
         ({"max_kl": [0.1, -1.0]}, "max_kl=-1.0"),
         ({"gae_lambda": [0.5, 2.0]}, "gae_lambda=2.0"),
         ({"clip": [0.1, 0.2]}, "clip"),
-        ({"steps_per_update": [32, 4096]}, "steps_per_update: .*max_steps_per_update"),
+        ({"steps_per_update": [32, 4096], "num_envs": 64}, "steps_per_update=32 is below one segment"),
+        ({"algorithm": trpo(), "gae_lambda": [0.5]}, "gae_lambda=0.5: an algorithm that is given as a value"),
+        ({"algorithm": "trpo(gae_lambda=0.9)", "gae_lambda": [0.9, 0.5]}, "gae_lambda=0.9.*gae_lambda=0.5 contradict"),
         ({"seeds": (1, -1)}, "seed=-1"),
         ({"algorithm": ppo(), "max_kl": [0.1]}, "max_kl"),
         ({"actors": 1000}, "actors=1000"),
@@ -178,7 +307,7 @@ def test_what_cannot_be_tried_side_by_side_is_told_first(arguments, told, tmp_pa
 def test_settings_of_a_part_become_words():
     found = cases_of((0,), {"algorithm": "ppo(epochs=2)", "clip": [0.1]})
     assert found[0].name == "clip=0.1/seed-0"
-    assert found[0].arguments["algorithm"].words == "ppo(epochs=2, clip=0.1)"
+    assert found[0].arguments["algorithm"] == "ppo(epochs=2, clip=0.1)"
 
 
 def test_many_seeds_from_the_shell(tmp_path, capsys):

@@ -96,12 +96,14 @@ def test_a_setting_is_tried_once_and_the_seed_never():
 
 
 def test_settings_of_parts_become_words():
-    config = {"algorithm": "ppo(clip=0.1)", "critic": None, "max_kl": None}
+    config = {"algorithm": "ppo(kl_stop=0.1)", "critic": None, "max_kl": None}
     chosen = {"critic_learning_rate": 1e-4, "algorithm_clip": 0.3, "algorithm_epochs": 4, "max_kl": 0.02}
     found = with_settings(config, chosen, lambda part: "mlp(hidden=(32, 32))")
     assert found == {
-        "algorithm": "ppo(clip=0.3, epochs=4)", "critic": "mlp(hidden=(32, 32), learning_rate=0.0001)", "max_kl": 0.02
-    }  # fmt: skip
+        "algorithm": "ppo(kl_stop=0.1, clip=0.3, epochs=4)",
+        "critic": "mlp(hidden=(32, 32), learning_rate=0.0001)",
+        "max_kl": 0.02,
+    }
     assert parse("critic", found["critic"]).words == found["critic"]
     with pytest.raises(ValueError, match="no setting 'max_kll'"):
         with_settings(config, {"max_kll": 1}, lambda part: "mlp")

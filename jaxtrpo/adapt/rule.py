@@ -34,6 +34,7 @@ class Rule(NamedTuple):
     changes: tuple[str, ...] = ()  # settings that the algorithm must have
     reads: tuple[str, ...] = ()  # columns that the algorithm must have, of those that not all do
     words: str = "custom"  # how it is written in the shell
+    replaces: tuple[str, ...] = ()  # of what it changes: what it finds by itself, whatever a rule before it has found
 
 
 def require_settings(rule: Rule, hyperparameters: Mapping[str, object], algorithm: str) -> None:
@@ -77,7 +78,17 @@ def chain(*rules: Rule) -> Rule:
 
     `improvement` and `margin` change what they are given. The schedules and `trust` find by themselves what their
     settings should be, and replace what a rule before them made of them: put them first, one for each setting.
+
+    Raises:
+      ValueError: two of them find what the same setting should be.
     """
+    by = dict[str, Rule]()
+    for rule in rules:
+        for name in rule.replaces:
+            if by.setdefault(name, rule) is not rule:
+                raise ValueError(
+                    f"{by[name].words} and {rule.words} both set {name}; a chain has one such rule for each"
+                )
 
     def update(
         states: tuple[PyTree, ...], hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
@@ -96,6 +107,7 @@ def chain(*rules: Rule) -> Rule:
         changes=tuple(dict.fromkeys(name for rule in rules for name in rule.changes)),
         reads=tuple(dict.fromkeys(name for rule in rules for name in rule.reads)),
         words=f"chain({', '.join(rule.words for rule in rules)})",
+        replaces=tuple(by),
     )
 
 

@@ -70,4 +70,5 @@ def _schedule(
         max_steps_per_update=None if steps is None else int(steps),
         changes=tuple(settings),
         words=f"{name}({', '.join(given)})",
+        replaces=tuple(settings),
     )

@@ -104,4 +104,5 @@ def trust(
         changes=("max_kl", "steps_per_update"),
         reads=("signal", "slope", "kl"),
         words=words,
+        replaces=("max_kl", "steps_per_update"),
     )

@@ -199,7 +199,8 @@ class Evaluate:
         policy = load_policy(self.directory)
         env, limit = where_to_act(policy, self.env, self.max_episode_steps)
         if self.backend is not None:
-            env = make_env(env, backend=self.backend, max_episode_steps=limit)
+            named = env if self.env else _without_backend(env)
+            env = make_env(named, backend=self.backend, max_episode_steps=limit)
         evaluation = prepare_evaluation(policy, env, self.episodes, limit)
         return lambda: self._report(evaluation(self.seed))
 
@@ -212,3 +213,8 @@ class Evaluate:
         for value in evaluation.returns:
             print(f"{value:.2f}")
         return 0
+
+
+def _without_backend(name: str) -> str:
+    """The name of an environment that nobody typed, where another physics was."""
+    return name.partition("/")[0] if name.startswith("brax:") else name

@@ -30,7 +30,7 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
         front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of what we have too;
         or a function that returns a `gymnasium.Env`.
       max_episode_steps: time limit in steps; None: the environment's own, if it has one.
-      **options: `groups`, the number of actors that will step it; for Brax: `backend`, which overrides the name's; for
+      **options: `groups`, the number of actors that will step it; for Brax: `backend`, if the name says none; for
         gymnax: its parameters; for MJX: `impl` (see `jaxtrpo.MjxEnvironment`); for Playground: entries of its
         configuration; for Gymnasium: `processes` and `timeout` (see `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`),
         and what `gymnasium.make` or the environment's constructor takes.
@@ -51,6 +51,8 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
         from jaxtrpo.envs.brax import make_brax_env  # Brax takes seconds to import, so only who asks for it pays
 
         brax_name, _, backend = name.removeprefix(BRAX_PREFIX).partition("/")
+        if backend and ours.get("backend", backend) != backend:
+            raise ValueError(f"{name} and backend={ours['backend']!r} contradict each other; give only one of them")
         ours = {
             **({"backend": backend} if backend else {}),
             **_with_limit(name, "episode_length", max_episode_steps, ours),

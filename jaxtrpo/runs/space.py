@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from jaxtrpo.config import Config
 from jaxtrpo.settings import is_number
 
 PARTS = ("algorithm", "policy", "critic", "adapt")
@@ -146,23 +147,39 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
       default_words: part -> what it is where `config` does not say.
 
     Raises:
-      ValueError: there is no such setting.
+      ValueError: there is no such setting, or `config` has another value of it.
     """
-    settings = dict(config)
-    for name, value in chosen.items():
+    from jaxtrpo.words import require_not_said, require_one_value  # takes long, and the command needs names alone
+
+    settings, usual = dict(config), vars(Config())
+    # Whole parts first, so that none replaces one of which a setting has been chosen.
+    for name, value in sorted(chosen.items(), key=lambda choice: choice[0] not in settings):
         part, _, inner = name.partition("_")
         if name in settings:
+            if config[name] not in (usual[name], value):
+                raise ValueError(f"{name}={config[name]} and {name}={value}, which is tried, contradict each other")
             settings[name] = value
         elif part in PARTS and inner:
+            require_not_said(part, settings[part] or "", inner, value)
             settings[part] = with_argument(settings[part] or default_words(part), inner, value)
         else:
             raise ValueError(f"there is no setting {name!r}; those of a part are like critic_learning_rate")
+    require_one_value(settings, usual)
     return settings
 
 
 def with_argument(words: str, name: str, value: Any) -> str:
     """Words of a call in which an argument is another."""
+    return _with_keywords(words, name, [ast.keyword(name, ast.Constant(value))])
+
+
+def without_argument(words: str, name: str) -> str:
+    """Words of a call without an argument."""
+    return _with_keywords(words, name, [])
+
+
+def _with_keywords(words: str, name: str, keywords: list[ast.keyword]) -> str:
     node = ast.parse(words, mode="eval").body
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     others = [keyword for keyword in call.keywords if keyword.arg != name]
-    return ast.unparse(ast.Call(call.func, call.args, [*others, ast.keyword(name, ast.Constant(value))]))
+    return ast.unparse(ast.Call(call.func, call.args, [*others, *keywords]))

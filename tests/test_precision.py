@@ -1,0 +1,47 @@
+"""JAX in double precision: what works there, and that the rest says so before it begins."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+import pytest
+from support import counted_compilations
+from test_train import PENDULUM, TINY
+
+import jaxtrpo
+from jaxtrpo import cli
+
+SETTINGS = {**TINY, "steps_per_update": 32, "total_steps": 32}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("run")
+    return jaxtrpo.train(PENDULUM, out=out, progress=False, **SETTINGS), out
+
+
+def test_training_and_evaluation_refuse_double_precision_by_name(run, capsys):
+    policy = run[0].policy
+    with jax.enable_x64(True), counted_compilations() as compiled:
+        for start in (
+            lambda: jaxtrpo.train(PENDULUM, **SETTINGS),
+            lambda: jaxtrpo.train_many(PENDULUM, **SETTINGS),
+            lambda: jaxtrpo.evaluate(policy, episodes=2),
+        ):
+            with pytest.raises(ValueError, match=r"jax_enable_x64 is on.*JAX_ENABLE_X64.*jax\.config\.update"):
+                start()
+        assert not compiled
+        for words in (["train", PENDULUM], ["train", PENDULUM, "--seeds", "2"], ["evaluate", str(run[1])]):
+            assert cli.main(words) == cli.INPUT_ERROR
+            assert "jax_enable_x64" in capsys.readouterr().err
+
+
+def test_a_policy_acts_the_same_in_double_precision(run):
+    obs = np.linspace(-1, 1, 12).reshape(3, 4)
+    wanted = run[0].policy(obs)
+    with jax.enable_x64(True):
+        for policy in (run[0].policy, jaxtrpo.load_policy(run[1])):
+            found = policy(obs)
+            np.testing.assert_allclose(found, wanted, rtol=1e-6)
+            assert found.dtype == wanted.dtype
+            np.testing.assert_allclose(jax.jit(policy.deterministic())(jax.numpy.asarray(obs)), wanted, rtol=1e-6)
