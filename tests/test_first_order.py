@@ -15,6 +15,7 @@ from test_policy_step import SHAPES, arguments, assert_untouched, make_problem, 
 from jaxtrpo.algorithms.policy_gradient import policy_gradient
 from jaxtrpo.algorithms.ppo import _Rows, clipped_surrogate
 from jaxtrpo.critics.mlp import mlp_critic
+from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
 from jaxtrpo.words import parse
@@ -200,6 +201,24 @@ def test_gradient_of_a_minibatch_of_ppo_is_that_of_finite_differences(entropy_bo
     np.testing.assert_allclose(info["clip_fraction"], clipped, atol=1e-6)
     np.testing.assert_allclose(info["kl"], plain_kl(problem, once), rtol=1e-3)
     assert info["epochs"] == 1 and info["accepted"]
+
+
+def test_every_pass_has_all_samples_once_and_an_order_of_its_own():
+    problem = make("gaussian")
+    counts = np.unique(np.nonzero(problem.weight)[0])
+    seen = []
+
+    def surrogate(new, samples):
+        jax.debug.callback(lambda obs: seen.append(obs[:, 0]), samples.obs, ordered=False)
+        return importance_weighted_advantage(new, samples)
+
+    take_step("ppo(epochs=5, minibatch_size=6)", problem, surrogate=surrogate)
+    jax.effects_barrier()
+    passes = np.reshape(seen, (5, -1))
+    rows = problem.obs[counts][..., 0].ravel()
+    for one in passes:
+        np.testing.assert_array_equal(np.sort(one), np.sort(rows))
+    assert len(np.unique(passes, axis=0)) == 5
 
 
 def test_gradient_norm_is_cut():

@@ -250,6 +250,26 @@ def test_one_and_two_actors_train_alike():
         np.testing.assert_allclose(two.metrics[name], one.metrics[name], rtol=2e-2, atol=1e-3, err_msg=name)
 
 
+@pytest.mark.parametrize(("memory", "counts"), [(1.0, 48), (2.0, 48 + 24 + 12), (4.0, 48 + 36 + 27)])
+def test_shared_model_remembers_so_many_updates(memory, counts):
+    """An update has 48 samples; what is remembered fades by 1/memory with each."""
+    words = WORDS.replace("gps(", f"gps(model_memory={memory}, ")
+    run = prepare(LinearQuadratic(), algorithm=words, policy=POLICY, actors=1, total_steps=3 * 48)
+    result = run.run(progress=False)
+    assert len(result.metrics["update"]) == 3
+    sums = first(result.state.learner).sums
+    np.testing.assert_allclose(sums.count, counts, rtol=1e-6)
+    np.testing.assert_allclose(sums.outer[0, 0], counts, rtol=1e-6)  # of the constant
+
+
+def test_what_was_promised_stands_beside_what_was_gained():
+    run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=3 * 48)
+    metrics = run.run(progress=False).metrics
+    np.testing.assert_allclose(metrics["gained"][1:], np.diff(metrics["mean_return"]), rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(metrics["promised_before"][1:], metrics["promised"][:-1])
+    assert np.isnan(metrics["gained"][0]) and np.isnan(metrics["promised_before"][0])
+
+
 def test_bound_holds_for_the_local_controllers():
     metrics = tiny("gps(conditions=2, samples=3, max_kl=0.05, imitation_steps=50)", total_steps=300).metrics
     assert np.all(metrics["local_kl"] <= 1.001 * metrics["max_kl"]) and np.all(metrics["local_kl"] > 0)

@@ -80,8 +80,21 @@ def test_directions_that_say_the_same_share_it():
     np.testing.assert_allclose(found, np.maximum(wanted, 0) / np.maximum(wanted, 0).sum(), atol=0.01)
 
 
-def test_at_first_all_count_alike():
-    np.testing.assert_array_equal(weights(judged(np.ones((UNJUDGED - 1, 2))), jnp.eye(2)), [0.5, 0.5])
+def test_all_count_alike_for_so_many_batches_and_then_no_more():
+    """The first batch hears of no direction, so that the judgement has one slope less than there were batches."""
+    slopes = np.tile([0.01, 0.03], (UNJUDGED, 1))
+    np.testing.assert_array_equal(weights(judged(slopes[1:]), jnp.eye(2)), [0.5, 0.5])
+    np.testing.assert_allclose(weights(judged(slopes), jnp.eye(2)), [0.25, 0.75], rtol=1e-3)
+
+
+def test_what_a_batch_itself_says_never_loses_all_its_weight():
+    """Its slope counts for its standard error at least, here 0.02 / sqrt(39) beside a slope of 0.01."""
+    batches = 40
+    noise = np.tile([1.0, -1.0], batches // 2)
+    slopes = np.stack([0.02 * noise - 0.001, np.full(batches, 0.01)], axis=1)
+    error = 0.02 / np.sqrt(batches - 1)
+    found = weights(judged(slopes), jnp.eye(2))
+    np.testing.assert_allclose(found, np.array([error, 0.01]) / (error + 0.01), rtol=1e-3)
 
 
 def test_a_batch_that_is_not_finite_is_not_heard():

@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 from support import actors, first, spread
 from test_policy_step import ALL, SHAPES, Problem, arguments, dense, make_problem
 
+from jaxtrpo.algorithms.judge import STEPS
 from jaxtrpo.algorithms.judged_step import Followed, judged_direction, none_followed
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.networks import gaussian_policy
@@ -17,31 +18,56 @@ SHAPE, DAMPING = SHAPES[0], 0.003
 FEW = 3  # iterations, by far not enough to solve for a direction at once
 
 
-def follow(problem: Problem, followed: Followed | None = None, *, times: int = 1, scale: float = 1.0) -> Followed:
-    """What is known after the same batch so many times; the second surrogate is the first one, `scale` times."""
+def mapped(second):
+    """One step along the direction of the batch and that of a second surrogate."""
     policy = gaussian_policy(*SHAPE[:2], hidden=SHAPE[2])
-    surrogates = importance_weighted_advantage, lambda new, old: scale * importance_weighted_advantage(new, old)
-    params, _, action, found, _, key = arguments(problem, 1.0)
 
     def one(params, followed, action, found, key):
-        return judged_direction(
+        natural, followed, info = judged_direction(
             policy,
             params,
             followed,
             action,
             found,
             key,
-            surrogates=surrogates,
+            surrogates=(importance_weighted_advantage, second),
             fisher_samples=ALL,
             cg_iterations=FEW,
             cg_damping=(0.03, DAMPING),
-        )[1]
+        )
+        return natural._replace(evaluate=()), followed, info
 
-    mapped = actors(1).map(one)
-    now = spread(none_followed(2, ravel_pytree(problem.params)[0].size) if followed is None else followed, 1)
+    return actors(1).map(one)
+
+
+def nothing_followed(problem: Problem) -> Followed:
+    return none_followed(2, ravel_pytree(problem.params)[0].size)
+
+
+def follow(problem: Problem, followed: Followed | None = None, *, times: int = 1, scale: float = 1.0) -> Followed:
+    """What is known after the same batch so many times; the second surrogate is the first one, `scale` times."""
+    params, _, action, found, _, key = arguments(problem, 1.0)
+    step = mapped(lambda new, old: scale * importance_weighted_advantage(new, old))
+    now = spread(nothing_followed(problem) if followed is None else followed, 1)
     for _ in range(times):
-        now = mapped(params, now, action, found, key)
+        now = step(params, now, action, found, key)[1]
     return first(now)
+
+
+def test_curvature_is_that_of_the_sum_of_directions_of_length_one():
+    """By the Fisher matrix in float64. Fails if what the directions have in common is left out."""
+    problem = make_problem(3, SHAPE)
+    params, _, action, found, _, key = arguments(problem, 1.0)
+    where_seen = mapped(lambda new, old: (old.obs[:, 0] > 0) * importance_weighted_advantage(new, old))
+    natural, followed, info = map(first, where_seen(params, spread(nothing_followed(problem), 1), action, found, key))
+    fisher = dense(problem, SHAPE, DAMPING).fisher
+    units = STEPS * np.float64(followed.judge.directions)
+    inner = units @ fisher @ units.T
+    np.testing.assert_allclose(np.diagonal(inner), 1, rtol=1e-3)
+    assert 0.1 < inner[0, 1] < 0.9
+    assert info["critic_share"] == 0.5
+    np.testing.assert_allclose(natural.direction, np.mean(units, axis=0), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(natural.curvature, np.mean(inner), rtol=1e-3)
 
 
 def test_direction_of_another_surrogate_is_solved_for_from_batch_to_batch():
@@ -56,7 +82,7 @@ def test_direction_of_another_surrogate_is_solved_for_from_batch_to_batch():
 def test_solution_that_is_not_finite_is_begun_anew():
     problem = make_problem(3, SHAPE)
     broken = follow(problem, scale=np.nan)
-    np.testing.assert_array_equal(broken.solutions, 0 * broken.solutions)
+    np.testing.assert_array_equal(broken.solutions, np.zeros_like(broken.solutions))
     again = follow(problem, broken)
     np.testing.assert_allclose(again.solutions, follow(problem).solutions, rtol=1e-5)
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), again))

@@ -182,6 +182,7 @@ class Dense(NamedTuple):
     gradient: np.ndarray
     direction: np.ndarray
     curvature: float  # along the direction
+    fisher: np.ndarray
 
 
 def dense(problem: Problem, shape, damping: float) -> Dense:
@@ -210,7 +211,7 @@ def dense(problem: Problem, shape, damping: float) -> Dense:
         gradient = np.asarray(jax.jit(jax.grad(surrogate))(flat))
         relative = damping * (gradient @ fisher @ gradient) / (gradient @ gradient)
         direction = np.linalg.solve(fisher + relative * np.eye(flat.size), gradient)
-        return Dense(np.asarray(flat), gradient, direction, direction @ fisher @ direction)
+        return Dense(np.asarray(flat), gradient, direction, direction @ fisher @ direction, fisher)
 
 
 def as_vector(params: dict) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import linen as nn
 from hypothesis import given, settings
@@ -22,7 +23,9 @@ from jaxtrpo.algorithms.judge import UNJUDGED
 from jaxtrpo.algorithms.trpo_replay import trpo_replay
 from jaxtrpo.critics.actions import ActionCritic, Labelled, action_critic
 from jaxtrpo.critics.linear import linear_critic
+from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.in_place import inserted
 from jaxtrpo.losses import Samples
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size
@@ -290,6 +293,70 @@ def test_other_units_leave_predictions_as_they_were():
 def wrong(actions, state):
     """A critic that is certain that the best is to go as far away from every good action as possible."""
     return lambda new, samples: -jnp.sum((-new.mean - 0.5 * samples.obs[:, :1]) ** 2, axis=-1)
+
+
+# ---- one update
+
+
+@functools.cache
+def learning(critic=None):
+    """(batch) -> the state before, with the batch in its buffer, the state after, and info; `change` may spoil it."""
+    words = trpo_replay(replay=1000, minibatch_size=16, hidden=(8,), value_hidden=(8,), cg_iterations=4)
+    made = learner_of(
+        words, gaussian_policy(3, 2, hidden=(8,)), critic or mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16),
+        segment_steps=12, segment_length=3, actions=SPACE,
+    )  # fmt: skip
+    insert = actors(1).map(functools.partial(inserted, made.replay))
+    learn = actors(1).map(made.learn)
+
+    def once(batch, change=lambda state: state):
+        key = jax.random.PRNGKey(1)
+        state = change(insert(spread(made.init(key, key), 1), deal_batch(batch, 1)))
+        hyperparameters = {"max_kl": np.full(1, 0.02, np.float32)}
+        after, info = learn(state, deal_batch(batch, 1), hyperparameters, spread(key, 1))
+        return first(jax.device_get(state)), first(after), first(info)
+
+    return once
+
+
+def same(one, two) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+
+
+@pytest.mark.parametrize("num_segments", [1, 3])
+def test_gradient_steps_of_the_critic_follow_the_steps_that_were_taken(num_segments):
+    """Half as many; a segment has twelve."""
+    _, after, _ = learning()(random_batch(0, num_segments=num_segments))
+    assert optax.tree.get(after.actions.optimizer, "count") == 6 * num_segments
+
+
+def test_critics_are_in_units_of_the_rewards_that_they_are_fitted_to():
+    """Those of this batch, already in the first update."""
+    batch = random_batch(0)
+    larger = batch._replace(steps=batch.steps._replace(reward=1000 * batch.steps.reward))
+    units = [learning()(each)[1].actions.unit for each in (batch, larger)]
+    np.testing.assert_allclose(units[1] / units[0], 1000, rtol=1e-4)
+
+
+def test_a_critic_of_actions_that_is_not_finite_is_not_kept():
+    """No number of the buffer is one; the batch is sound, and the policy and its values learn from it."""
+    before, after, info = learning()(
+        random_batch(0, broken=0),
+        lambda state: state._replace(replay=state.replay._replace(rows=state.replay.rows * np.nan)),
+    )
+    assert same(after.actions, before.actions) and np.all(np.isfinite(after.actions.params))
+    assert info["accepted"] and not same(after.policy, before.policy) and not same(after.critic, before.critic)
+
+
+def test_a_critic_of_values_that_is_not_finite_is_not_kept():
+    sound = mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16)
+    broken = sound._replace(fit=lambda state, targets, key: jax.tree.map(lambda leaf: leaf * jnp.nan, state))
+    before, after, info = learning(broken)(random_batch(0))
+    assert same(after.critic, before.critic)
+    assert info["accepted"] and not same(after.policy, before.policy) and not same(after.actions, before.actions)
+
+
+# ---- what it learns
 
 
 WORDS = "trpo_replay(max_kl=0.02, replay=1000, minibatch_size=32, hidden=(8,))"
