@@ -80,9 +80,13 @@ def test_direction_of_another_surrogate_is_solved_for_from_batch_to_batch():
 
 
 def test_solution_that_is_not_finite_is_begun_anew():
+    """Whether it was found so, or was where this one started."""
     problem = make_problem(3, SHAPE)
-    broken = follow(problem, scale=np.nan)
-    np.testing.assert_array_equal(broken.solutions, np.zeros_like(broken.solutions))
-    again = follow(problem, broken)
+    nothing = nothing_followed(problem)
+    of_nan = follow(problem, scale=np.nan)
+    from_nan = follow(problem, nothing._replace(solutions=np.full_like(nothing.solutions, np.nan)))
+    for broken in (of_nan, from_nan):
+        np.testing.assert_array_equal(broken.solutions, np.zeros_like(broken.solutions))
+    again = follow(problem, of_nan)
     np.testing.assert_allclose(again.solutions, follow(problem).solutions, rtol=1e-5)
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), again))
