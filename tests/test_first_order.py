@@ -221,6 +221,14 @@ def test_every_pass_has_all_samples_once_and_an_order_of_its_own():
     assert len(np.unique(passes, axis=0)) == 5
 
 
+@pytest.mark.parametrize("words", ["pg(learning_rate=0.5)", "ppo(epochs=2, minibatch_size=12, kl_stop=0.1)"])
+def test_steps_of_which_none_counts_teach_nothing(words):
+    problem = make("gaussian")
+    new, _, _, info = take_step(words, problem._replace(weight=np.zeros_like(problem.weight)))
+    assert_untouched(new, problem.params)
+    assert all(np.isfinite(value) for value in info.values())
+
+
 def test_gradient_norm_is_cut():
     problem = make("gaussian")
     _, memory, _, _ = take_step("ppo(epochs=1, minibatch_size=1000, max_gradient_norm=0.125)", problem)

@@ -45,6 +45,15 @@ def test_judge_knows_the_mean_and_its_error(seed, number):
     np.testing.assert_allclose(standard_error(judge), np.sqrt(variance / max(count - 1, 1)), rtol=1e-2, atol=1e-3)
 
 
+def test_the_first_batch_has_no_directions_to_judge_and_counts_for_nothing():
+    judge = remember(hear(no_judgement(2, 2), jnp.float32([5.0, 5.0])), jnp.eye(2))
+    for found in ([1.0, 2.0], [3.0, -6.0]):
+        judge = hear(judge, jnp.float32(found))
+    np.testing.assert_allclose(judge.slope, np.array([2.0, -2.0]) / STEPS, rtol=1e-5)
+    np.testing.assert_allclose(judge.square, np.array([5.0, 20.0]) / STEPS**2, rtol=1e-5)
+    assert judge.weight_square == 0.5 and judge.batches == 3
+
+
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 1000), number=st.integers(1, 60))
 def test_shares_are_none_below_zero_and_sum_to_one(seed, number):

@@ -29,7 +29,7 @@ from jaxtrpo.in_place import inserted
 from jaxtrpo.losses import Samples
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size
-from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
 from jaxtrpo.replay import Transitions, make_replay
 from jaxtrpo.train import prepare
 
@@ -106,6 +106,51 @@ def plain_labels(batch, gae_lambda: float, known=lambda obs, action: 0.0) -> np.
     return np.array(labels)
 
 
+def labelled(batch, gae_lambda: float, known=None) -> Labelled:
+    spec, drawn = spec_of(), jax.tree.map(jnp.asarray, stretches(batch))
+    params, state = spec.policy.init(jax.random.PRNGKey(0)), some_critic().init(jax.random.PRNGKey(0))
+    state = state._replace(target=jnp.asarray(WEIGHTS))
+    return label(drawn, known_critic(known), state, MOMENTS, params, gae_lambda, spec, jax.random.PRNGKey(1))
+
+
+@pytest.mark.parametrize("truncated", [(), (0,), (1,), (3,), (4,), (0, 2), (0, 1, 2, 3, 4)])
+def test_labels_stop_where_every_stretch_is_cut(truncated):
+    """In any number of places, which may be the first or the last. Fails if only some of them are looked at."""
+    batch = random_batch(5, segments=2, length=5, envs=3, end=0, broken=0)
+    steps, elapsed, now = batch.steps, np.zeros_like(batch.steps.elapsed), 7
+    flags = np.zeros_like(steps.truncated)
+    for segment in range(2):
+        for t in range(5):
+            elapsed[segment, t], flags[segment, t] = now, t in truncated
+            now = 0 if t in truncated else now + 1
+    final_obs = np.where(
+        flags[..., None], 3 * steps.final_obs, steps.final_obs
+    )  # not what the next episode begins with
+    batch = batch._replace(steps=steps._replace(truncated=flags, elapsed=elapsed, final_obs=final_obs))
+    for gae_lambda in (0.0, 0.5, 1.0):
+        worth = labelled(batch, gae_lambda).worth
+        np.testing.assert_allclose(worth, plain_labels(batch, gae_lambda), rtol=1e-4, atol=1e-5)
+
+
+def test_choices_are_whole_numbers_again_when_they_are_drawn():
+    """The buffer holds real numbers."""
+    spec = spec_of()._replace(
+        policy=categorical_policy(3, (2, 3), hidden=(8,)),
+        actions=ActionSpace(np.zeros(2), np.float32([1, 2]), counts=(2, 3)),
+    )
+    critic = action_critic(
+        3, spec.actions, hidden=(8,), value_hidden=(8,), learning_rate=1e-2, minibatch_size=4, target_rate=0.1
+    )
+    batch = random_batch(0, segments=1, length=5, envs=3)
+    batch.steps.action[..., 0], batch.steps.action[..., 1] = 1, 2
+    params, state = spec.policy.init(jax.random.PRNGKey(0)), critic.init(jax.random.PRNGKey(0))
+    drawn = jax.tree.map(jnp.asarray, stretches(batch))
+    found = label(drawn, critic, state, MOMENTS, params, 0.5, spec, jax.random.PRNGKey(1))
+    for action in (found.action, found.other):
+        assert jnp.issubdtype(action.dtype, jnp.integer) and action.shape == (3, 5, 2)
+    np.testing.assert_array_equal(found.action, np.broadcast_to([1, 2], (3, 5, 2)))
+
+
 @pytest.mark.parametrize("truncating", ["often", "once", "never"])
 @pytest.mark.parametrize(("gae_lambda", "known"), [(0.0, None), (0.5, None), (1.0, None), (0.5, known_of_actions)])
 def test_labels_are_those_of_a_loop_in_float64(gae_lambda, known, truncating):
@@ -118,11 +163,7 @@ def test_labels_are_those_of_a_loop_in_float64(gae_lambda, known, truncating):
         terminated = steps.terminated | (steps.truncated & ~allowed)
         assert truncated[:, :-1].any() == (truncating == "once")
         batch = batch._replace(steps=steps._replace(terminated=terminated, truncated=truncated))
-    drawn = jax.tree.map(jnp.asarray, stretches(batch))
-    spec = spec_of()
-    params, state = spec.policy.init(jax.random.PRNGKey(0)), some_critic().init(jax.random.PRNGKey(0))
-    state = state._replace(target=jnp.asarray(WEIGHTS))
-    found = label(drawn, known_critic(known), state, MOMENTS, params, gae_lambda, spec, jax.random.PRNGKey(1))
+    found = labelled(batch, gae_lambda, known)
     wanted = plain_labels(batch, gae_lambda, **({"known": known} if known else {}))
     np.testing.assert_allclose(found.worth, wanted, rtol=1e-4, atol=1e-5)
     broken = np.moveaxis(batch.steps.invalid, 2, 1).reshape(-1, 5)
