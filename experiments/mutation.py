@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import hashlib
 import json
 import os
@@ -41,7 +42,7 @@ import scipy.linalg  # noqa: E402, F401
 from brax import envs  # noqa: E402, F401
 from flax import linen  # noqa: E402, F401
 
-from common.mutants import Mutant, mutants_of  # noqa: E402
+from common.mutants import Mutant, mutants_of, required_arguments  # noqa: E402
 from common.tables import write_csv  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
@@ -213,7 +214,7 @@ def outcome_of(found: Mapping[str, Any] | None) -> str:
         return "timeout"
     if found["code"] == 0:
         return "survived"
-    if re.search(r"missing \d+ required (positional|keyword-only)", found["why"]):
+    if re.search(r"missing (\d+|a) required", found["why"]):
         return "invalid"  # no mistake that anyone could make
     return "killed"
 
@@ -337,9 +338,14 @@ def key_of(row: Mapping[str, str]) -> tuple[str, ...]:
     return row["module"], row["where"], row["before"], row["after"]
 
 
+@functools.cache
+def required() -> dict[str, set[str]]:
+    return required_arguments(path.read_text() for path in sorted((ROOT / "jaxtrpo").rglob("*.py")))
+
+
 def sample(module: str, source: str, number: int) -> list[Mutant]:
     """Of more the first are the same."""
-    mutants = mutants_of(source)
+    mutants = mutants_of(source, required())
     random.Random(f"{SEED} {module}").shuffle(mutants)
     return mutants[:number]
 

@@ -28,6 +28,7 @@ from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.in_place import inserted
 from jaxtrpo.losses import Samples
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.ops.running_mean import RunningMean
 from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size
 from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
 from jaxtrpo.replay import Transitions, make_replay
@@ -362,6 +363,21 @@ def learning(critic=None):
 
 def same(one, two) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+
+
+def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region():
+    """Half the advantages have a quarter of the variance; larger ones change nothing."""
+    batch = random_batch(0, broken=0)
+    variance = learning()(batch)[2]["advantage_std"] ** 2
+
+    def usual(times: float):
+        # So many updates that one more hardly changes the mean.
+        mean = RunningMean(np.full(1, times * variance, np.float32), np.full(1, 10**6, np.int32))
+        return lambda state: state._replace(memory=state.memory._replace(advantage_variance=mean))
+
+    kl, larger, smaller = (learning()(batch, usual(times))[2]["kl"] for times in (1.0, 0.25, 4.0))
+    np.testing.assert_allclose(larger, kl, rtol=1e-5)
+    np.testing.assert_allclose(smaller, kl / 4, rtol=0.1)
 
 
 @pytest.mark.parametrize("num_segments", [1, 3])

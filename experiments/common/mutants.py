@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 COMPARISONS = {
@@ -38,6 +39,7 @@ ONLY_SPEED = {
     "eval_shape",
     "PRNGKey",
 }
+SETTINGS = {"starts"}  # values that were tuned; any other would be right
 ONLY_WORDS = re.compile(r"(require_\w+|call_in_words|in_words|_in_mib)$")
 
 
@@ -77,12 +79,34 @@ class _Source:
         return self.text[self.start(node) : self.stop(node)].decode()
 
 
-def mutants_of(source: str) -> list[Mutant]:
-    """All mistakes that are known, in the order of the lines; each compiles."""
+def required_arguments(sources: Iterable[str]) -> dict[str, set[str]]:
+    """Keyword arguments without which functions of some modules cannot be called."""
+    found: dict[str, set[str]] = {}
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.FunctionDef):
+                pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
+                found.setdefault(node.name, set()).update(
+                    argument.arg for argument, default in pairs if default is None
+                )
+    return found
+
+
+def mutants_of(source: str, required: Mapping[str, set[str]] = MappingProxyType({})) -> list[Mutant]:
+    """All mistakes that are known, in the order of the lines; each compiles.
+
+    Args:
+      source: of the module.
+      required: see `required_arguments`; these are not left out.
+    """
     tree, text, found = ast.parse(source), _Source(source), {}
     same = ast.dump(tree)
     for node, where in _code(tree, ""):
-        for kind, start, stop, by in [*_of_operators(node, text), *_of_expression(node, text), *_of_keys(node, text)]:
+        for kind, start, stop, by in [
+            *_of_operators(node, text),
+            *_of_expression(node, text, required),
+            *_of_keys(node, text),
+        ]:
             line = text.text.count(b"\n", 0, start) + 1
             mutant = Mutant(line, kind, "", "", where, start, stop, by)
             changed = mutant.applied(source)
@@ -98,6 +122,8 @@ def mutants_of(source: str) -> list[Mutant]:
 
 def _code(node: ast.AST, where: str) -> Iterator[tuple[ast.AST, str]]:
     """What runs and decides something, with the function around it: no annotations, messages, defaults or constants."""
+    if isinstance(node, ast.Assign) and _name(node.targets[0]) in SETTINGS:
+        return
     if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)):
         return
     if isinstance(node, ast.Call) and (_name(node.func) in ONLY_SPEED or ONLY_WORDS.match(_name(node.func))):
@@ -140,7 +166,7 @@ def _of_operators(node: ast.AST, text: _Source) -> Iterator[Change]:
     yield kind, start, stop, text.text[start:stop].decode().replace(old, new, 1)
 
 
-def _of_expression(node: ast.AST, text: _Source) -> Iterator[Change]:
+def _of_expression(node: ast.AST, text: _Source, required: Mapping[str, set[str]]) -> Iterator[Change]:
     def instead(kind: str, by: str, part: ast.AST = node) -> Change:
         return kind, text.start(part), text.stop(part), by
 
@@ -173,7 +199,10 @@ def _of_expression(node: ast.AST, text: _Source) -> Iterator[Change]:
             if len(arguments) == 2 and all(isinstance(each, ast.Name) for each in arguments):
                 rest = [text(each) for each in [*reversed(arguments), *keywords]]
                 yield instead("argument", f"{text(function)}({', '.join(rest)})")
+            known = required.get(name, set())
             for left_out in keywords if not name[:1].isupper() else ():
+                if left_out.arg is None or left_out.arg in known:
+                    continue
                 rest = [text(each) for each in [*arguments, *keywords] if each is not left_out]
                 yield instead("keyword", f"{text(function)}({', '.join(rest)})")
 
