@@ -27,6 +27,7 @@ TWINS = [
     ("zeros", "ones"), ("zeros_like", "ones_like"), ("less", "greater"),
 ]  # fmt: skip
 TWIN = {**dict(TWINS), **{b: a for a, b in TWINS}}
+EITHER_WAY = {"minimum", "maximum", "min", "max", "add", "merge"}  # of arguments in any order
 BOUNDS = {"maximum", "minimum", "max", "min", "clip", "stop_gradient"}  # of two or three arguments: the first alone
 # What only speed, memory or a message depends on, and what only shapes are made of.
 ONLY_SPEED = {
@@ -196,7 +197,7 @@ def _of_expression(node: ast.AST, text: _Source, required: Mapping[str, set[str]
                 yield instead("guard", f"({text(arguments[0])})")
             if name in TWIN and isinstance(function, ast.Attribute):
                 yield instead("twin", f"{text(function.value)}.{TWIN[name]}", function)
-            if len(arguments) == 2 and all(isinstance(each, ast.Name) for each in arguments):
+            if len(arguments) == 2 and all(isinstance(each, ast.Name) for each in arguments) and name not in EITHER_WAY:
                 rest = [text(each) for each in [*reversed(arguments), *keywords]]
                 yield instead("argument", f"{text(function)}({', '.join(rest)})")
             known = required.get(name, set())
