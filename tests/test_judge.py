@@ -81,6 +81,19 @@ def test_what_is_seen_clearly_is_followed_in_proportion_and_what_is_not_seen_is_
     np.testing.assert_allclose(nothing, [1, 0], atol=1e-6)
 
 
+def test_a_slope_counts_for_what_its_noise_leaves():
+    """An error of half the slope leaves 1 - 1/4 of it (James & Stein 1961); the first has none."""
+    batches = 40
+    noise = np.sqrt(batches - 1) * np.tile([1.0, -1.0], batches // 2)
+    slopes = np.stack([np.full(batches, 0.03), 0.02 + 0.01 * noise], axis=1)
+    found = weights(judged(slopes), jnp.eye(2))
+    np.testing.assert_allclose(found, np.array([0.03, 0.75 * 0.02]) / 0.045, rtol=1e-3)
+
+
+def test_where_nothing_at_all_is_seen_the_batch_s_own_direction_is_followed():
+    np.testing.assert_array_equal(weights(judged(np.zeros((20, 3)), 3), jnp.eye(3)), [1, 0, 0])
+
+
 def test_directions_that_say_the_same_share_it():
     gram = jnp.float32([[1, 0.5], [0.5, 1]])
     noise = 1e-4 * np.random.default_rng(0).normal(size=(40, 2))

@@ -54,6 +54,11 @@ def test_sums_of_parts_are_those_of_all():
     assert features(z).shape == (50, num_features(3)) == (50, 10)
 
 
+def test_no_rows_say_nothing():
+    for leaf in fit(no_sums(3, 2), 3, 0.1):
+        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+
+
 def test_number_that_never_varies_has_no_coefficient():
     """Its coefficient would be rounding, enlarged without bounds, and spoil the curvature of all others."""
     rng = np.random.default_rng(0)
