@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support import actors, deal_batch, first, learner_of, random_batch, spread
 from test_algorithms import ActingProbe, tiny, train
 
-import jaxtrpo
+import jaxtrpo.actors
 from jaxtrpo.algorithms import trpo_replay as module
 from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled, label
 from jaxtrpo.algorithms.judge import UNJUDGED
@@ -341,21 +341,22 @@ def wrong(actions, state):
 
 
 @functools.cache
-def learning(critic=None):
+def learning(critic=None, count: int = 1):
     """(batch) -> the state before, with the batch in its buffer, the state after, and info; `change` may spoil it."""
     words = trpo_replay(replay=1000, minibatch_size=16, hidden=(8,), value_hidden=(8,), cg_iterations=4)
     made = learner_of(
         words, gaussian_policy(3, 2, hidden=(8,)), critic or mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16),
         segment_steps=12, segment_length=3, actions=SPACE,
     )  # fmt: skip
-    insert = actors(1).map(functools.partial(inserted, made.replay))
-    learn = actors(1).map(made.learn)
+    insert = actors(count).map(functools.partial(inserted, made.replay))
+    learn = actors(count).map(made.learn)
 
     def once(batch, change=lambda state: state):
         key = jax.random.PRNGKey(1)
-        state = change(insert(spread(made.init(key, key), 1), deal_batch(batch, 1)))
-        hyperparameters = {"max_kl": np.full(1, 0.02, np.float32)}
-        after, info = learn(state, deal_batch(batch, 1), hyperparameters, spread(key, 1))
+        dealt = deal_batch(batch, count)
+        state = change(insert(spread(made.init(key, key), count), dealt))
+        hyperparameters = {"max_kl": np.full(count, 0.02, np.float32)}
+        after, info = learn(state, dealt, hyperparameters, spread(key, count))
         return first(jax.device_get(state)), first(after), first(info)
 
     return once
@@ -363,6 +364,19 @@ def learning(critic=None):
 
 def same(one, two) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+
+
+@pytest.mark.parametrize("most_flops", [jaxtrpo.actors.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"])
+def test_two_actors_learn_what_one_does(most_flops, monkeypatch):
+    monkeypatch.setattr(jaxtrpo.actors, "MOST_FLOPS_ALONE", most_flops)
+    batch = random_batch(0)
+    (_, one, info), (_, two, info_of_two) = (learning.__wrapped__(count=count)(batch) for count in (1, 2))
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-4)
+    jax.tree.map(close, two._replace(memory=(), actions=()), one._replace(memory=(), actions=()))
+    # Adam enlarges differences in rounding where a gradient is next to nothing.
+    assert np.mean(np.abs(two.actions.params - one.actions.params) > 1e-4) < 0.05
+    for name in ("kl", "critic_unexplained", "critic_share", "advantage_std", "explained_variance"):
+        close(info_of_two[name], info[name], err_msg=name)
 
 
 def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region():
