@@ -47,7 +47,7 @@ def spec_of():
 
 
 def some_critic(**changed) -> ActionCritic:
-    sizes = {"hidden": (16,), "value_hidden": (16,)}
+    sizes = {"hidden": (16,), "value_hidden": (12,)}
     return action_critic(
         3, SPACE, **{**sizes, "learning_rate": 1e-2, "minibatch_size": 64, "target_rate": 0.1, **changed}
     )
@@ -330,6 +330,26 @@ def test_other_units_leave_predictions_as_they_were():
     assert other.unit == 7 and not np.array_equal(other.params, state.params)
     np.testing.assert_allclose(actions.value(other, obs), actions.value(state, obs), rtol=1e-5)
     np.testing.assert_allclose(actions.advantage(other, obs, action), actions.advantage(state, obs, action), rtol=1e-5)
+
+
+def test_what_steps_were_worth_is_asked_of_a_critic_in_the_new_units():
+    """It predicts what it did before; the first minibatches are drawn before the first gradient step."""
+    actions, asked = some_critic(), []
+    state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(2.0))
+    obs = jnp.float32(np.random.default_rng(0).normal(size=(64, 3)))
+
+    def draw(now, key, number):
+        worth = actions.value(now, obs)
+        jax.debug.callback(lambda unit, worth: asked.append((unit, worth)), now.unit, worth)
+        nothing = jnp.zeros((number, 2))
+        rows = jnp.resize(obs, (number, 3)), jnp.resize(worth, number)
+        return Labelled(rows[0], nothing, Gaussian(nothing, nothing), nothing, rows[1], jnp.ones(number))
+
+    actions.fit(state, jnp.float32(7.0), draw, jnp.int32(1), jax.random.PRNGKey(0))
+    jax.effects_barrier()
+    ((unit, worth),) = asked
+    assert unit == 7
+    np.testing.assert_allclose(worth, actions.value(state, obs), rtol=1e-5)
 
 
 def wrong(actions, state):
