@@ -16,9 +16,9 @@ if "XLA_FLAGS" not in os.environ:
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(flags)
 
-# Many tests start the same training: it is compiled once.
+# Many tests start the same training: it is compiled once; and once for all, where JAX_COMPILATION_CACHE_DIR says where.
 compiled = tempfile.TemporaryDirectory(prefix="jaxtrpo-tests-")
-jax.config.update("jax_compilation_cache_dir", compiled.name)
+jax.config.update("jax_compilation_cache_dir", jax.config.jax_compilation_cache_dir or compiled.name)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 # Linux lets a process map 65,530 pieces of memory, XLA takes dozens a program, and ends a process that gets no more.

@@ -46,6 +46,25 @@ def vector(mode):
     return make
 
 
+class EarningResets(SyncVectorEnv):
+    """Pays for the steps that only reset, and says that they end an episode."""
+
+    def reset(self, **arguments):
+        self._over = np.zeros(self.num_envs, bool)
+        return super().reset(**arguments)
+
+    def step(self, actions):
+        obs, reward, terminated, truncated, info = super().step(actions)
+        resets, self._over = self._over, terminated | truncated
+        return obs, np.where(resets, 1000.0, reward), terminated | resets, truncated, info
+
+
+def earning_resets(num_envs, **_):
+    make = [lambda: CountingEnv(copies=True)] * num_envs
+    return EarningResets(make, autoreset_mode=AutoresetMode.NEXT_STEP)
+
+
+gymnasium.register("EarningNextStep-v0", CountingEnv, vector_entry_point=earning_resets)
 for mode in AutoresetMode:
     gymnasium.register(f"Counting{mode.value}-v0", CountingEnv, vector_entry_point=vector(mode))
 gymnasium.register("Lasting-v0", CountingEnv, kwargs={"lasts": True}, max_episode_steps=4)

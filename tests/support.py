@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 from unittest import mock
 
 import jax
@@ -21,6 +22,7 @@ from jaxtrpo.words import parse
 
 TWO_NUMBERS = ActionSpace(np.full(2, -1.0), np.full(2, 1.0))
 COMPILED = "/jax/core/compile/backend_compile_duration"
+DRAWS = ("bits", "categorical", "choice", "gumbel", "normal", "permutation", "randint", "uniform")
 
 
 @contextlib.contextmanager
@@ -37,6 +39,49 @@ def counted_compilations() -> Iterator[list[str]]:
         yield compiled
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+class UsedKey(NamedTuple):
+    """What a random key was used for."""
+
+    key: tuple[int, ...]
+    use: str  # name of the function of `jax.random`
+    number: int | None = None  # that `fold_in` got
+
+
+@contextlib.contextmanager
+def recorded_keys() -> Iterator[list[UsedKey]]:
+    """A list of every use of a key while the block runs; what is compiled must be traced inside of it too."""
+    used: list[UsedKey] = []
+
+    def recording(name: str) -> Callable:
+        original = getattr(jax.random, name)
+
+        def function(key, *args, **kwargs):
+            def record(key, number=None):
+                number = None if number is None else int(number)
+                used.append(UsedKey(tuple(np.ravel(key).tolist()), name, number))
+
+            jax.debug.callback(record, key, *(args[:1] if name == "fold_in" else ()))
+            return original(key, *args, **kwargs)
+
+        return function
+
+    with contextlib.ExitStack() as stack:
+        for name in (*DRAWS, "split", "fold_in"):
+            stack.enter_context(mock.patch.object(jax.random, name, recording(name)))
+        yield used
+        jax.effects_barrier()
+
+
+def assert_no_key_is_used_twice(used: list[UsedKey]) -> None:
+    """A key is drawn from, split or folded with numbers that differ: one of the three, and the first two once."""
+    uses: dict[tuple[int, ...], list[UsedKey]] = {}
+    for each in used:
+        uses.setdefault(each.key, []).append(each)
+    for each in uses.values():
+        numbers = {use.number for use in each if use.use == "fold_in"}
+        assert len(each) == max(len(numbers), 1), each
 
 
 def actors(count: int) -> Actors:

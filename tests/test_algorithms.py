@@ -10,15 +10,30 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from probe import BOTH, ProbeEnvironment
-from support import counted_compilations
+from support import (
+    DRAWS,
+    actors,
+    assert_no_key_is_used_twice,
+    counted_compilations,
+    deal_batch,
+    learner_of,
+    random_batch,
+    recorded_keys,
+    spread,
+)
 
 import jaxtrpo
 from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner
+from jaxtrpo.critics.mlp import mlp_critic
+from jaxtrpo.critics.none import none
+from jaxtrpo.in_place import inserted
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.ops.moments import Moments, no_moments, normalize
+from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.train import prepare
-from jaxtrpo.words import KINDS
+from jaxtrpo.update import first_hyperparameters
+from jaxtrpo.words import KINDS, parse
 
 TINY = {
     "segment_length": 4, "num_envs": 4, "steps_per_update": 32, "policy": "mlp(hidden=(8,))",
@@ -121,6 +136,36 @@ def test_one_and_two_actors_train_alike(algorithm):
     params = (jax.tree.leaves(result.policy.params) for result in (one, two))
     for alone, both in zip(*params, strict=True):
         np.testing.assert_allclose(both, alone, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
+def test_no_random_number_is_drawn_twice(algorithm):
+    """Fails if two draws, two passes over the samples, or two updates share a key."""
+    critic = none().make(3) if algorithm == "naf" else mlp_critic(3, hidden=(8,), epochs=2, minibatch_size=16)
+    learner = learner_of(
+        parse("algorithm", SMALL.get(algorithm, algorithm)),
+        gaussian_policy(3, 2, hidden=(8,)),
+        critic,
+        segment_steps=12,
+        segment_length=3,
+    )
+
+    def learn(state, batch, hyperparameters, key):
+        if learner.replay is not None:
+            state = inserted(learner.replay, state, batch)
+        return learner.learn(state, batch, hyperparameters, key)
+
+    key = jax.random.PRNGKey(0)
+    state = spread(learner.init(*jax.random.split(key)), 1)
+    hyperparameters = spread(first_hyperparameters(parse("algorithm", SMALL.get(algorithm, algorithm))), 1)
+    keys = [spread(jax.random.fold_in(key, segments), 1) for segments in (4, 8)]
+    with recorded_keys() as used:
+        mapped = actors(1).map(learn)
+        for number, each in enumerate(keys):
+            state, _ = mapped(state, deal_batch(random_batch(number, broken=0), 1), hyperparameters, each)
+    assert_no_key_is_used_twice(used)
+    if algorithm not in ("pg", "a2c"):
+        assert {use.use for use in used} & set(DRAWS)
 
 
 # ---- algorithms and rules

@@ -14,7 +14,7 @@ from support import actors, counted_compilations, undeal
 
 from jaxtrpo.actors import join_envs
 from jaxtrpo.collect import make_collect, start_actors
-from jaxtrpo.envs.base import EnvState, Transition, advance, start
+from jaxtrpo.envs.base import EnvState, Transition, advance, env_keys, start
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.distributions import Gaussian, log_prob
@@ -302,6 +302,19 @@ def test_noise_is_standard_normal_and_never_used_twice():
     assert np.max(np.abs(between)) < 0.15
     for lag in (1, LENGTH, SEGMENTS * LENGTH):
         assert abs(np.mean(noise[lag:] * noise[:-lag])) < 0.1
+
+
+def test_noise_and_environments_have_keys_of_their_own():
+    given = []
+
+    class Told(WalkEnvironment):
+        def reset(self, key, num_envs):
+            given.append(key)
+            return super().reset(key, num_envs)
+
+    state = start_actors(Told(), jax.random.PRNGKey(3), ENVS)
+    keys = np.concatenate([env_keys(given[0], ENVS), state.noise_key])
+    assert len(np.unique(keys, axis=0)) == 2 * ENVS
 
 
 def test_environments_do_not_start_alike_and_do_not_depend_on_how_many_there_are():

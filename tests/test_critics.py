@@ -117,6 +117,16 @@ def test_linear_critic_is_ridge_regression(num_segments, ridge):
     np.testing.assert_allclose(value(state, other.obs, other.elapsed), expected, rtol=2e-3, atol=2e-2)
 
 
+@pytest.mark.parametrize("rows", [0, 1])
+def test_linear_critic_is_ridge_regression_of_a_single_row_and_of_none(rows):
+    targets = make_targets(0, 1)
+    targets = targets._replace(weight=np.zeros_like(targets.weight))
+    targets.weight.flat[:rows] = 1
+    start, fit, _ = make(LINEAR, ridge=0.1)
+    wanted = plain_ridge(targets, 0.1) if rows else np.zeros_like(start)
+    np.testing.assert_allclose(fit(start, targets), wanted, rtol=2e-3, atol=1e-4)
+
+
 def test_linear_critic_forgets_the_fit_before():
     start, fit, _ = make(LINEAR)
     targets = make_targets(0)

@@ -142,22 +142,31 @@ def test_single_simulators_do_what_a_plain_loop_does(make, processes, count):
 
 
 @pytest.mark.parametrize(
-    ("mode", "processes"), [("NextStep", 0), ("SameStep", 0), ("Disabled", 0), ("NextStep", 1), ("Disabled", 2)]
+    ("name", "processes"),
+    [
+        ("CountingNextStep-v0", 0),
+        ("EarningNextStep-v0", 0),
+        ("CountingSameStep-v0", 0),
+        ("CountingDisabled-v0", 0),
+        ("CountingNextStep-v0", 1),
+        ("CountingDisabled-v0", 2),
+    ],
 )
-def test_vector_environments_do_what_a_plain_loop_does(make, mode, processes):
-    env = make(f"Counting{mode}-v0", groups=2, processes=processes)
+def test_vector_environments_do_what_a_plain_loop_does(make, name, processes):
+    """A step that only resets earns nothing and terminates nothing, whatever the environment says of it."""
+    env = make(name, groups=2, processes=processes)
     actions = some_actions(env, 25, 4)
     first = seeds(4)
     wanted = expected(
         counting_env.CountingEnv,
         [first[0], first[0] + 1, first[2], first[2] + 1],  # a vector environment has one seed
         actions,
-        wasted_step=mode == "NextStep",
+        wasted_step="NextStep" in name,
     )
     agree(play(env, actions, count=2), wanted)
     agree(play(env, actions, count=1), wanted)
-    agree(play(make(f"Counting{mode}-v0", groups=1, processes=processes), actions), wanted)  # the same for one actor
-    assert wanted["invalid"].any() == (mode == "NextStep")
+    agree(play(make(name, groups=1, processes=processes), actions), wanted)  # the same for one actor
+    assert wanted["invalid"].any() == ("NextStep" in name)
 
 
 @pytest.mark.parametrize("processes", [0, 2])

@@ -63,6 +63,14 @@ def test_memory_is_that_of_a_deque_of_the_last_hundred(count):
     assert total > 3 * REMEMBERED
 
 
+def test_an_episode_that_ends_with_the_very_last_step_counts_once():
+    batch = random_batch(0, end=0.0, broken=0.0)
+    batch.steps.episode_return[-1, -1, -1] = 7.0
+    episodes, info = map(first, mapped(1)(spread(no_episodes(), 1), deal_batch(batch, 1)))
+    np.testing.assert_array_equal(episodes.returns, np.float32([*[np.nan] * (REMEMBERED - 1), 7.0]))
+    assert info.episodes == 1 and info.mean_return == info.return_100 == 7
+
+
 def test_no_episode_means_blank():
     batch = random_batch(0, end=0.0, broken=0.3, padding=1.0, num_segments=2)
     episodes, info = mapped(1)(spread(no_episodes(), 1), deal_batch(batch, 1))

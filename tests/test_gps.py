@@ -18,7 +18,7 @@ from jaxtrpo.algorithms.local_models import clipped_mean, local_models, samples_
 from jaxtrpo.envs.base import EnvState, Transition, action_space, advance, start
 from jaxtrpo.envs.repeated import Repeated
 from jaxtrpo.ops.bounded_lqr import bounded_response
-from jaxtrpo.ops.moments import weighted_moments
+from jaxtrpo.ops.moments import normalize, weighted_moments
 from jaxtrpo.ops.quadratic_regression import no_sums
 from jaxtrpo.policies.networks import LAST
 from jaxtrpo.train import prepare
@@ -279,6 +279,83 @@ def test_one_and_two_actors_train_alike():
     assert list(one.metrics) == list(two.metrics)
     for name in ("mean_return", "kl", "local_kl", "promised", "gained", "imitation_kl", "policy_std"):
         np.testing.assert_allclose(two.metrics[name], one.metrics[name], rtol=2e-2, atol=1e-3, err_msg=name)
+
+
+@pytest.mark.parametrize(("memory", "counts"), [(1.0, 48), (2.0, 48 + 24 + 12), (4.0, 48 + 36 + 27)])
+def test_shared_model_remembers_so_many_updates(memory, counts):
+    """An update has 48 samples; what is remembered fades by 1/memory with each."""
+    words = WORDS.replace("gps(", f"gps(model_memory={memory}, ")
+    run = prepare(LinearQuadratic(), algorithm=words, policy=POLICY, actors=1, total_steps=3 * 48)
+    result = run.run(progress=False)
+    assert len(result.metrics["update"]) == 3
+    sums = first(result.state.learner).sums
+    np.testing.assert_allclose(sums.count, counts, rtol=1e-6)
+    np.testing.assert_allclose(sums.outer[0, 0], counts, rtol=1e-6)  # of the constant
+
+
+def test_what_was_promised_stands_beside_what_was_gained():
+    run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=3 * 48)
+    metrics = run.run(progress=False).metrics
+    np.testing.assert_allclose(metrics["gained"][1:], np.diff(metrics["mean_return"]), rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(metrics["promised_before"][1:], metrics["promised"][:-1])
+    assert np.isnan(metrics["gained"][0]) and np.isnan(metrics["promised_before"][0])
+
+
+def test_states_are_standardised_as_in_the_first_update_for_ever_and_observations_as_in_all():
+    first_of, last = (
+        first(
+            prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=steps)
+            .run(progress=False)
+            .state.learner
+        )
+        for steps in (48, 144)
+    )
+    jax.tree.map(np.testing.assert_array_equal, last.frame, first_of.frame)
+    jax.tree.map(np.testing.assert_array_equal, first_of.frame, first_of.obs_moments)
+    assert last.obs_moments.count == 144 and last.frame.count == 48
+
+
+def told(spoil=lambda state: state, count: int = 1, **settings):
+    """State before, batch, state after and columns of a first update, in which some episodes end early."""
+    run = prepare(LinearQuadratic(falls=True), algorithm=WORDS, policy=POLICY, actors=count, total_steps=1, seed=3)
+    lowered = run.update.lower(run.state)
+    state, batch = lowered.compile_collect()(run.state)
+    learn, columns = lowered.compile_learn()
+    state = spoil(state)
+    after, measured = learn(state, batch)
+    names = [column.name for column in columns]
+    return run.update.policy, state, batch, after, dict(zip(names, np.asarray(measured)[0], strict=True))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_an_update_tells_is_that_of_numpy(count):
+    """Over the steps that count alone, of all actors."""
+    policy, before, batch, after, columns = told(count=count)
+    learners = [jax.tree.map(lambda leaf: leaf[0], state.learner) for state in (before, after)]
+    counts = ~np.asarray(batch.steps.invalid)
+    assert 0 < counts.sum() < counts.size
+    obs = jnp.asarray(batch.steps.obs)[counts]
+    old, new = (policy.apply(each.policy, normalize(obs, each.obs_moments)) for each in learners)
+    log_stds = np.float64(old.log_std), np.float64(new.log_std)
+    entropy = np.mean(log_stds[0] + 0.5 * np.log(2 * np.pi * np.e))
+    spread = np.exp(2 * log_stds[0]) + (np.float64(old.mean) - np.float64(new.mean)) ** 2
+    kl = np.mean(log_stds[1] - log_stds[0] + spread / (2 * np.exp(2 * log_stds[1])) - 0.5)
+    np.testing.assert_allclose(columns["entropy"], entropy, rtol=1e-4)
+    np.testing.assert_allclose(columns["kl"], kl, rtol=1e-3)
+    assert columns["without_step"] == columns["indefinite"] == 0 and columns["accepted"] == 1
+    assert kl > 0.01 and 0 < columns["local_kl"] <= columns["max_kl"]
+    assert columns["dynamics_unexplained"] < 1e-3 < columns["reward_unexplained"]
+
+
+def test_networks_that_are_not_finite_are_not_kept():
+    def spoil(state):
+        rate = jnp.full_like(state.hyperparameters["learning_rate"], jnp.nan)
+        return state._replace(hyperparameters={**state.hyperparameters, "learning_rate": rate})
+
+    _, before, _, after, columns = told(spoil)
+    assert columns["accepted"] == 0 and columns["kl"] < 1e-3
+    for part in ("policy", "optimizer"):
+        jax.tree.map(np.testing.assert_array_equal, getattr(after.learner, part), getattr(before.learner, part))
 
 
 def test_bound_holds_for_the_local_controllers():

@@ -142,6 +142,42 @@ def test_who_gives_no_sign_of_life_is_gone(ended, monkeypatch):
         groups[1].exchange("anything", 10.0)
 
 
+def test_only_who_falls_silent_is_gone(ended, monkeypatch):
+    """Fails if signs of life do not count, or if nobody looks for them."""
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
+    groups = meet(3)
+    time.sleep(1.5)
+    assert [group._lost for group in groups] == [None] * 3
+    groups[2]._beat = lambda: None
+    groups[0]._what_then = groups[1]._what_then = "."
+    wait_for(lambda: len(ended) == 2)
+    assert ended == ["process 2 of 3 has given no sign of life for 0 s."] * 2
+
+
+def test_nobody_is_gone_after_all_were_stopped(ended, monkeypatch):
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
+    groups, running = meet(2), [threading.Event(), threading.Event()]
+    for group, event in zip(groups, running, strict=True):
+        group._beat = lambda beat=group._beat, event=event: (event.wait(), beat())
+    time.sleep(1.0)
+    running[0].set()
+    time.sleep(0.3)  # the first goes on, and has to wait as long as ever for the second
+    running[1].set()
+    time.sleep(0.3)
+    assert [group._lost for group in groups] == [None] * 2
+
+
+def test_who_has_ended_well_ends_nobody(ended):
+    first, second = meet(2)
+    first._what_then = "."
+    second.close()
+    with pytest.raises(ConnectionError, match="process 1 of 2 has ended"):
+        first.exchange("anything", 10.0)
+    assert not ended
+
+
 def test_who_does_not_come_to_where_the_others_wait_is_gone_unless_it_said_that_it_is_busy(ended, monkeypatch):
     monkeypatch.setattr(module, "BEAT_SECONDS", 0.02)
     monkeypatch.setattr(module, "LATE_SECONDS", 0.4)

@@ -45,6 +45,15 @@ def test_judge_knows_the_mean_and_its_error(seed, number):
     np.testing.assert_allclose(standard_error(judge), np.sqrt(variance / max(count - 1, 1)), rtol=1e-2, atol=1e-3)
 
 
+def test_the_first_batch_has_no_directions_to_judge_and_counts_for_nothing():
+    judge = remember(hear(no_judgement(2, 2), jnp.float32([5.0, 5.0])), jnp.eye(2))
+    for found in ([1.0, 2.0], [3.0, -6.0]):
+        judge = hear(judge, jnp.float32(found))
+    np.testing.assert_allclose(judge.slope, np.array([2.0, -2.0]) / STEPS, rtol=1e-5)
+    np.testing.assert_allclose(judge.square, np.array([5.0, 20.0]) / STEPS**2, rtol=1e-5)
+    assert judge.weight_square == 0.5 and judge.batches == 3
+
+
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 1000), number=st.integers(1, 60))
 def test_shares_are_none_below_zero_and_sum_to_one(seed, number):
@@ -72,6 +81,19 @@ def test_what_is_seen_clearly_is_followed_in_proportion_and_what_is_not_seen_is_
     np.testing.assert_allclose(nothing, [1, 0], atol=1e-6)
 
 
+def test_a_slope_counts_for_what_its_noise_leaves():
+    """An error of half the slope leaves 1 - 1/4 of it (James & Stein 1961); the first has none."""
+    batches = 40
+    noise = np.sqrt(batches - 1) * np.tile([1.0, -1.0], batches // 2)
+    slopes = np.stack([np.full(batches, 0.03), 0.02 + 0.01 * noise], axis=1)
+    found = weights(judged(slopes), jnp.eye(2))
+    np.testing.assert_allclose(found, np.array([0.03, 0.75 * 0.02]) / 0.045, rtol=1e-3)
+
+
+def test_where_nothing_at_all_is_seen_the_batch_s_own_direction_is_followed():
+    np.testing.assert_array_equal(weights(judged(np.zeros((20, 3)), 3), jnp.eye(3)), [1, 0, 0])
+
+
 def test_directions_that_say_the_same_share_it():
     gram = jnp.float32([[1, 0.5], [0.5, 1]])
     noise = 1e-4 * np.random.default_rng(0).normal(size=(40, 2))
@@ -80,8 +102,21 @@ def test_directions_that_say_the_same_share_it():
     np.testing.assert_allclose(found, np.maximum(wanted, 0) / np.maximum(wanted, 0).sum(), atol=0.01)
 
 
-def test_at_first_all_count_alike():
-    np.testing.assert_array_equal(weights(judged(np.ones((UNJUDGED - 1, 2))), jnp.eye(2)), [0.5, 0.5])
+def test_all_count_alike_for_so_many_batches_and_then_no_more():
+    """The first batch hears of no direction, so that the judgement has one slope less than there were batches."""
+    slopes = np.tile([0.01, 0.03], (UNJUDGED, 1))
+    np.testing.assert_array_equal(weights(judged(slopes[1:]), jnp.eye(2)), [0.5, 0.5])
+    np.testing.assert_allclose(weights(judged(slopes), jnp.eye(2)), [0.25, 0.75], rtol=1e-3)
+
+
+def test_what_a_batch_itself_says_never_loses_all_its_weight():
+    """Its slope counts for its standard error at least, here 0.02 / sqrt(39) beside a slope of 0.01."""
+    batches = 40
+    noise = np.tile([1.0, -1.0], batches // 2)
+    slopes = np.stack([0.02 * noise - 0.001, np.full(batches, 0.01)], axis=1)
+    error = 0.02 / np.sqrt(batches - 1)
+    found = weights(judged(slopes), jnp.eye(2))
+    np.testing.assert_allclose(found, np.array([error, 0.01]) / (error + 0.01), rtol=1e-3)
 
 
 def test_a_batch_that_is_not_finite_is_not_heard():

@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 from support import actors, first, spread
 from test_policy_step import ALL, SHAPES, Problem, arguments, dense, make_problem
 
+from jaxtrpo.algorithms.judge import STEPS, standard_error, weights
 from jaxtrpo.algorithms.judged_step import Followed, judged_direction, none_followed
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.networks import gaussian_policy
@@ -17,31 +18,91 @@ SHAPE, DAMPING = SHAPES[0], 0.003
 FEW = 3  # iterations, by far not enough to solve for a direction at once
 
 
-def follow(problem: Problem, followed: Followed | None = None, *, times: int = 1, scale: float = 1.0) -> Followed:
-    """What is known after the same batch so many times; the second surrogate is the first one, `scale` times."""
+def mapped(second):
+    """One step along the direction of the batch and that of a second surrogate."""
     policy = gaussian_policy(*SHAPE[:2], hidden=SHAPE[2])
-    surrogates = importance_weighted_advantage, lambda new, old: scale * importance_weighted_advantage(new, old)
-    params, _, action, found, _, key = arguments(problem, 1.0)
 
     def one(params, followed, action, found, key):
-        return judged_direction(
+        natural, followed, info = judged_direction(
             policy,
             params,
             followed,
             action,
             found,
             key,
-            surrogates=surrogates,
+            surrogates=(importance_weighted_advantage, second),
             fisher_samples=ALL,
             cg_iterations=FEW,
             cg_damping=(0.03, DAMPING),
-        )[1]
+        )
+        return natural._replace(evaluate=()), followed, info
 
-    mapped = actors(1).map(one)
-    now = spread(none_followed(2, ravel_pytree(problem.params)[0].size) if followed is None else followed, 1)
+    return actors(1).map(one)
+
+
+def nothing_followed(problem: Problem) -> Followed:
+    return none_followed(2, ravel_pytree(problem.params)[0].size)
+
+
+def follow(problem: Problem, followed: Followed | None = None, *, times: int = 1, scale: float = 1.0) -> Followed:
+    """What is known after the same batch so many times; the second surrogate is the first one, `scale` times."""
+    params, _, action, found, _, key = arguments(problem, 1.0)
+    step = mapped(lambda new, old: scale * importance_weighted_advantage(new, old))
+    now = spread(nothing_followed(problem) if followed is None else followed, 1)
     for _ in range(times):
-        now = mapped(params, now, action, found, key)
+        now = step(params, now, action, found, key)[1]
     return first(now)
+
+
+def test_curvature_is_that_of_the_sum_of_directions_of_length_one():
+    """By the Fisher matrix in float64. Fails if what the directions have in common is left out."""
+    problem = make_problem(3, SHAPE)
+    params, _, action, found, _, key = arguments(problem, 1.0)
+    nothing = spread(nothing_followed(problem), 1)
+    natural, followed, info = map(first, mapped(where_seen)(params, nothing, action, found, key))
+    fisher = dense(problem, SHAPE, DAMPING).fisher
+    units = STEPS * np.float64(followed.judge.directions)
+    inner = units @ fisher @ units.T
+    np.testing.assert_allclose(np.diagonal(inner), 1, rtol=1e-3)
+    assert 0.1 < inner[0, 1] < 0.9
+    assert info["critic_share"] == 0.5
+    np.testing.assert_allclose(natural.direction, np.mean(units, axis=0), rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(natural.curvature, np.mean(inner), rtol=1e-3)
+
+
+def where_seen(new, old):
+    """The usual surrogate of some steps alone."""
+    return (old.obs[:, 0] > 0) * importance_weighted_advantage(new, old)
+
+
+def test_the_batch_s_own_gradient_judges_and_the_judge_decides():
+    """The judge has heard 39 batches, and knows both slopes, the second one better."""
+    problem = make_problem(3, SHAPE)
+    params, _, action, found, _, key = arguments(problem, 1.0)
+    before = np.float32(np.random.default_rng(0).normal(size=(2, ravel_pytree(problem.params)[0].size)))
+    judge = nothing_followed(problem).judge._replace(
+        directions=before,
+        slope=np.float32([0.36, 0.3]),
+        square=np.float32([0.6, 0.2]),
+        weight_square=np.float32(1 / 39),
+        batches=np.int32(40),
+    )
+    followed = nothing_followed(problem)._replace(judge=judge)
+    natural, followed, info = map(first, mapped(where_seen)(params, spread(followed, 1), action, found, key))
+    heard = before @ dense(problem, SHAPE, DAMPING).gradient
+    after = followed.judge
+    np.testing.assert_allclose(after.slope, judge.slope + (heard - judge.slope) / 40, rtol=1e-4)
+    error = standard_error(after)
+    assert error[0] > 1.5 * error[1] > 0
+    told = [info[name] for name in ("score_slope", "critic_slope", "score_slope_error", "critic_slope_error")]
+    np.testing.assert_allclose(told, [*after.slope, *error], rtol=1e-5)
+    units = STEPS * (np.float64(after.directions) - (1 - 1 / STEPS) * before)
+    gram = units @ dense(problem, SHAPE, DAMPING).fisher @ units.T
+    shares = np.asarray(weights(after, jnp.float32(gram)))
+    np.testing.assert_allclose(info["critic_share"], shares[1], rtol=1e-3)
+    assert 0.1 < shares[0] < 0.9
+    np.testing.assert_allclose(natural.direction, shares @ units, rtol=1e-2, atol=1e-4)
+    np.testing.assert_allclose(natural.curvature, shares @ gram @ shares, rtol=1e-3)
 
 
 def test_direction_of_another_surrogate_is_solved_for_from_batch_to_batch():
@@ -54,9 +115,13 @@ def test_direction_of_another_surrogate_is_solved_for_from_batch_to_batch():
 
 
 def test_solution_that_is_not_finite_is_begun_anew():
+    """Whether it was found so, or was where this one started."""
     problem = make_problem(3, SHAPE)
-    broken = follow(problem, scale=np.nan)
-    np.testing.assert_array_equal(broken.solutions, 0 * broken.solutions)
-    again = follow(problem, broken)
+    nothing = nothing_followed(problem)
+    of_nan = follow(problem, scale=np.nan)
+    from_nan = follow(problem, nothing._replace(solutions=np.full_like(nothing.solutions, np.nan)))
+    for broken in (of_nan, from_nan):
+        np.testing.assert_array_equal(broken.solutions, np.zeros_like(broken.solutions))
+    again = follow(problem, of_nan)
     np.testing.assert_allclose(again.solutions, follow(problem).solutions, rtol=1e-5)
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), again))

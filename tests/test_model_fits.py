@@ -54,6 +54,11 @@ def test_sums_of_parts_are_those_of_all():
     assert features(z).shape == (50, num_features(3)) == (50, 10)
 
 
+def test_no_rows_say_nothing():
+    for leaf in fit(no_sums(3, 2), 3, 0.1):
+        np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
+
+
 def test_number_that_never_varies_has_no_coefficient():
     """Its coefficient would be rounding, enlarged without bounds, and spoil the curvature of all others."""
     rng = np.random.default_rng(0)
@@ -123,20 +128,31 @@ def test_dynamics_of_a_known_linear_system_are_found():
     np.testing.assert_allclose(found.covariance, np.broadcast_to(0.01 * np.eye(OUT), found.covariance.shape), atol=5e-4)
 
 
-def test_posterior_is_ridge_regression_of_each_step():
+@pytest.mark.parametrize("window", [0, 1, 7])  # the last is longer than all five steps
+def test_posterior_is_ridge_regression_of_each_step(window):
     _, _, z, y = linear_system(1, 6, 0.5)
     weight = jnp.asarray(np.random.default_rng(0).random(z.shape[:2]) < 0.7, jnp.float64)
     scale, strength = np.array([1.0, 2.0, 0.5, 1.0]), 3.0
-    found = linear_fit(z, y, weight, no_prior(z, weight), jnp.asarray(scale), strength=strength, window=1)
+    found = linear_fit(z, y, weight, no_prior(z, weight), jnp.asarray(scale), strength=strength, window=window)
+    missed = []
     for t in range(len(z)):
         rows, errors = [], []
-        for near in range(max(t - 1, 0), min(t + 2, len(z))):
+        for near in range(max(t - window, 0), min(t + window + 1, len(z))):
             chosen = np.asarray(weight[near]) > 0
             rows.append(np.asarray(z[near])[chosen] - np.asarray(z[near])[chosen].mean(axis=0))
             errors.append(np.asarray(y[near])[chosen] - np.asarray(y[near])[chosen].mean(axis=0))
         d, e = np.concatenate(rows), np.concatenate(errors)
         wanted = e.T @ d @ np.linalg.inv(d.T @ d + strength * np.diag(scale**2))
         np.testing.assert_allclose(found.slope[t], wanted, rtol=1e-7, atol=1e-9)
+        own = np.asarray(weight[t]) > 0
+        mean, count = np.asarray(y[t])[own].mean(axis=0), own.sum()
+        np.testing.assert_allclose(found.constant[t], mean * count / (count + 1), rtol=1e-7)
+        d = np.asarray(z[t])[own] - np.asarray(z[t])[own].mean(axis=0)
+        missed.append(np.asarray(y[t])[own] - mean - d @ wanted.T)
+    for t in range(len(z)):
+        left = np.concatenate(missed[max(t - window, 0) : t + window + 1])
+        wanted = (left.T @ left + strength * np.eye(OUT)) / (len(left) + strength)
+        np.testing.assert_allclose(found.covariance[t], wanted, rtol=1e-7, atol=1e-9)
 
 
 def test_without_samples_the_prior_stays():

@@ -7,6 +7,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,7 +58,8 @@ def test_curvature_does_not_vanish():
 
 @functools.cache
 def learning(count: int, bounded: bool, words_of: tuple = ()):
-    algorithm = naf(hidden=(8,), replay=10_000, minibatch_size=4096, replay_ratio=1e-6, **dict(words_of))
+    settings = {"replay": 10_000, "minibatch_size": 4096, "replay_ratio": 1e-6}
+    algorithm = naf(hidden=(8,), **{**settings, **dict(words_of)})
     learner = learner_of(algorithm, POLICY, CRITIC, segment_steps=12, actions=TWO_NUMBERS if bounded else BOUND_BELOW)
 
     def learn(state: NAFState, batch: Batch, *others):
@@ -111,6 +113,101 @@ def test_bellman_error_is_that_of_float64(bounded, bounds):
     assert info["gradient_steps"] == 1
     # One minibatch of 4,096 rows out of 48: every row about 85 times.
     np.testing.assert_allclose(info["bellman_error"], plain_bellman_error(before, batch, bounds), rtol=0.05)
+
+
+def constant(params: dict, numbers: list[float]) -> dict:
+    """The same network, but that it says these numbers whatever it sees."""
+
+    def change(tree: dict) -> dict:
+        last = max((name for name in tree if name == "last" or name.startswith("Dense")), default=None)
+        changed = {name: change(leaf) if isinstance(leaf, dict) else leaf for name, leaf in tree.items()}
+        if last is not None:
+            kernel, bias = np.asarray(tree[last]["kernel"]), np.float32(numbers)
+            assert kernel.shape[1:] == bias.shape
+            changed[last] = {"kernel": np.zeros_like(kernel), "bias": bias}
+        return changed
+
+    return change(params)
+
+
+def constant_steps(end: str = "goes on", reward: float = 2.0, action=(1.0, 0.5)) -> Batch:
+    """Every step the same, but for what is observed."""
+    batch = random_batch(0, end=0, broken=0)
+    steps = batch.steps
+    return batch._replace(
+        steps=steps._replace(
+            reward=np.full_like(steps.reward, reward),
+            action=np.broadcast_to(np.float32(action), steps.action.shape),
+            terminated=np.full_like(steps.terminated, end == "terminated"),
+            truncated=np.full_like(steps.truncated, end == "truncated"),
+        )
+    )
+
+
+SQUARE = [np.log(2.0), 9.0, 1.0, np.log(0.5)]  # L = [[2, 0], [1, 0.5]]: above the diagonal nothing counts
+
+
+def learned_from_constants(batch: Batch, *, mean=(0.25, -0.5), value=3.0, later=5.0, rate=1e-3, **settings):
+    """State and info after one update of networks that say the same everywhere."""
+    learner, learn = learning(1, True, tuple({"target_rate": 0.25, **settings}.items()))
+    key = jax.random.PRNGKey(1)
+    before = learner.init(key, key)
+    before = before._replace(
+        policy=constant(before.policy, list(mean)),
+        critic=constant(before.critic, [value, *SQUARE]),
+        target=constant(before.target, [later, *SQUARE]),
+    )
+    rates = {"learning_rate": np.full(1, rate, np.float32)}
+    return map(first, learn(spread(before, 1), deal_batch(batch, 1), rates, spread(key, 1)))
+
+
+@pytest.mark.parametrize("minibatch_size", [1, 4096])
+@pytest.mark.parametrize("end", ["goes on", "truncated", "terminated"])
+def test_worth_of_a_step_is_that_of_pencil_and_paper(end, minibatch_size):
+    """Every step is the same, and so is every draw: it earns 2, and the networks say the same everywhere.
+
+    V = 3, L = [[2, 0], [1, 0.5]] and the mean is (0.25, -0.5), so that the action (1, 0.5) is worth
+    Q = 3 - (2.5^2 + 0.5^2) / 2 = -0.25; the slow copy says V' = 5. Values are in units of ten usual rewards, 20.
+    """
+    after, info = learned_from_constants(constant_steps(end), minibatch_size=minibatch_size)
+    worth = 2 / 20 + (0.0 if end == "terminated" else 0.99 * 5.0)
+    np.testing.assert_allclose(info["bellman_error"], 20 * abs(-0.25 - worth), rtol=1e-4)
+    # Adam's first step is as long as the learning rate: up, towards the worth; and the mean towards the action.
+    np.testing.assert_allclose(after.critic["params"]["Dense_1"]["bias"][0], 3 + 1e-3, rtol=1e-6)
+    bias = after.policy["params"]["MLP_0"]["last"]["bias"]
+    np.testing.assert_allclose(bias, [0.25 + 1e-3, -0.5 + 1e-3], rtol=1e-5)
+    np.testing.assert_allclose(after.target["params"]["Dense_1"]["bias"][0], 5 + 0.25 * (3 + 1e-3 - 5), rtol=1e-6)
+
+
+def test_error_of_many_gradient_steps_is_that_of_each():
+    """Nothing moves: with no rate they are all alike."""
+    _, info = learned_from_constants(constant_steps(), rate=0.0, target_rate=0.0, replay_ratio=0.5, minibatch_size=16)
+    assert info["gradient_steps"] == 24
+    np.testing.assert_allclose(info["bellman_error"], 20 * (0.25 + 2 / 20 + 0.99 * 5), rtol=1e-4)
+
+
+def test_means_beyond_the_range_are_pulled_back_and_count_as_its_edge():
+    """V = r + 0.99 V' already, and the action was the edge: nothing else moves anything."""
+    worth = 2 / 20 + 0.99 * 5
+    after, info = learned_from_constants(constant_steps(action=(7.0, -1.0)), mean=(1.5, -3.0), value=worth)
+    np.testing.assert_allclose(info["bellman_error"], 0.0, atol=1e-4)
+    bias = after.policy["params"]["MLP_0"]["last"]["bias"]
+    np.testing.assert_allclose(bias, [1.5 - 1e-3, -3.0 + 1e-3], rtol=1e-5)
+
+
+def test_steps_of_which_none_counts_teach_nothing():
+    batch = random_batch(0)
+    batch = batch._replace(steps=batch.steps._replace(invalid=np.ones_like(batch.steps.invalid)))
+    before, after, info = learned([batch])
+    for old, new in zip(jax.tree.leaves(before[:2]), jax.tree.leaves(after[:2]), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert info["bellman_error"] == 0
+
+
+@pytest.mark.parametrize(("ratio", "num_segments", "steps"), [(0.5, 1, 6), (0.5, 3, 18), (1.4, 2, 34), (1e-3, 4, 1)])
+def test_gradient_steps_follow_the_steps_that_were_taken(ratio, num_segments, steps):
+    _, after, info = learned([random_batch(0, num_segments=num_segments)], replay_ratio=ratio, minibatch_size=16)
+    assert info["gradient_steps"] == steps == optax.tree.get(after.optimizer, "count")
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])

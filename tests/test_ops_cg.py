@@ -178,11 +178,12 @@ def test_direction_of_negative_curvature_is_not_used():
     np.testing.assert_allclose(info.residual_norm, np.linalg.norm(b - down @ np.asarray(after)), rtol=1e-12)
 
 
-@pytest.mark.parametrize("product", [np.nan, 0.0])
+@pytest.mark.parametrize("product", [np.nan, -np.inf, 0.0, -1.0])
 def test_useless_product_gives_no_step(product):
     x, info = conjugate_gradient(lambda v: product * v, jnp.ones(SIZE), max_iterations=5)
     np.testing.assert_array_equal(x, np.zeros(SIZE))
-    assert info.iterations == 1
+    assert info.iterations == 1 and info.curvature == 0
+    np.testing.assert_allclose(info.residual_norm, np.sqrt(SIZE), rtol=1e-6)  # nothing was solved
 
 
 def test_right_hand_side_that_is_not_a_number_gives_no_step():

@@ -12,24 +12,25 @@ from hypothesis import strategies as st
 from jaxtrpo.ops.line_search import Trial, backtracking_line_search
 
 START = {"w": np.array([0.1, -0.3], np.float32), "b": np.float32(1 / 3)}
+BEFORE = -0.25  # objective at START
 STEP = {"w": np.array([1.0, 2.0], np.float32), "b": np.float32(-1.0)}
 
 
 def search(objective, kl, *, max_kl=1.0, shrink=0.5, max_trials=10, step=STEP):
-    """Searches from START where objective and KL depend on the fraction of the step; the start's objective is 0."""
+    """Searches from START where objective and KL depend on the fraction of the step: how much the objective rises."""
 
     @jax.jit
     def run(params, step, max_kl):
         def evaluate(candidate):
             fraction = candidate["w"][0] - params["w"][0]
-            return Trial(jnp.float32(objective(fraction)), jnp.float32(kl(fraction)))
+            return Trial(jnp.float32(BEFORE + objective(fraction)), jnp.float32(kl(fraction)))
 
         return backtracking_line_search(
             evaluate,
             params,
             step,
             max_kl=max_kl,
-            start_objective=jnp.float32(0.0),
+            start_objective=jnp.float32(BEFORE),
             shrink=shrink,
             max_trials=max_trials,
         )

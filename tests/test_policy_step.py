@@ -15,8 +15,8 @@ from jax.flatten_util import ravel_pytree
 from support import actors, counted_compilations, deal, first, random_batch, spread
 
 from jaxtrpo.algorithms.advantages import Advantages
-from jaxtrpo.algorithms.natural_gradient import make_direction
-from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path
+from jaxtrpo.algorithms.natural_gradient import NaturalGradient, make_direction
+from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, step_to_bound
 from jaxtrpo.critics.critic import Targets
 from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.networks import gaussian_policy
@@ -182,6 +182,7 @@ class Dense(NamedTuple):
     gradient: np.ndarray
     direction: np.ndarray
     curvature: float  # along the direction
+    fisher: np.ndarray
 
 
 def dense(problem: Problem, shape, damping: float) -> Dense:
@@ -210,7 +211,7 @@ def dense(problem: Problem, shape, damping: float) -> Dense:
         gradient = np.asarray(jax.jit(jax.grad(surrogate))(flat))
         relative = damping * (gradient @ fisher @ gradient) / (gradient @ gradient)
         direction = np.linalg.solve(fisher + relative * np.eye(flat.size), gradient)
-        return Dense(np.asarray(flat), gradient, direction, direction @ fisher @ direction)
+        return Dense(np.asarray(flat), gradient, direction, direction @ fisher @ direction, fisher)
 
 
 def as_vector(params: dict) -> np.ndarray:
@@ -300,6 +301,14 @@ def test_slope_and_signal_are_those_of_the_surrogate_along_this_step_and_the_las
     np.testing.assert_allclose(info.slope, slope(taken), rtol=1e-3)
     np.testing.assert_allclose(info.signal, slope(walked) / 0.5, rtol=1e-3)
     assert info.slope > 0
+
+
+@pytest.mark.parametrize(("curvature", "length"), [(4.0, 0.1), (0.0, 0.0), (-1e-9, 0.0), (-4.0, 0.0), (np.nan, 0.0)])
+def test_without_curvature_there_is_no_way_to_the_bound(curvature, length):
+    """sqrt(2 * 0.02 / 4) = 0.1 times the direction."""
+    nothing = jnp.zeros(3)
+    natural = NaturalGradient(nothing, nothing, 0.0, jnp.ones(3), jnp.float32(curvature), None, 0.0, 0.0, None)
+    np.testing.assert_allclose(step_to_bound(natural, jnp.float32(0.02)), np.full(3, length), rtol=1e-6)
 
 
 def test_number_of_segments_and_bound_are_data():

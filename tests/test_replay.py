@@ -90,6 +90,14 @@ def test_parts_of_fewer_actors_replace_the_oldest_steps_though_the_ring_is_not_w
     np.testing.assert_array_equal(first(ring).rows, plain_rows(parts[-4:]))
 
 
+def test_what_an_empty_buffer_gives_counts_for_nothing():
+    buffer = replay(5 * SEGMENT_STEPS)
+    ring, key = buffer.empty(), jax.random.PRNGKey(0)
+    assert ring.filled == ring.next_row == 0
+    for drawn in (buffer.draw(ring, key, 7), buffer.draw_stretches(ring, key, 7)):
+        assert not np.any(drawn.weight)
+
+
 def test_rows_that_are_drawn_are_whole_and_every_row_is_drawn_as_often():
     batches = [random_batch(seed, num_segments=2) for seed in range(2)]
     ring, rows = filled(10 * SEGMENT_STEPS, batches), np.stack(plain_rows(batches))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import linen as nn
 from hypothesis import given, settings
@@ -15,18 +16,21 @@ from hypothesis import strategies as st
 from support import actors, deal_batch, first, learner_of, random_batch, spread
 from test_algorithms import ActingProbe, tiny, train
 
-import jaxtrpo
+import jaxtrpo.actors
 from jaxtrpo.algorithms import trpo_replay as module
 from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled, label
 from jaxtrpo.algorithms.judge import UNJUDGED
 from jaxtrpo.algorithms.trpo_replay import trpo_replay
 from jaxtrpo.critics.actions import ActionCritic, Labelled, action_critic
 from jaxtrpo.critics.linear import linear_critic
+from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.in_place import inserted
 from jaxtrpo.losses import Samples
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.ops.running_mean import RunningMean
 from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size
-from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
 from jaxtrpo.replay import Transitions, make_replay
 from jaxtrpo.train import prepare
 
@@ -43,7 +47,7 @@ def spec_of():
 
 
 def some_critic(**changed) -> ActionCritic:
-    sizes = {"hidden": (16,), "value_hidden": (16,)}
+    sizes = {"hidden": (16,), "value_hidden": (12,)}
     return action_critic(
         3, SPACE, **{**sizes, "learning_rate": 1e-2, "minibatch_size": 64, "target_rate": 0.1, **changed}
     )
@@ -103,6 +107,51 @@ def plain_labels(batch, gae_lambda: float, known=lambda obs, action: 0.0) -> np.
     return np.array(labels)
 
 
+def labelled(batch, gae_lambda: float, known=None) -> Labelled:
+    spec, drawn = spec_of(), jax.tree.map(jnp.asarray, stretches(batch))
+    params, state = spec.policy.init(jax.random.PRNGKey(0)), some_critic().init(jax.random.PRNGKey(0))
+    state = state._replace(target=jnp.asarray(WEIGHTS))
+    return label(drawn, known_critic(known), state, MOMENTS, params, gae_lambda, spec, jax.random.PRNGKey(1))
+
+
+@pytest.mark.parametrize("truncated", [(), (0,), (1,), (3,), (4,), (0, 2), (0, 1, 2, 3, 4)])
+def test_labels_stop_where_every_stretch_is_cut(truncated):
+    """In any number of places, which may be the first or the last. Fails if only some of them are looked at."""
+    batch = random_batch(5, segments=2, length=5, envs=3, end=0, broken=0)
+    steps, elapsed, now = batch.steps, np.zeros_like(batch.steps.elapsed), 7
+    flags = np.zeros_like(steps.truncated)
+    for segment in range(2):
+        for t in range(5):
+            elapsed[segment, t], flags[segment, t] = now, t in truncated
+            now = 0 if t in truncated else now + 1
+    final_obs = np.where(
+        flags[..., None], 3 * steps.final_obs, steps.final_obs
+    )  # not what the next episode begins with
+    batch = batch._replace(steps=steps._replace(truncated=flags, elapsed=elapsed, final_obs=final_obs))
+    for gae_lambda in (0.0, 0.5, 1.0):
+        worth = labelled(batch, gae_lambda).worth
+        np.testing.assert_allclose(worth, plain_labels(batch, gae_lambda), rtol=1e-4, atol=1e-5)
+
+
+def test_choices_are_whole_numbers_again_when_they_are_drawn():
+    """The buffer holds real numbers."""
+    spec = spec_of()._replace(
+        policy=categorical_policy(3, (2, 3), hidden=(8,)),
+        actions=ActionSpace(np.zeros(2), np.float32([1, 2]), counts=(2, 3)),
+    )
+    critic = action_critic(
+        3, spec.actions, hidden=(8,), value_hidden=(8,), learning_rate=1e-2, minibatch_size=4, target_rate=0.1
+    )
+    batch = random_batch(0, segments=1, length=5, envs=3)
+    batch.steps.action[..., 0], batch.steps.action[..., 1] = 1, 2
+    params, state = spec.policy.init(jax.random.PRNGKey(0)), critic.init(jax.random.PRNGKey(0))
+    drawn = jax.tree.map(jnp.asarray, stretches(batch))
+    found = label(drawn, critic, state, MOMENTS, params, 0.5, spec, jax.random.PRNGKey(1))
+    for action in (found.action, found.other):
+        assert jnp.issubdtype(action.dtype, jnp.integer) and action.shape == (3, 5, 2)
+    np.testing.assert_array_equal(found.action, np.broadcast_to([1, 2], (3, 5, 2)))
+
+
 @pytest.mark.parametrize("truncating", ["often", "once", "never"])
 @pytest.mark.parametrize(("gae_lambda", "known"), [(0.0, None), (0.5, None), (1.0, None), (0.5, known_of_actions)])
 def test_labels_are_those_of_a_loop_in_float64(gae_lambda, known, truncating):
@@ -115,11 +164,7 @@ def test_labels_are_those_of_a_loop_in_float64(gae_lambda, known, truncating):
         terminated = steps.terminated | (steps.truncated & ~allowed)
         assert truncated[:, :-1].any() == (truncating == "once")
         batch = batch._replace(steps=steps._replace(terminated=terminated, truncated=truncated))
-    drawn = jax.tree.map(jnp.asarray, stretches(batch))
-    spec = spec_of()
-    params, state = spec.policy.init(jax.random.PRNGKey(0)), some_critic().init(jax.random.PRNGKey(0))
-    state = state._replace(target=jnp.asarray(WEIGHTS))
-    found = label(drawn, known_critic(known), state, MOMENTS, params, gae_lambda, spec, jax.random.PRNGKey(1))
+    found = labelled(batch, gae_lambda, known)
     wanted = plain_labels(batch, gae_lambda, **({"known": known} if known else {}))
     np.testing.assert_allclose(found.worth, wanted, rtol=1e-4, atol=1e-5)
     broken = np.moveaxis(batch.steps.invalid, 2, 1).reshape(-1, 5)
@@ -287,9 +332,122 @@ def test_other_units_leave_predictions_as_they_were():
     np.testing.assert_allclose(actions.advantage(other, obs, action), actions.advantage(state, obs, action), rtol=1e-5)
 
 
+def test_what_steps_were_worth_is_asked_of_a_critic_in_the_new_units():
+    """It predicts what it did before; the first minibatches are drawn before the first gradient step."""
+    actions, asked = some_critic(), []
+    state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(2.0))
+    obs = jnp.float32(np.random.default_rng(0).normal(size=(64, 3)))
+
+    def draw(now, key, number):
+        worth = actions.value(now, obs)
+        jax.debug.callback(lambda unit, worth: asked.append((unit, worth)), now.unit, worth)
+        nothing = jnp.zeros((number, 2))
+        rows = jnp.resize(obs, (number, 3)), jnp.resize(worth, number)
+        return Labelled(rows[0], nothing, Gaussian(nothing, nothing), nothing, rows[1], jnp.ones(number))
+
+    actions.fit(state, jnp.float32(7.0), draw, jnp.int32(1), jax.random.PRNGKey(0))
+    jax.effects_barrier()
+    ((unit, worth),) = asked
+    assert unit == 7
+    np.testing.assert_allclose(worth, actions.value(state, obs), rtol=1e-5)
+
+
 def wrong(actions, state):
     """A critic that is certain that the best is to go as far away from every good action as possible."""
     return lambda new, samples: -jnp.sum((-new.mean - 0.5 * samples.obs[:, :1]) ** 2, axis=-1)
+
+
+# ---- one update
+
+
+@functools.cache
+def learning(critic=None, count: int = 1):
+    """(batch) -> the state before, with the batch in its buffer, the state after, and info; `change` may spoil it."""
+    words = trpo_replay(replay=1000, minibatch_size=16, hidden=(8,), value_hidden=(8,), cg_iterations=4)
+    made = learner_of(
+        words, gaussian_policy(3, 2, hidden=(8,)), critic or mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16),
+        segment_steps=12, segment_length=3, actions=SPACE,
+    )  # fmt: skip
+    insert = actors(count).map(functools.partial(inserted, made.replay))
+    learn = actors(count).map(made.learn)
+
+    def once(batch, change=lambda state: state):
+        key = jax.random.PRNGKey(1)
+        dealt = deal_batch(batch, count)
+        state = change(insert(spread(made.init(key, key), count), dealt))
+        hyperparameters = {"max_kl": np.full(count, 0.02, np.float32)}
+        after, info = learn(state, dealt, hyperparameters, spread(key, count))
+        return first(jax.device_get(state)), first(after), first(info)
+
+    return once
+
+
+def same(one, two) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
+
+
+@pytest.mark.parametrize("most_flops", [jaxtrpo.actors.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"])
+def test_two_actors_learn_what_one_does(most_flops, monkeypatch):
+    monkeypatch.setattr(jaxtrpo.actors, "MOST_FLOPS_ALONE", most_flops)
+    batch = random_batch(0)
+    (_, one, info), (_, two, info_of_two) = (learning.__wrapped__(count=count)(batch) for count in (1, 2))
+    close = functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-4)
+    jax.tree.map(close, two._replace(memory=(), actions=()), one._replace(memory=(), actions=()))
+    # Adam enlarges differences in rounding where a gradient is next to nothing.
+    assert np.mean(np.abs(two.actions.params - one.actions.params) > 1e-4) < 0.05
+    for name in ("kl", "critic_unexplained", "critic_share", "advantage_std", "explained_variance"):
+        close(info_of_two[name], info[name], err_msg=name)
+
+
+def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region():
+    """Half the advantages have a quarter of the variance; larger ones change nothing."""
+    batch = random_batch(0, broken=0)
+    variance = learning()(batch)[2]["advantage_std"] ** 2
+
+    def usual(times: float):
+        # So many updates that one more hardly changes the mean.
+        mean = RunningMean(np.full(1, times * variance, np.float32), np.full(1, 10**6, np.int32))
+        return lambda state: state._replace(memory=state.memory._replace(advantage_variance=mean))
+
+    kl, larger, smaller = (learning()(batch, usual(times))[2]["kl"] for times in (1.0, 0.25, 4.0))
+    np.testing.assert_allclose(larger, kl, rtol=1e-5)
+    np.testing.assert_allclose(smaller, kl / 4, rtol=0.1)
+
+
+@pytest.mark.parametrize("num_segments", [1, 3])
+def test_gradient_steps_of_the_critic_follow_the_steps_that_were_taken(num_segments):
+    """Half as many; a segment has twelve."""
+    _, after, _ = learning()(random_batch(0, num_segments=num_segments))
+    assert optax.tree.get(after.actions.optimizer, "count") == 6 * num_segments
+
+
+def test_critics_are_in_units_of_the_rewards_that_they_are_fitted_to():
+    """Those of this batch, already in the first update."""
+    batch = random_batch(0)
+    larger = batch._replace(steps=batch.steps._replace(reward=1000 * batch.steps.reward))
+    units = [learning()(each)[1].actions.unit for each in (batch, larger)]
+    np.testing.assert_allclose(units[1] / units[0], 1000, rtol=1e-4)
+
+
+def test_a_critic_of_actions_that_is_not_finite_is_not_kept():
+    """No number of the buffer is one; the batch is sound, and the policy and its values learn from it."""
+    before, after, info = learning()(
+        random_batch(0, broken=0),
+        lambda state: state._replace(replay=state.replay._replace(rows=state.replay.rows * np.nan)),
+    )
+    assert same(after.actions, before.actions) and np.all(np.isfinite(after.actions.params))
+    assert info["accepted"] and not same(after.policy, before.policy) and not same(after.critic, before.critic)
+
+
+def test_a_critic_of_values_that_is_not_finite_is_not_kept():
+    sound = mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16)
+    broken = sound._replace(fit=lambda state, targets, key: jax.tree.map(lambda leaf: leaf * jnp.nan, state))
+    before, after, info = learning(broken)(random_batch(0))
+    assert same(after.critic, before.critic)
+    assert info["accepted"] and not same(after.policy, before.policy) and not same(after.actions, before.actions)
+
+
+# ---- what it learns
 
 
 WORDS = "trpo_replay(max_kl=0.02, replay=1000, minibatch_size=32, hidden=(8,))"

@@ -59,7 +59,7 @@ def draw_labelled(
     """How to draw steps and what they were worth, as `ActionCritic.fit` wants it; for the arguments see `label`."""
 
     def draw(state: ActionCriticState, key: UInt32[Array, "2"], number: int) -> Labelled:
-        for_rows, for_others = jax.random.split(key)
+        for_rows, for_kept, for_others = jax.random.split(key, 3)
         stretches = -(-number // spec.segment_length)
         drawn = buffer.draw_stretches(ring, for_rows, stretches)
         labelled = label(drawn, actions, state, moments, params, critic_lambda, spec, for_others)
@@ -68,7 +68,7 @@ def draw_labelled(
         if stretches * spec.segment_length == number:
             return flat
         # Steps at the end of a stretch count as much as others.
-        kept = jax.random.permutation(jax.random.fold_in(for_rows, 1), stretches * spec.segment_length)[:number]
+        kept = jax.random.permutation(for_kept, stretches * spec.segment_length)[:number]
         return jax.tree.map(lambda leaf: leaf[kept], flat)
 
     return draw

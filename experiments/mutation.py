@@ -1,0 +1,453 @@
+"""Do the tests notice mistakes? Each module gets some, one at a time, and its own tests are run.
+
+    pip install '.[experiments,test]'
+    python experiments/mutation.py [--quick] [--modules ops/cg replay ...] [--mutants 12] [--workers 2] [--minutes 30]
+
+The mistakes are those of common/mutants.py, of each module so many, drawn with a fixed seed. Outcomes are kept in
+experiments/results/mutation/mutants.csv, and what is there is not run again: the same command resumes a run that was
+stopped, a mistake that was noticed counts as long as its module is the same, and one that was not is tried again once
+the tests have changed. Mistakes that change nothing that anyone could see are listed with the reason in equivalent.csv,
+beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+WORK = Path(tempfile.gettempdir()) / "jaxtrpo-mutation"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(WORK / "compiled"))
+
+# What tests and package import, imported once: every child begins with it. JAX must not have been used by then.
+import gymnasium  # noqa: E402, F401
+import hypothesis  # noqa: E402, F401
+import jax  # noqa: E402
+import optax  # noqa: E402, F401
+import pytest  # noqa: E402
+import scipy.linalg  # noqa: E402, F401
+from brax import envs  # noqa: E402, F401
+from flax import linen  # noqa: E402, F401
+
+from common.mutants import Mutant, mutants_of, required_arguments  # noqa: E402
+from common.tables import write_csv  # noqa: E402
+
+ROOT = Path(__file__).parent.parent
+RESULTS, QUICK = ROOT / "experiments" / "results" / "mutation", Path("runs") / "quick" / "mutation"
+SEED, MUTANTS = 0, 12
+COLUMNS = ("module", "line", "where", "nth", "kind", "before", "after", "outcome", "by", "seconds", "source", "tests")
+AT_LEAST = 30.0  # seconds that any run may take
+
+
+def through_train(*names: str) -> tuple[str, ...]:
+    """What test_algorithms.py and test_probes.py ask of algorithms."""
+    laws = (
+        "test_algorithms.py::test_no_random_number_is_drawn_twice",
+        "test_algorithms.py::test_one_and_two_actors_train_alike",
+        "test_algorithms.py::test_run_that_goes_on_ends_as_if_it_had_never_stopped",
+        "test_probes.py::test_every_algorithm_finds_the_action_that_pays_a_step_later",
+    )
+    return tuple(f"{law}[{name}]" for law in laws for name in names)
+
+
+def without(file: str, *tests: str) -> tuple[str, ...]:
+    """A file, less the tests that take longest; they learn for a while, and notice what others do."""
+    return file, *(f"--deselect=tests/{file}::{test}" for test in tests)
+
+
+LEARNING = (
+    "test_the_critic_finds_what_a_policy_is_worth_from_steps_of_others",
+    "test_a_critic_that_is_wrong_loses_its_weight_and_what_remains_learns",
+    "test_a_critic_that_is_right_is_confirmed_and_keeps_a_share",
+    "test_the_critic_of_a_run_explains_what_actions_are_worth",
+    "test_replay_with_choices_trains",
+)
+REPLAY = without("test_trpo_replay.py", *LEARNING)
+GPS = without(
+    "test_gps.py",
+    "test_network_comes_near_the_optimum_of_a_linear_quadratic_task",
+    "test_nothing_is_compiled_after_the_first_update",
+    "test_mujoco_goes_on_from_a_repeated_state_as_from_the_first",
+    "test_simulators_that_cannot_be_put_back_are_refused",
+)
+NAF = without(
+    "test_naf.py",
+    "test_the_best_action_is_found_where_it_depends_on_what_is_seen",
+)
+# Tests of each module: files, or tests of one.
+TESTS: dict[str, tuple[str, ...]] = {
+    "adapt/improvement": ("test_adapt.py",),
+    "adapt/promise": (*GPS, "test_adapt.py"),
+    "adapt/rule": ("test_adapt.py",),
+    "adapt/schedules": ("test_adapt.py",),
+    "adapt/trust": ("test_adapt.py",),
+    "algorithms/a2c": ("test_first_order.py", *through_train("a2c")),
+    "algorithms/action_advantages": (*REPLAY, *through_train("trpo_replay")[:1]),
+    "algorithms/actor_critic": ("test_learn.py", *through_train("trpo", "ppo")),
+    "algorithms/advantages": ("test_advantages.py", "test_learn.py"),
+    "algorithms/gps": GPS,
+    "algorithms/imitation": ("test_imitation.py", *GPS),
+    "algorithms/judge": ("test_judge.py", "test_judged_step.py"),
+    "algorithms/judged_step": ("test_judged_step.py", "test_judge.py"),
+    "algorithms/local_models": GPS,
+    "algorithms/naf": (*NAF, *through_train("naf")[:2]),
+    "algorithms/natural_gradient": ("test_policy_step.py", "test_natural_steps.py"),
+    "algorithms/npg": ("test_natural_steps.py", *through_train("npg")),
+    "algorithms/pg": ("test_first_order.py", *through_train("pg")),
+    "algorithms/policy_gradient": ("test_first_order.py",),
+    "algorithms/ppo": ("test_first_order.py", *through_train("ppo")),
+    "algorithms/trpo": ("test_policy_step.py", "test_learn.py", *through_train("trpo")),
+    "algorithms/trpo_penalty": ("test_natural_steps.py", *through_train("trpo_penalty")),
+    "algorithms/trpo_replay": (*REPLAY, *through_train("trpo_replay")[:2]),
+    "algorithms/trust_region": ("test_policy_step.py", "test_natural_steps.py", "test_learn.py"),
+    "collect": (
+        "test_collect.py",
+        "test_gps.py::test_an_update_is_whole_episodes_from_the_same_first_states",
+        "test_gps.py::test_steps_after_an_early_end_count_for_nothing",
+    ),
+    "critics/actions": REPLAY,
+    "critics/linear": ("test_critics.py",),
+    "critics/mlp": ("test_critics.py", "test_first_order.py"),
+    "critics/units": (*NAF, "test_critics.py"),
+    "episodes": ("test_episodes.py",),
+    "in_place": ("test_in_place.py", "test_naf.py::test_worth_of_a_step_is_that_of_pencil_and_paper"),
+    "ops/bounded_lqr": ("test_lqr.py",),
+    "ops/cg": ("test_ops_cg.py",),
+    "ops/definite": ("test_lqr.py", "test_imitation.py"),
+    "ops/fisher": ("test_ops_fisher.py",),
+    "ops/gae": ("test_ops_gae.py", "test_advantages.py"),
+    "ops/keys": (
+        "test_ops_minibatches.py",
+        "test_imitation.py",
+        "test_first_order.py::test_every_pass_has_all_samples_once_and_an_order_of_its_own",
+        *through_train("ppo", "naf")[:2],
+    ),
+    "ops/line_search": ("test_ops_line_search.py",),
+    "ops/linear_fit": ("test_model_fits.py",),
+    "ops/linearized": ("test_ops_fisher.py",),
+    "ops/lqr": ("test_lqr.py",),
+    "ops/minibatches": ("test_ops_minibatches.py", "test_replay.py", "test_critics.py"),
+    "ops/moments": ("test_ops_moments.py",),
+    "ops/permutation": ("test_ops_permutation.py",),
+    "ops/quadratic_regression": ("test_model_fits.py",),
+    "ops/running_mean": ("test_advantages.py", "test_learn.py"),
+    "ops/segments": ("test_ops_segments.py",),
+    "ops/tree": ("test_learn.py", "test_first_order.py", "test_judge.py"),
+    "replay": ("test_replay.py", "test_in_place.py"),
+    "time_limits": ("test_time_limits.py", "test_collect.py"),
+}
+
+
+class Job(NamedTuple):
+    """A mistake, or none, that tests are run with."""
+
+    module: str
+    mutant: Mutant | None
+    source: str  # of the module as it is
+
+    @property
+    def path(self) -> Path:
+        return Path("jaxtrpo") / f"{self.module}.py"
+
+
+class Running(NamedTuple):
+    """A child process that runs tests."""
+
+    job: Job
+    slot: Path  # a copy of package and tests, its own
+    begun: float
+    limit: float  # seconds
+
+
+class Order:
+    """Pytest plugin: what has failed most often comes first, and then what is short."""
+
+    def __init__(self, record: dict[str, Any]):
+        self._record = record
+        self.seconds: dict[str, float] = {}
+        self.failed, self.why = "", ""
+
+    def pytest_collection_modifyitems(self, items: list) -> None:
+        kills, seconds = self._record["kills"], self._record["seconds"]
+        items.sort(key=lambda item: (-kills.get(item.nodeid, 0), seconds.get(item.nodeid, 0.0)))
+
+    def pytest_runtest_logreport(self, report) -> None:
+        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
+        if report.failed and not self.failed:
+            self.failed, self.why = report.nodeid, str(report.longrepr)[-3000:]
+
+    def pytest_collectreport(self, report) -> None:
+        if report.failed and not self.failed:
+            self.failed, self.why = report.nodeid, str(report.longrepr)[-3000:]
+
+
+def run_tests(job: Job, slot: Path, record: dict[str, Any], log: Path) -> None:
+    """In a child process: writes what was found to `log`, and ends."""
+    os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    output = os.open(log.with_suffix(".txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1), os.dup2(output, 2)
+    os.chdir(slot)
+    os.environ["PYTHONPATH"] = str(slot)
+    sys.path[:] = [str(slot), *(each for each in sys.path if each not in (str(ROOT), str(ROOT / "experiments")))]
+    order = Order(record)
+    flags = ["-n0", "-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    code = pytest.main(
+        [*flags, *(each if each.startswith("-") else f"tests/{each}" for each in TESTS[job.module])], plugins=[order]
+    )
+    found = {"code": int(code), "failed": order.failed, "why": order.why, "seconds": order.seconds}
+    log.write_text(json.dumps(found))
+    os._exit(0)
+
+
+def outcome_of(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return "timeout"
+    if found["code"] == 0:
+        return "survived"
+    if re.search(r"missing (\d+|a) required", found["why"]):
+        return "invalid"  # no mistake that anyone could make
+    return "killed"
+
+
+class Runs:
+    """Children, so many at a time, each in a copy of package and tests."""
+
+    def __init__(self, workers: int, folder: Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        self._record_path = folder / "tests.json"
+        self.record = {"kills": {}, "seconds": {}, "whole": {}, "sound": {}}
+        self._all = digest(
+            *(path.read_text() for name in ("jaxtrpo", "tests") for path in sorted((ROOT / name).rglob("*.py")))
+        )
+        if self._record_path.exists():
+            self.record = json.loads(self._record_path.read_text())
+        self._free, self._running = [], {}
+        for number in range(workers):
+            slot = folder / f"slot-{os.getpid()}-{number}"
+            slot.mkdir()
+            for name in ("jaxtrpo", "tests", "docs", "experiments"):
+                shutil.copytree(ROOT / name, slot / name, ignore=shutil.ignore_patterns("__pycache__", "results"))
+            for name in ("pyproject.toml", "README.md"):
+                shutil.copy(ROOT / name, slot)
+            self._free.append(slot)
+        self._slots, self._stamp = [*self._free], time.time()
+
+    def are_sound(self, module: str, until: float) -> bool:
+        """Whether the tests of a module pass if it has no mistake."""
+        source = (ROOT / "jaxtrpo" / f"{module}.py").read_text()
+        if self.record["sound"].get(module) == self._all:
+            return True
+        for _, outcome, failed, seconds in self.results(iter([Job(module, None, source)]), until):
+            print(f"{module}: " + (f"{failed} fails" if failed else f"tests take {seconds:.0f} s"), flush=True)
+            return outcome == "survived"
+        return False
+
+    def results(self, jobs: Iterator[Job], until: float) -> Iterator[tuple[Job, str, str, float]]:
+        """(job, outcome, test that noticed, seconds), as they come; begins none after a moment."""
+        while True:
+            while self._free and time.time() < until and (job := next(jobs, None)) is not None:
+                self._start(job)
+            if not self._running:
+                return
+            time.sleep(0.05)
+            for process in [*self._running]:
+                running = self._running[process]
+                late = time.time() - running.begun > running.limit
+                if os.waitpid(process, os.WNOHANG)[0] or late:
+                    yield self._end(process, late)
+
+    def _start(self, job: Job) -> None:
+        slot = self._free.pop()
+        log = slot / "log.json"
+        log.unlink(missing_ok=True)
+        self._write(slot, job, job.mutant.applied(job.source) if job.mutant else job.source)
+        limit = max(3 * self.record["whole"].get(job.module, 1e3), AT_LEAST)
+        process = os.fork()
+        if process == 0:
+            try:
+                run_tests(job, slot, self.record, log)
+            finally:
+                os._exit(1)
+        self._running[process] = Running(job, slot, time.time(), limit)
+
+    def _end(self, process: int, late: bool) -> tuple[Job, str, str, float]:
+        job, slot, begun, _ = self._running.pop(process)
+        try:
+            os.killpg(process, signal.SIGKILL)  # and what it has started
+        except ProcessLookupError:
+            pass
+        if late:
+            os.waitpid(process, 0)
+        log, seconds = slot / "log.json", time.time() - begun
+        found = json.loads(log.read_text()) if log.exists() else None
+        if found is None and not late:  # the interpreter itself has died of it
+            found = {"code": 1, "failed": "crash", "why": "", "seconds": {}}
+        self._write(slot, job, job.source)
+        self._free.append(slot)
+        outcome = outcome_of(found)
+        if found is not None:
+            if job.mutant is None and found["code"] == 0:
+                self.record["seconds"].update(found["seconds"])
+                self.record["whole"][job.module] = seconds
+                self.record["sound"][job.module] = self._all
+            elif outcome == "killed":
+                self.record["kills"][found["failed"]] = self.record["kills"].get(found["failed"], 0) + 1
+            self._record_path.write_text(json.dumps(self.record))
+        return job, outcome, found["failed"].removeprefix("tests/") if found else "", seconds
+
+    def _write(self, slot: Path, job: Job, source: str) -> None:
+        path = slot / job.path
+        path.write_text(source)
+        self._stamp += 2  # bytecode is told apart by the second and the size of its source
+        os.utime(path, (self._stamp, self._stamp))
+
+    def close(self) -> None:
+        for process in self._running:
+            os.killpg(process, signal.SIGKILL)
+        for slot in self._slots:
+            shutil.rmtree(slot, ignore_errors=True)
+
+
+def digest(*texts: str) -> str:
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+def tests_digest(module: str) -> str:
+    files = sorted({each.partition("::")[0] for each in TESTS[module] if not each.startswith("-")})
+    return digest(*((ROOT / "tests" / name).read_text() for name in files))
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def key_of(row: Mapping[str, str]) -> tuple[str, ...]:
+    return row["module"], row["where"], row["before"], row["after"]
+
+
+@functools.cache
+def required() -> dict[str, set[str]]:
+    return required_arguments(path.read_text() for path in sorted((ROOT / "jaxtrpo").rglob("*.py")))
+
+
+def sample(module: str, source: str, number: int) -> list[Mutant]:
+    """Chosen by what they are: of more the first are the same, and other lines change nothing."""
+
+    def lot(mutant: Mutant) -> str:
+        return digest(str(SEED), module, mutant.where, mutant.before, mutant.after)
+
+    return sorted(mutants_of(source, required()), key=lot)[:number]
+
+
+def still_holds(row: Mapping[str, str], source: str, tests: str) -> bool:
+    return row["source"] == source and (row["outcome"] in ("killed", "timeout", "invalid") or row["tests"] == tests)
+
+
+def write_readme(folder: Path, rows: list[dict[str, str]], reasons: Mapping[tuple[str, ...], str]) -> None:
+    """A table of the modules, and the survivors."""
+    lines = ["# Mistakes that the tests notice", "", f"`python experiments/mutation.py`, JAX {jax.__version__}.", ""]
+    lines += ["| module | mistakes | equivalent | noticed | of those that count |", "| --- | --- | --- | --- | --- |"]
+
+    def counts(of: list[dict[str, str]]) -> str:
+        alike = sum(key_of(row) in reasons for row in of)
+        killed = sum(row["outcome"] != "survived" for row in of)
+        count = len(of) - alike
+        return f"{len(of)} | {alike} | {killed} | {100 * killed / max(count, 1):.0f} %"
+
+    valid = [row for row in rows if row["outcome"] != "invalid"]
+    for module in sorted({row["module"] for row in valid}):
+        lines.append(f"| {module} | {counts([row for row in valid if row['module'] == module])} |")
+    lines += [f"| **all** | {counts(valid)} |", "", "## Not noticed", ""]
+    for row in valid:
+        if row["outcome"] == "survived":
+            why = reasons.get(key_of(row))
+            end = f"equivalent: {why}" if why else "**not noticed**"
+            lines.append(f"- {row['module']}.py:{row['line']} `{row['before']}` -> `{row['after']}`: {end}")
+    (folder / "README.md").write_text("\n".join(lines) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help=f"two mistakes of each module, written to {QUICK}")
+    parser.add_argument("--modules", nargs="+", default=sorted(TESTS), choices=sorted(TESTS), metavar="MODULE")
+    parser.add_argument("--mutants", type=int, default=MUTANTS, help=f"of each module (default: {MUTANTS})")
+    parser.add_argument("--workers", type=int, default=1, help="test runs at a time (default: 1)")
+    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after that")
+    arguments = parser.parse_args()
+    folder = QUICK if arguments.quick else RESULTS
+    number = 2 if arguments.quick else arguments.mutants
+    folder.mkdir(parents=True, exist_ok=True)
+    table = folder / "mutants.csv"
+    reasons = {key_of(row): row["reason"] for row in read(RESULTS / "equivalent.csv")}
+    known = {(*key_of(row), row["nth"]): row for row in read(table)}
+    kept: dict[tuple[str, ...], dict[str, Any]] = {}
+    todo: dict[tuple[str, ...], Job] = {}
+    rows_of: dict[tuple[str, ...], dict[str, Any]] = {}
+    for module in sorted(TESTS):
+        source = (ROOT / "jaxtrpo" / f"{module}.py").read_text()
+        tests, seen = tests_digest(module), []
+        asked = module in arguments.modules
+        for mutant in sample(module, source, number if asked else 10**6):
+            row = {"module": module, "line": mutant.line, "kind": mutant.kind, "where": mutant.where}
+            row.update(before=mutant.before, after=mutant.after, source=digest(source), tests=tests)
+            key = key_of(row)
+            seen.append(key)
+            row["nth"] = str(seen.count(key) - 1)  # the same change twice in a function
+            key = (*key, row["nth"])
+            rows_of[key], old = row, known.get(key)
+            if old is not None and still_holds(old, row["source"], tests):
+                kept[key] = {**old, "line": mutant.line}
+            elif asked and key_of(row) in reasons:
+                kept[key] = {**row, "outcome": "survived", "by": "", "seconds": ""}
+            elif asked:
+                todo[key] = Job(module, mutant, source)
+
+    def save() -> None:
+        rows = [kept[key] for key in sorted(kept)]
+        write_csv(table, COLUMNS, [[row[name] for name in COLUMNS] for row in rows])
+        write_readme(folder, rows, reasons)
+
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
+    runs = Runs(arguments.workers, WORK)
+    until, unsound = time.time() + 60 * arguments.minutes, []
+    try:
+        for module in arguments.modules:
+            jobs = {job: key for key, job in todo.items() if job.module == module}
+            if not jobs:
+                continue
+            if not runs.are_sound(module, until):
+                unsound.append(module)
+                continue
+            for job, outcome, failed, seconds in runs.results(iter(jobs), until):
+                print(
+                    f"{outcome:8} {seconds:4.0f} s  {module}:{job.mutant.line}  {job.mutant.after}  {failed}",
+                    flush=True,
+                )
+                row = rows_of[jobs[job]]
+                kept[jobs[job]] = {**row, "outcome": outcome, "by": failed, "seconds": f"{seconds:.1f}"}
+                save()
+    finally:
+        runs.close()
+        save()
+    if unsound:
+        sys.exit(f"tests that fail without a mistake, or were not run: {', '.join(unsound)}")
+
+
+if __name__ == "__main__":
+    main()
