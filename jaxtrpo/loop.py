@@ -32,7 +32,8 @@ from jaxtrpo.runs.followers import Follower
 from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.output import Output, Saving
 from jaxtrpo.runs.policy_file import save_policy
-from jaxtrpo.runs.progress import NOTHING_DONE, InvalidSteps, Progress
+from jaxtrpo.runs.progress import NOTHING_DONE, Progress
+from jaxtrpo.runs.symptoms import notes, symptoms
 from jaxtrpo.runs.termination import KINDS, Impatience, Interrupts, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.types import TrainState
 from jaxtrpo.update import Update, gather
@@ -99,7 +100,7 @@ class Run(NamedTuple):
         return f"; resume=True (--resume) goes on with the last checkpoint in {self.directory}"
 
     def _run(self, record: Record, *, progress: bool) -> Result:
-        interruption, invalid = None, InvalidSteps()
+        interruption, looked_for = None, symptoms(invalid_is_broken=self.invalid_is_broken)
         with (
             ExitStack() as stack,
             Progress(self.config.total_steps, record.last, enabled=progress) as bar,
@@ -112,8 +113,7 @@ class Run(NamedTuple):
                 for moment, rows in updates:
                     record.add(rows, moment)
                     bar.update(rows[-1])
-                    note = invalid.note(rows) if self.invalid_is_broken else None
-                    if note is not None:
+                    for note in notes(looked_for, rows):
                         bar.note(note)
             except Impatience:  # the others are anywhere, and nothing can be gathered
                 raise

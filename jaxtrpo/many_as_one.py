@@ -18,7 +18,8 @@ from jaxtrpo.plan import require_finite_start, restored
 from jaxtrpo.runs.checkpoint import Checkpoint
 from jaxtrpo.runs.directory import hold
 from jaxtrpo.runs.metrics import Row
-from jaxtrpo.runs.progress import InvalidSteps, Progress
+from jaxtrpo.runs.progress import Progress
+from jaxtrpo.runs.symptoms import notes, symptoms
 from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
 from jaxtrpo.types import TrainState
 from jaxtrpo.updates import Moment, rows_of, synchronous_updates
@@ -105,7 +106,7 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
         bar = stack.enter_context(Progress(run.config.total_steps, _mean(parts), enabled=progress))
         for note in (*run.notes, *([] if said is None else [said])):
             bar.note(note)
-        invalid = InvalidSteps()
+        looked_for = symptoms(invalid_is_broken=run.invalid_is_broken)
         moments = stack.enter_context(closing(synchronous_updates(run.update, state, np.asarray)))
         try:
             while not all(each.over for each in parts):
@@ -116,8 +117,7 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
                         each.add(moment, moment.measured[number], functools.partial(_part, whole, number), now)
                 mean = _mean(parts)
                 bar.update(mean)
-                note = invalid.note([mean]) if run.invalid_is_broken else None
-                if note is not None:
+                for note in notes(looked_for, [mean]):
                     bar.note(note)
         except KeyboardInterrupt as error:
             interruption = error

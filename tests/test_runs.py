@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import jaxtrpo
 from jaxtrpo.config import Config
-from jaxtrpo.runs import directory, progress
+from jaxtrpo.runs import directory, progress, symptoms
 from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.metrics import Metrics
 
@@ -137,7 +137,7 @@ def row(update, return_100=1.0, **more):
 
 def test_many_invalid_steps_are_told_once_and_few_or_early_ones_never():
     def told(*invalid, steps=500):
-        watch = progress.InvalidSteps()
+        watch = symptoms.InvalidSteps()
         rows = [{"steps_per_update": steps, "invalid_steps": number} for number in invalid]
         return [watch.note([row]) for row in rows]
 
@@ -147,7 +147,21 @@ def test_many_invalid_steps_are_told_once_and_few_or_early_ones_never():
     assert told(5, 5, 5, 5) == [None] * 4  # one in a hundred
     assert told(5, 5, 6) != [None] * 3
     assert told(500, 500) == [None] * 2 and told(100, 100, 100, steps=100) == [None] * 3  # too few to judge
-    assert progress.InvalidSteps().note([progress.NOTHING_DONE] * 9) is None
+    assert symptoms.InvalidSteps().note([progress.NOTHING_DONE] * 9) is None
+
+
+def test_rewards_that_32_bits_do_not_hold_are_told_once():
+    def told(*spreads, mean_return=3.0):
+        watch = symptoms.RewardsOutOfRange()
+        return [watch.note([{"advantage_std": spread, "mean_return": mean_return}]) for spread in spreads]
+
+    inf, nan = float("inf"), float("nan")
+    found = told(1.0, inf, inf, nan, inf)
+    assert found[:3] == [None] * 3 and found[4] is None
+    assert found[3] is not None and "advantage_std is nan" in found[3] and len(found[3]) < 200
+    assert told(0.0, 0.0, 0.0)[2] is not None and told(0.0, 0.0, 0.0, mean_return=0.0) == [None] * 3
+    assert told(0.0, 0.0, 0.0, mean_return=nan) == told(inf, inf, 1.0, inf)[:3] == [None] * 3
+    assert symptoms.RewardsOutOfRange().note([progress.NOTHING_DONE] * 9) is None
 
 
 class Terminal(io.StringIO):

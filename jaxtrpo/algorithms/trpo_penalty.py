@@ -87,7 +87,9 @@ def trpo_penalty(
             )
             search = search._replace(improvement=search.improvement + c * search.kl)  # of the surrogate alone
             params, path, info = finish_step(natural, params, memory.path, new_params, search)
-            now = c if penalty is not None else moved(c, info.kl, hyperparameters["target_kl"])
+            now = c
+            if penalty is None:  # without a gradient no step was tried, and C is not to blame
+                now = jnp.where(info.gradient_norm > 0, moved(c, info.kl, hyperparameters["target_kl"]), c)
             return params, Memory(path, now), {**info._asdict(), **({"penalty": c} if penalty is None else {})}
 
         def no_memory(params) -> Memory:

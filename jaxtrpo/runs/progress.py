@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
@@ -14,36 +14,7 @@ from tqdm import tqdm
 from jaxtrpo.runs.metrics import Row
 
 SECONDS_BETWEEN_LINES = 5.0
-MANY_INVALID = 0.01  # share of a run's steps, which have to be
-UPDATES_TO_JUDGE, STEPS_TO_JUDGE = 3, 1_000  # so many at least
 NOTHING_DONE: Row = {"update": 0, "env_steps": 0, "wall_seconds": 0.0}
-
-
-class InvalidSteps:
-    """Notices, once, that many steps of a run teach nothing."""
-
-    def __init__(self) -> None:
-        self._updates, self._steps, self._invalid, self._told = 0, 0.0, 0.0, False
-
-    def note(self, rows: Iterable[Row]) -> str | None:
-        """What to say after further updates, if there is something to say.
-
-        Args:
-          rows: have steps_per_update and invalid_steps; rows of no update have not.
-        """
-        for row in rows:
-            if "invalid_steps" in row:
-                self._updates += 1
-                self._steps += float(row["steps_per_update"] or 0)
-                self._invalid += float(row["invalid_steps"] or 0)
-        enough = self._updates >= UPDATES_TO_JUDGE and self._steps >= STEPS_TO_JUDGE
-        if self._told or not enough or self._invalid <= MANY_INVALID * self._steps:
-            return None
-        self._told = True
-        return (
-            f"{self._invalid / self._steps:.0%} of the steps so far teach nothing, since the simulation broke in them "
-            "(invalid_steps): a shorter time step, smaller actions or other first states may keep it stable"
-        )
 
 
 class Progress:
