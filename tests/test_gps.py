@@ -8,19 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import counted_compilations, first
+from support import actors, counted_compilations, deal_batch, first, random_batch
 from test_algorithms import SECONDS, ActingProbe
 
 import jaxtrpo
 from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.adapt import promise
 from jaxtrpo.algorithms.local_models import clipped_mean, local_models, samples_of, shared_model
-from jaxtrpo.envs.base import EnvState, Transition, action_space, advance, start
+from jaxtrpo.envs.base import ActionSpace, EnvState, Transition, action_space, advance, start
 from jaxtrpo.envs.repeated import Repeated
 from jaxtrpo.ops.bounded_lqr import bounded_response
-from jaxtrpo.ops.moments import normalize, weighted_moments
+from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
 from jaxtrpo.ops.quadratic_regression import no_sums
-from jaxtrpo.policies.networks import LAST
+from jaxtrpo.policies.networks import LAST, gaussian_policy
 from jaxtrpo.train import prepare
 
 WORDS = "gps(conditions=2, samples=3, horizon=8, imitation_steps=50, minibatch_size=16)"
@@ -252,6 +252,37 @@ def test_steps_after_an_early_end_count_for_nothing():
     np.testing.assert_array_equal(first(again.steps).obs[0, 0], steps.obs[0, 0])
     metrics = run.run(progress=False).metrics
     assert np.all(np.isfinite(metrics["kl"])) and np.all(metrics["episodes"] == 6)
+
+
+def test_an_early_end_costs_what_the_steps_that_are_left_usually_earn():
+    """Two samples of one condition, five steps: the first ends with its second step, the other with its fourth.
+
+    The six steps that count earn 1, 2 and 3, 4, 5, 6: 3.5 a step. Three and one steps are left.
+    """
+    batch = random_batch(0, segments=1, length=5, envs=2, obs_size=2, action_size=1)
+    reward = np.float32([[1, 3], [2, 4], [90, 5], [90, 6], [90, 90]])
+    terminated, invalid = np.zeros((5, 2), bool), reward == 90
+    terminated[1, 0] = terminated[3, 1] = True
+    steps = batch.steps._replace(reward=reward[None], terminated=terminated[None], invalid=invalid[None])
+    spec = ActionSpace(np.float32([-1]), np.float32([1]))
+    policy = gaussian_policy(2, 1, hidden=(8,))
+    params = policy.init(jax.random.PRNGKey(0))
+    frame = Moments(jnp.float32(1), jnp.zeros(2), jnp.ones(2))
+
+    def found(batch):
+        samples = samples_of(batch, frame, 2, spec)
+        _, shared = shared_model(samples, no_sums(3, 3))
+        of_policy = policy, params, frame, frame, spec
+        return samples, local_models(samples, shared.quadratic, *of_policy, strength=1.0, window=1)
+
+    samples, models = map(first, actors(1).map(found)(deal_batch(batch._replace(steps=steps), 1)))
+    np.testing.assert_allclose(samples.reward[0, :, 0], [1, 2 - 3 * 3.5, 0, 0, 0], rtol=1e-6)
+    np.testing.assert_allclose(samples.reward[0, :, 1], [3, 4, 5, 6 - 3.5, 0], rtol=1e-6)
+    np.testing.assert_allclose(samples.return_[0], [3, 18], rtol=1e-6)  # what was earned
+    np.testing.assert_array_equal(samples.weight[0], ~invalid)
+    np.testing.assert_array_equal(models.seen[0], [1, 1, 1, 1, 0])
+    for part in (models.dynamics.slope, models.dynamics.offset, models.reward.curvature):
+        assert not np.any(part[0, 4]) and np.all(np.isfinite(part))
 
 
 def test_nothing_is_compiled_after_the_first_update():
