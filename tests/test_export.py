@@ -112,7 +112,7 @@ def test_the_card_is_one_that_the_hub_reads(tmp_path, capsys):
     evaluation = jaxtrpo.evaluate(jaxtrpo.load_policy(run), episodes=3, seed=0)
     assert result.metric_value == f"{evaluation.mean:.2f} +/- {evaluation.std:.2f}"
     assert (result.metric_type, result.dataset_name) == ("mean_reward", "InvertedPendulum-v5")
-    assert "environment steps | 2,048" in card.content and "`max_kl`" in card.content
+    assert "environment steps | 2,304" in card.content and "`max_kl`" in card.content
     code = card.content.split("```python\n")[1].split("```")[0].replace(ONNX_FILE, files[0])
     exec(code, {})
 

@@ -114,5 +114,5 @@ def test_a_run_that_ends_between_a_batch_and_its_learning_goes_on_exactly(algori
         with pytest.raises(RuntimeError, match="out of luck"):
             ending.run(progress=False)
     resumed = prepare(ActingProbe(), **settings, out=tmp_path / "run", resume=True).run(progress=False)
-    assert len(resumed.metrics["update"]) == len(whole.metrics["update"]) == 30
+    assert len(resumed.metrics["update"]) == len(whole.metrics["update"]) == 31
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(whole.state))

@@ -222,7 +222,7 @@ def test_an_interrupt_ends_all_programs(interrupted, left, tmp_path):
     assert len(found) == left
     assert [each.config.algorithm for each in found] == [f"trpo(gae_lambda={each})" for each in (0.5, 0.9)
                                                          for _ in range(2)][:left]  # fmt: skip
-    assert len(found[-2].metrics["update"]) == 3 and len(found[0].metrics["update"]) == (3 if interrupted == 1 else 6)
+    assert len(found[-2].metrics["update"]) == 3 and len(found[0].metrics["update"]) == (3 if interrupted == 1 else 7)
     assert len(list(tmp_path.rglob(METRICS_FILE))) == left
 
 

@@ -23,7 +23,7 @@ def layers(params) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("observations", [1, 17, 348])
 def test_first_matrices_are_orthogonal_and_scaled(hidden, observations):
     """Narrow and wide, alone and padded to the size of others."""
-    for make, last_scale in ((functools.partial(gaussian_policy, action_size=6), 0.01), (mlp_critic, 1.0)):
+    for make, last_scale in ((functools.partial(gaussian_policy, action_size=6), 0.01), (mlp_critic, 0.0)):
         params = make(observations, hidden=hidden).init(jax.random.PRNGKey(0))
         found = layers(params if make is not mlp_critic else params.params)
         outputs = 6 if last_scale == 0.01 else 1
@@ -32,7 +32,8 @@ def test_first_matrices_are_orthogonal_and_scaled(hidden, observations):
         for name, kernel in found.items():
             tall = kernel if kernel.shape[0] >= kernel.shape[1] else kernel.T
             scale = last_scale if name == LAST else np.sqrt(2)
-            np.testing.assert_allclose(tall.T @ tall / scale**2, np.eye(tall.shape[1]), atol=1e-5)
+            expected = scale**2 * np.eye(tall.shape[1])
+            np.testing.assert_allclose(tall.T @ tall, expected, atol=1e-5 * (scale or 1) ** 2)
 
 
 def test_first_matrices_are_spread_evenly():

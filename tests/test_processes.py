@@ -109,7 +109,7 @@ def test_two_processes_are_the_training_of_one_with_two_actors_and_go_on_as_it(t
     words = (*TRAIN, "--eval-every", 320, "--out", out, "--keep-every", 512)
     done = launch_well(*words, "--total-steps", 640)
     assert done.stdout.count("return_100") == 1 and "saved in" in done.stdout  # one speaks for all
-    assert sorted(path.name for path in out.glob("step-*")) == ["step-0000000512"]
+    assert sorted(path.name for path in out.glob("step-*")) == ["step-0000000544"]
     # The same number of processes, and then another.
     launch_well(*words, "--total-steps", 960, "--resume")
     done = run(*words, "--total-steps", 1280, "--resume", "--actors", 2)

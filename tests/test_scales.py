@@ -122,4 +122,4 @@ def test_parameters_are_the_same_in_other_units(name, late):
 def test_first_updates_are_the_same_to_rounding_in_units_that_round(name, factor):
     usual, other = (parameters(learned(name, by, by, total_steps=2 * 64)) for by in (1.0, factor))
     for here, there in zip(other, usual, strict=True):
-        np.testing.assert_allclose(here, there, rtol=0, atol=1e-2 * np.abs(there).max())
+        np.testing.assert_allclose(here, there, rtol=0, atol=1e-2 * np.abs(there).max() + 1e-3)
