@@ -17,8 +17,9 @@ from jaxtrpo import cli
 from jaxtrpo.group import ADDRESS, COUNT, INDEX
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
+SECONDS_BETWEEN = "0.05"  # checkpoints
 SMALL = ("--num-envs", "4", "--segment-length", "8", "--steps-per-update", "64", "--policy", "mlp(hidden=(8,))",
-         "--critic", "mlp(hidden=(8,), epochs=2)", "--checkpoint-seconds", "0.05")  # fmt: skip
+         "--critic", "mlp(hidden=(8,), epochs=2)", "--checkpoint-seconds", SECONDS_BETWEEN)  # fmt: skip
 TRAIN = ("train", "InvertedPendulum-v5", *SMALL)
 SECONDS = ("wall_seconds", "collect_seconds", "learn_seconds")
 
@@ -140,7 +141,7 @@ def test_a_process_that_is_killed_ends_the_other_with_a_sentence_and_the_run_goe
 
 def test_termination_of_the_launcher_ends_all_at_the_same_update_with_everything_saved(tmp_path):
     out = tmp_path / "run"
-    words = (*TRAIN, "--out", out, "--checkpoint-seconds", 1000)
+    words = (*(word if word != SECONDS_BETWEEN else "1000" for word in TRAIN), "--out", out)
     started = begin(*words, "--total-steps", 10**7)
     wait_for_updates(out, 5)
     started.terminate()
