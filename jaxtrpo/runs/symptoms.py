@@ -63,23 +63,24 @@ class InvalidSteps:
 
 
 class RewardsOutOfRange:
-    """Notices, once, that the squares of advantages are beyond what 32-bit numbers hold, so that nothing is learned."""
+    """Notices, once, that the squares of advantages are beyond what 32-bit numbers hold."""
 
     def __init__(self) -> None:
         self._updates, self._told = 0, False
 
     def note(self, rows: Iterable[Row]) -> str | None:
         """As `Symptom`."""
+        spread = None
         for row in rows:
             spread, mean = row.get("advantage_std"), row.get("mean_return")
             lost = spread is not None and (not math.isfinite(spread) or (spread == 0 and _is_something(mean)))
             self._updates = self._updates + 1 if lost else 0
-        if self._told or self._updates < UPDATES_TO_JUDGE:
+        if self._told or spread is None or self._updates < UPDATES_TO_JUDGE:
             return None
         self._told = True
         return (
-            "nothing is learned, since rewards are too large or too small for 32-bit numbers (advantage_std is "
-            f"{spread:g}): scale them, to about 1 a step for example"
+            f"rewards are too large or too small for 32-bit numbers (advantage_std is {spread:g}), which spoils what is "
+            "learned: scale them, to about 1 a step for example"
         )
 
 
