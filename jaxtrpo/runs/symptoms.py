@@ -79,8 +79,8 @@ class RewardsOutOfRange:
             return None
         self._told = True
         return (
-            f"rewards are too large or too small for 32-bit numbers (advantage_std is {spread:g}), which spoils what is "
-            "learned: scale them, to about 1 a step for example"
+            f"rewards are too large or too small for 32-bit numbers (advantage_std is {spread:g}), which spoils "
+            "learning: scale them, to about 1 a step for example"
         )
 
 
