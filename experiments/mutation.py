@@ -129,6 +129,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "ops/fisher": ("test_ops_fisher.py",),
     "ops/gae": ("test_ops_gae.py", "test_advantages.py"),
     "ops/keys": (
+        "test_keys.py",
         "test_ops_minibatches.py",
         "test_imitation.py",
         "test_first_order.py::test_every_pass_has_all_samples_once_and_an_order_of_its_own",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 from typing import NamedTuple
 
 import jax
@@ -64,3 +65,5 @@ def test_evaluations_do_not_begin_with_keys_of_the_training():
     taken = {tuple(np.asarray(key).tolist()) for key in of_training}
     assert not taken & {tuple(np.asarray(key).tolist()) for key in of_evaluation}
     assert np.any(np.asarray(key_for("one", begun)) != np.asarray(key_for("another", begun)))
+    above = binascii.crc32(b"one") % 2**31 + 2**31  # beyond what anybody counts to
+    np.testing.assert_array_equal(key_for("one", begun), jax.random.fold_in(begun, above))

@@ -110,6 +110,22 @@ def test_weight_selects_over_all_leading_axes():
     np.testing.assert_allclose(moments.variance, kept.var(0), rtol=1e-5)
 
 
+@pytest.mark.parametrize("num_segments", [0, 1, 3, 5])
+def test_only_the_filled_segments_count(num_segments):
+    """What lies behind them may be anything, whatever its weight."""
+    rng = np.random.default_rng(5)
+    values, weight = rng.normal(size=(5, 7, 2)).astype(np.float32), (rng.random((5, 7)) < 0.6).astype(np.float32)
+    kept = values[:num_segments][weight[:num_segments] > 0].astype(np.float64)
+    values[num_segments:] = np.nan
+    moments = moments_compiled(values, weight, num_segments=jnp.int32(num_segments))
+    assert moments.count == len(kept)
+    if num_segments:
+        np.testing.assert_allclose(moments.mean, kept.mean(0), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(moments.variance, kept.var(0), rtol=1e-5)
+    else:
+        np.testing.assert_array_equal(moments.mean, 0.0)
+
+
 def test_what_has_no_weight_does_not_matter():
     rng = np.random.default_rng(2)
     values, weight = rng.normal(size=(40, 2)).astype(np.float32), (np.arange(40) % 3 > 0).astype(np.float32)
