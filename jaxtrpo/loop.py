@@ -46,9 +46,8 @@ class Result(NamedTuple):
     """What a training run leaves."""
 
     policy: TrainedPolicy  # callable on observations
-    metrics: dict[
-        str, np.ndarray
-    ]  # the columns of metrics.csv; blanks are NaN. Before the first update the common ones, empty
+    # The columns of metrics.csv; blanks are NaN. Before the first update those that all algorithms have, empty.
+    metrics: dict[str, np.ndarray]
     state: TrainState  # everything, on the actors' devices
     config: Config
 
