@@ -98,8 +98,8 @@ class Group:
             self._wait_for_all()
             raise
         except (Exception, KeyboardInterrupt) as error:
-            # That another is gone shows first as an error of a meeting; `_watch` then ends this process.
-            if type(error).__name__ == "JaxRuntimeError":
+            # That another is gone may show first as an error of a meeting; `_watch` then ends this process.
+            if _is_of_a_meeting(error):
                 time.sleep(SILENT_SECONDS + 5 * BEAT_SECONDS)
             why = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             self._left, self._what_then = True, None  # first: the others will tell this one, too, that it is gone
@@ -287,3 +287,11 @@ class Group:
         # The main thread may wait for ever in a compiled function, where no exception reaches it.
         print(f"jaxtrpo: error: {why}{self._what_then}", file=sys.stderr, flush=True)
         os._exit(FAILED)
+
+
+def _is_of_a_meeting(error: BaseException) -> bool:
+    """Whether JAX may have raised this because another process is gone: where it calls what is compiled, or compiles.
+
+    What its runtime raises becomes a `ValueError` where `jax.jit` takes its fast path.
+    """
+    return type(error).__name__ == "JaxRuntimeError" or (isinstance(error, ValueError) and "Gloo" in str(error))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import jax
 import pytest
 
 from jaxtrpo import group as module
@@ -205,6 +207,30 @@ def test_an_error_of_one_is_told_to_the_others(ended):
         raise OSError("the disk is full")
     wait_for(lambda: ended)
     assert ended == ["process 0 of 2 ended by OSError: the disk is full."]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        jax.errors.JaxRuntimeError("FAILED_PRECONDITION: Buffer Definition Event: Gloo all-reduce failed"),
+        ValueError("UNKNOWN: Gloo AllGather failed: Read error [127.0.0.1]:22433: Connection reset by peer"),
+    ],
+)
+def test_an_error_of_a_meeting_may_come_before_it_is_known_that_another_is_gone(ended, monkeypatch, error):
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.05)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
+    first, second = meet(2)
+
+    def work():
+        with contextlib.suppress(type(error)), first.together("."):
+            raise error
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    time.sleep(0.2)
+    second._lines[0]._connection.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    assert ended == ["process 1 of 2 is gone."]
 
 
 def test_all_wait_for_each_other_at_the_end(ended):

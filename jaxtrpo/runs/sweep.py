@@ -28,7 +28,7 @@ from jaxtrpo.runs.read import read_run
 from jaxtrpo.runs.space import Dimension
 
 STUDY_FILE, TABLE_FILE = "study.sqlite", "sweep.csv"
-OWNER, SEEDS = "owner", "seeds"  # what a trial says of itself
+OWNER, CHOICE, SEEDS = "owner", "choice", "seeds"  # what a trial says of itself
 TRIES = 10  # to open a database
 LAST_WORDS = 2_000  # characters of a run that failed
 
@@ -95,7 +95,8 @@ class _Scheduler:
         self.sweep, self.say, self.lock = sweep, say, threading.Lock()
         self.stopping, self.processes = False, set[subprocess.Popen]()
         self.owner = f"{socket.gethostname()}:{sweep.directory.absolute()}"
-        self.open = [self._begun(found) for found in self._states(TrialState.RUNNING) if self._is_ours(found)]
+        ours = [found for found in self._states(TrialState.RUNNING) if found.user_attrs.get(OWNER) == self.owner]
+        self.open = [self._begun(optuna.Trial(sweep.study, found._trial_id)) for found in ours]
 
     def run(self, cores: int) -> None:
         """See `run_sweep`."""
@@ -123,27 +124,35 @@ class _Scheduler:
             for running in self.open:
                 if running.waiting:
                     return running, running.waiting.pop(0)
-            if not self._more_to_try():
+            trial = self._another()
+            if trial is None:
                 return None
-            trial = self.sweep.study.ask()
             trial.set_user_attr(OWNER, self.owner)
-            for dimension in self.sweep.dimensions:
-                dimension.suggest(trial)
-            running = _Running(trial, list(range(self.sweep.seeds)), {})
+            running = self._begun(trial)
             self.open.append(running)
             return running, running.waiting.pop(0)
 
-    def _more_to_try(self) -> bool:
-        """Whether there is another trial; if it is one of the combinations the next one asked for is it."""
-        begun = self._states(TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING)
+    def _another(self) -> optuna.Trial | None:
+        """A trial that nobody has begun; None if there is no other.
+
+        Of sweeps that share a study, more than one may want the same combination. A trial of one has its number and its
+        combination from the moment in which the study knows it: who has the lowest number makes it.
+        """
+        study, begun = self.sweep.study, (TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING)
         if not self.sweep.combinations:
-            return len(begun) < self.sweep.trials
-        tried = [trial.params for trial in begun]
-        left = [choice for choice in self.sweep.combinations if choice not in tried]
-        if left:
-            # Others may enqueue the same at the same time; then it is tried twice, and the rest all the same.
-            self.sweep.study.enqueue_trial(dict(left[0]))
-        return bool(left)
+            return study.ask() if len(self._states(*begun)) < self.sweep.trials else None
+        while True:
+            tried = [_combination(trial) for trial in self._states(*begun)]
+            left = [choice for choice in self.sweep.combinations if choice not in tried]
+            if not left:
+                return None
+            choice = dict(left[0])
+            study.enqueue_trial(choice, user_attrs={OWNER: self.owner, CHOICE: choice})
+            trial = study.ask()  # the first that waits, which another may have left
+            earlier = [other for other in self._states(*begun, TrialState.WAITING) if other.number < trial.number]
+            if _combination(trial) not in map(_combination, earlier):
+                return trial
+            study.tell(trial, state=TrialState.PRUNED)
 
     def _train(self, trial: optuna.Trial, seed: int) -> float | None:
         """Return of a run at its end; None if it failed."""
@@ -196,11 +205,14 @@ class _Scheduler:
     def _states(self, *states: TrialState) -> list[FrozenTrial]:
         return self.sweep.study.get_trials(deepcopy=False, states=states)
 
-    def _is_ours(self, trial: FrozenTrial) -> bool:
-        return trial.user_attrs.get(OWNER) == self.owner and len(trial.params) == len(self.sweep.dimensions)
+    def _begun(self, trial: optuna.Trial) -> _Running:
+        for dimension in self.sweep.dimensions:
+            dimension.suggest(trial)
+        return _Running(trial, list(range(self.sweep.seeds)), {})
 
-    def _begun(self, trial: FrozenTrial) -> _Running:
-        return _Running(optuna.Trial(self.sweep.study, trial._trial_id), list(range(self.sweep.seeds)), {})
+
+def _combination(trial: FrozenTrial | optuna.Trial) -> Mapping[str, Any]:
+    return trial.user_attrs.get(CHOICE, trial.params)
 
 
 def place_of(directory: Path, trial: int) -> Path:
