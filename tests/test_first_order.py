@@ -109,6 +109,21 @@ def test_policy_gradient_is_that_of_finite_differences(kind, count, entropy_bonu
     np.testing.assert_allclose(first(batch).entropy, entropy, rtol=1e-5)
 
 
+def test_policy_gradient_of_a_single_step_is_that_step_s():
+    problem = make("gaussian")
+    weight = np.zeros_like(problem.weight)
+    weight[0, 1, 2] = 1.0
+    single = problem._replace(weight=weight)
+    params, action, found, _ = dealt(single)
+    batch = first(actors(1).map(lambda *a: policy_gradient(POLICIES["gaussian"], *a, 0.0))(params, action, found))
+
+    def objective(params):
+        log_prob, _ = plain_log_prob_and_entropy("gaussian", params, single.obs, single.action)
+        return (log_prob * single.advantage)[0, 1, 2]
+
+    np.testing.assert_allclose(batch.gradient, differences(objective, single.params), rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("words", ["pg(learning_rate=0.5)", "ppo(epochs=2, minibatch_size=12)"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_advantage_that_is_not_finite_leaves_the_policy_and_what_the_optimiser_remembers(words, bad):
@@ -327,12 +342,32 @@ def test_two_actors_learn_what_one_does_in_a2c_and_it_is_gradient_and_then_apply
     assert any(np.any(a != b) for a, b in zip(*map(jax.tree.leaves, (first(one).policy, start.policy)), strict=True))
 
 
+@pytest.mark.parametrize("size", [3.0, 1e-5])
+def test_step_of_a2c_is_rmsprop_on_a_gradient_that_is_cut(size):
+    """Tieleman and Hinton 2012, with 0.99 and 1e-5 as Mnih et al. (2016) used it, in NumPy; two steps."""
+    halves = a2c_learner("a3c").asynchronous
+    state, batch, _, key = map(first, given_to_learner("a3c", 1))
+    found, _ = map(first, actors(1).map(halves.gradient)(*given_to_learner("a3c", 1)))
+    rng = np.random.default_rng(0)
+    gradient = rng.normal(size=found.policy.shape)
+    gradient *= size / np.linalg.norm(gradient)
+    cut = gradient * min(1.0, 0.5 / size)
+    square, start = 0.0, np.asarray(ravel_pytree(state.policy)[0], np.float64)
+    for _ in range(2):
+        state = halves.apply(state, found._replace(policy=jnp.float32(gradient)), {"learning_rate": jnp.float32(0.01)})
+        square = 0.99 * square + 0.01 * cut**2
+        start = start + 0.01 * cut / np.sqrt(square + 1e-5)
+    np.testing.assert_allclose(ravel_pytree(state.policy)[0], start, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("name", ["a2c", "a3c"])
 def test_actor_critic_refuses_a_critic_without_gradient(name):
     from jaxtrpo.critics.linear import linear_critic
 
-    with pytest.raises(ValueError, match=f"^critic: {name} makes single gradient steps, and so needs the critic mlp$"):
-        learner_of(parse("algorithm", name), POLICIES["gaussian"], linear_critic(3))
+    told = f"^critic: {name} makes single gradient steps, and so needs the critic mlp$"
+    for critic in (linear_critic(3), CRITIC._replace(apply=None), CRITIC._replace(gradient=None)):
+        with pytest.raises(ValueError, match=told):
+            learner_of(parse("algorithm", name), POLICIES["gaussian"], critic)
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -18,6 +18,7 @@ from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.ops.running_mean import RunningMean
+from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import LAST, gaussian_policy
 from jaxtrpo.types import Batch, LearnerState
 
@@ -192,6 +193,24 @@ def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region()
     np.testing.assert_allclose(smaller["kl"], quarter["kl"], rtol=1e-3)
     _, larger = after(variance / 4)
     np.testing.assert_allclose(larger["kl"], info["kl"], rtol=1e-3)
+
+
+def test_reported_standard_deviation_is_over_states_of_segments_that_are_filled():
+    def init(key):
+        return jnp.ones(1)
+
+    def apply(params, obs):
+        return Gaussian(obs[..., :2], obs[..., :2] * params)
+
+    batch = acted(4, num_segments=2, broken=0.0)
+    batch.steps.obs[2:] = np.nan
+    learner = learner_of(trpo(), POLICY._replace(init=init, apply=apply, apply_for_products=None), CRITIC)
+    state = learner.init(jax.random.PRNGKey(0), jax.random.PRNGKey(1))._replace(obs_moments=MOMENTS)
+    _, info = actors(1).map(learner.learn)(
+        spread(jax.device_get(state), 1), deal_batch(batch, 1), bounds(1e-9, 1), spread(jax.random.PRNGKey(0), 1)
+    )
+    seen = (batch.steps.obs[0, ..., :2] - MOMENTS.mean[:2]) / np.sqrt(MOMENTS.variance[:2])
+    np.testing.assert_allclose(first(info)["policy_std"], np.exp(seen).mean(), rtol=1e-3)
 
 
 def test_reported_standard_deviation_is_that_of_the_new_policy():

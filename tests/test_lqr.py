@@ -161,6 +161,14 @@ def test_inverse_is_numpy_s(seed, n):
     assert np.all(found.definite)
 
 
+@pytest.mark.parametrize("unit", [2.0**-40, 2.0**40])
+def test_whether_a_matrix_is_definite_does_not_depend_on_its_unit(unit):
+    matrix = positive(np.random.default_rng(3), 5, 5)
+    of_one, of_other = inverse(jnp.asarray(matrix)), inverse(jnp.asarray(unit * matrix))
+    assert of_one.definite and of_other.definite
+    np.testing.assert_array_equal(of_other.matrix * unit, of_one.matrix)
+
+
 def test_matrix_that_is_not_definite_is_told():
     matrices = np.stack([np.diag([1.0, -1e-3]), np.array([[1.0, 2.0], [2.0, 1.0]]), np.full((2, 2), np.nan), np.eye(2)])
     found = inverse(jnp.asarray(matrices))

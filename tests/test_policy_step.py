@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from support import actors, counted_compilations, deal, first, random_batch, spread
 
+from jaxtrpo.algorithms import natural_gradient
 from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.algorithms.natural_gradient import NaturalGradient, make_direction
 from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, step_to_bound
@@ -266,11 +267,15 @@ def test_steps_that_do_not_count_do_not_matter(fisher_samples):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_two_actors_make_the_step_of_one():
+@pytest.mark.parametrize("few", [natural_gradient.FEW_STATES, 0], ids=["states gathered", "products summed"])
+def test_two_actors_make_the_step_of_one(few, monkeypatch):
+    monkeypatch.setattr(natural_gradient, "FEW_STATES", few)
+    _mapped_step.cache_clear()
     problem = make_problem(5, num_segments=3)
     (alone, info_alone), (both, info_both) = (
         mapped_step(count=count, fisher_samples=FEW)(*arguments(problem, 0.01, count)) for count in (1, 2)
     )
+    _mapped_step.cache_clear()
     for leaf in jax.tree.leaves(both):
         np.testing.assert_array_equal(leaf[0], leaf[1])
     jax.tree.map(

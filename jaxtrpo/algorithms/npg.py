@@ -65,4 +65,5 @@ def npg(
         work = step_work(fisher_samples, cg_iterations)
         return actor_critic(spec, step=step, no_memory=no_path, work=work, gae_lambda=gae_lambda)
 
-    return Algorithm(words, {"max_kl": max_kl, "steps_per_update": 1024}, make, adapt="trust")
+    starts = {"max_kl": max_kl, "steps_per_update": 1024}
+    return Algorithm(words, starts, make, adapt="trust")

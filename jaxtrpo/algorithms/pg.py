@@ -52,4 +52,5 @@ def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: f
             learning_rate=learning_rate,
         )
 
-    return Algorithm(words, {"learning_rate": learning_rate, "steps_per_update": 1024}, make, adapt=ADAPT)
+    starts = {"learning_rate": learning_rate, "steps_per_update": 1024}
+    return Algorithm(words, starts, make, adapt=ADAPT)
