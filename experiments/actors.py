@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 
-from jaxtrpo.devices import choose_actors
+from jaxtrpo.parallel.devices import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 
@@ -25,7 +25,7 @@ from common.plots import colors_of, draw_curves, panels, save  # noqa: E402
 from common.runs import train_all  # noqa: E402
 from common.store import Curve, Job  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.train import prepare  # noqa: E402
+from jaxtrpo.training.train import prepare  # noqa: E402
 
 TASK = "Reacher-v5"
 STEPS = 20_224  # 20,000 in whole segments

@@ -15,8 +15,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from jaxtrpo.actors import Actors
-from jaxtrpo.devices import choose_actors
+from jaxtrpo.parallel.actors import Actors
+from jaxtrpo.parallel.devices import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 

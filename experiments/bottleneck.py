@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from jaxtrpo.devices import choose_actors
+from jaxtrpo.parallel.devices import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 
@@ -25,7 +25,7 @@ from common.machine import machine  # noqa: E402
 from common.parts import Parts  # noqa: E402
 from common.plots import panels, save  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.types import LearnerState, TrainState  # noqa: E402
+from jaxtrpo.rollout.types import LearnerState, TrainState  # noqa: E402
 
 TASKS = ("Reacher-v5", "HalfCheetah-v5", "Humanoid-v5")
 SIZES = (1_024, 20_480)  # steps per update

@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from jaxtrpo.devices import choose_actors
+from jaxtrpo.parallel.devices import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 
@@ -27,7 +27,7 @@ from common.machine import machine, versions  # noqa: E402
 from common.peer import peer  # noqa: E402
 from common.tables import write_csv  # noqa: E402
 from jaxtrpo.envs.base import require_working  # noqa: E402
-from jaxtrpo.train import prepare  # noqa: E402
+from jaxtrpo.training.train import prepare  # noqa: E402
 
 # What each task has, with a guess of steps per second; their own vector entry point is in one process, as "sync" is.
 MODES: Mapping[str, Mapping[str, float]] = {

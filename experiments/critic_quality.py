@@ -20,24 +20,24 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from common.words import defaults_of
-from jaxtrpo.actors import first
-from jaxtrpo.algorithms.action_advantages import critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.advantages import estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Spec
 from jaxtrpo.algorithms.natural_gradient import look, solve
+from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trpo import trpo
-from jaxtrpo.algorithms.trpo_replay import trpo_replay
-from jaxtrpo.critics.actions import action_critic
+from jaxtrpo.algorithms.trpo_replay.labels import critic_surrogate, draw_labelled
+from jaxtrpo.algorithms.trpo_replay.trpo_replay import trpo_replay
+from jaxtrpo.config.specs import parse
+from jaxtrpo.critics.action_values import action_critic
 from jaxtrpo.critics.critic import Critic
-from jaxtrpo.critics.units import value_unit
+from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.envs.base import action_space
-from jaxtrpo.loop import Run
-from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.ops.moments import merge, no_moments, weighted_moments
-from jaxtrpo.replay import make_replay
-from jaxtrpo.train import prepare
-from jaxtrpo.types import Batch
-from jaxtrpo.words import parse
+from jaxtrpo.parallel.actors import first
+from jaxtrpo.rollout.replay import make_replay
+from jaxtrpo.rollout.types import Batch
+from jaxtrpo.training.run import Run
+from jaxtrpo.training.train import prepare
 
 SETTINGS, OF_REPLAY = defaults_of(trpo), defaults_of(trpo_replay)
 HELD, FIT_STEPS = 100_000, 50_000  # steps in the buffer; gradient steps of a critic of actions

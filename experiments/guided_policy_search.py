@@ -20,12 +20,12 @@ import pandas as pd
 
 from common.store import RESULTS
 from common.swing_up import swing_up_environment
-from jaxtrpo.actors import first
 from jaxtrpo.envs.base import Environment
+from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.registry import make_env
-from jaxtrpo.envs.repeated import Repeated
-from jaxtrpo.evaluate import make_rollout
-from jaxtrpo.train import prepare
+from jaxtrpo.parallel.actors import first
+from jaxtrpo.rollout.evaluation import make_rollout
+from jaxtrpo.training.train import prepare
 
 FOLDER = RESULTS / "guided_policy_search"
 CONDITIONS, UNSEEN = 8, 40

@@ -22,14 +22,14 @@ import optax
 from common.comparison import extent_of, options
 from common.machine import machine
 from common.words import defaults_of
-from jaxtrpo.actors import gather_envs, sum_over_actors
-from jaxtrpo.algorithms.gps import controllers_of, examples_of, gps
-from jaxtrpo.algorithms.imitation import imitate
-from jaxtrpo.algorithms.local_models import local_models, samples_of, shared_model
+from jaxtrpo.algorithms.gps.gps import controllers_of, examples_of, gps
+from jaxtrpo.algorithms.gps.imitation import imitate
+from jaxtrpo.algorithms.gps.local_models import local_models, samples_of, shared_model
+from jaxtrpo.algorithms.gps.quadratic_regression import no_sums
 from jaxtrpo.envs.base import action_space
 from jaxtrpo.ops.moments import weighted_moments
-from jaxtrpo.ops.quadratic_regression import no_sums
-from jaxtrpo.train import prepare
+from jaxtrpo.parallel.collectives import gather_envs, sum_over_actors
+from jaxtrpo.training.train import prepare
 
 TASK, ROUNDS, CALLS = "Reacher-v5", 3, 20
 STAGES = ("collecting", "models", "LQR", "imitation", "all of learning")

@@ -20,8 +20,8 @@ import jaxtrpo
 from common.comparison import extent_of, options
 from common.machine import machine
 from common.tables import write_csv
-from jaxtrpo.devices import choose_actors
-from jaxtrpo.loop import Result
+from jaxtrpo.parallel.devices import choose_actors
+from jaxtrpo.training.record import Result
 
 ACTORS = choose_actors(program=True)
 ROUNDS = 3

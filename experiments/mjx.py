@@ -27,12 +27,12 @@ from common.comparison import extent_of, options
 from common.machine import machine, versions
 from common.tables import write_csv
 from jaxtrpo import MjxEnvironment, MujocoEnvironment, Task
-from jaxtrpo.devices import choose_actors
 from jaxtrpo.envs.base import Environment, EnvState
 from jaxtrpo.envs.mujoco.mjx import Simulation
 from jaxtrpo.envs.mujoco.mjx_engine import CARRIED
 from jaxtrpo.envs.mujoco.tasks import TASKS
 from jaxtrpo.envs.registry import make_env
+from jaxtrpo.parallel.devices import choose_actors
 
 ENVS, STEPS, LOOP, ROUNDS = 64, 50, 20, 5
 QUICK = ("InvertedPendulum-v5", "HalfCheetah-v5")

@@ -1,7 +1,8 @@
 """Do the tests notice mistakes? Each module gets some, one at a time, and its own tests are run.
 
     pip install '.[experiments,test]'
-    python experiments/mutation.py [--quick] [--modules ops/cg replay ...] [--mutants 12] [--workers 2] [--minutes 30]
+    python experiments/mutation.py [--quick] [--modules ops/cg rollout/replay ...] [--mutants 12] [--workers 2]
+        [--minutes 30]
 
 The mistakes are those of common/mutants.py, of each module so many, drawn with a fixed seed. Outcomes are kept in
 experiments/results/mutation/mutants.csv, and what is there is not run again: the same command resumes a run that was
@@ -96,18 +97,18 @@ TESTS: dict[str, tuple[str, ...]] = {
     "adapt/schedules": ("test_adapt.py",),
     "adapt/trust": ("test_adapt.py",),
     "algorithms/a2c": ("test_first_order.py", *through_train("a2c")),
-    "algorithms/action_advantages": (*REPLAY, *through_train("trpo_replay")[:1]),
+    "algorithms/trpo_replay/labels": (*REPLAY, *through_train("trpo_replay")[:1]),
     "algorithms/actor_critic": (
         "test_learn.py",
         "test_scales.py::test_parameters_are_the_same_in_other_units[trpo-0]",
         *through_train("trpo", "ppo"),
     ),
     "algorithms/advantages": ("test_advantages.py", "test_learn.py"),
-    "algorithms/gps": GPS,
-    "algorithms/imitation": ("test_imitation.py", *GPS),
-    "algorithms/judge": ("test_judge.py", "test_judged_step.py"),
-    "algorithms/judged_step": ("test_judged_step.py", "test_judge.py"),
-    "algorithms/local_models": GPS,
+    "algorithms/gps/gps": GPS,
+    "algorithms/gps/imitation": ("test_imitation.py", *GPS),
+    "algorithms/trpo_replay/weighting": ("test_judge.py", "test_judged_step.py"),
+    "algorithms/trpo_replay/combined_step": ("test_judged_step.py", "test_judge.py"),
+    "algorithms/gps/local_models": GPS,
     "algorithms/naf": (*NAF, *through_train("naf")[:2]),
     "algorithms/natural_gradient": ("test_policy_step.py", "test_natural_steps.py"),
     "algorithms/npg": ("test_natural_steps.py", *through_train("npg")),
@@ -116,22 +117,21 @@ TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/ppo": ("test_first_order.py", *through_train("ppo")),
     "algorithms/trpo": ("test_policy_step.py", "test_learn.py", *through_train("trpo")),
     "algorithms/trpo_penalty": ("test_natural_steps.py", *through_train("trpo_penalty")),
-    "algorithms/trpo_replay": (*REPLAY, *through_train("trpo_replay")[:2]),
+    "algorithms/trpo_replay/trpo_replay": (*REPLAY, *through_train("trpo_replay")[:2]),
     "algorithms/trust_region": ("test_policy_step.py", "test_natural_steps.py", "test_learn.py"),
-    "collect": (
+    "rollout/collect": (
         "test_collect.py",
         "test_gps.py::test_an_update_is_whole_episodes_from_the_same_first_states",
         "test_gps.py::test_steps_after_an_early_end_count_for_nothing",
     ),
-    "critics/actions": REPLAY,
+    "critics/action_values": REPLAY,
     "critics/linear": ("test_critics.py",),
     "critics/mlp": ("test_critics.py", "test_first_order.py"),
-    "critics/units": (*NAF, "test_critics.py"),
-    "episodes": ("test_episodes.py",),
-    "in_place": ("test_in_place.py", "test_naf.py::test_worth_of_a_step_is_that_of_pencil_and_paper"),
-    "ops/bounded_lqr": ("test_lqr.py",),
+    "critics/reward_scale": (*NAF, "test_critics.py"),
+    "training/metrics": ("test_episodes.py", "test_adapt.py"),
+    "algorithms/gps/bounded_lqr": ("test_lqr.py",),
     "ops/cg": ("test_ops_cg.py",),
-    "ops/definite": ("test_lqr.py", "test_imitation.py"),
+    "algorithms/gps/definite": ("test_lqr.py", "test_imitation.py"),
     "ops/fisher": ("test_ops_fisher.py",),
     "ops/gae": ("test_ops_gae.py", "test_advantages.py"),
     "ops/keys": (
@@ -142,18 +142,22 @@ TESTS: dict[str, tuple[str, ...]] = {
         *through_train("ppo", "naf")[:2],
     ),
     "ops/line_search": ("test_ops_line_search.py",),
-    "ops/linear_fit": ("test_model_fits.py",),
-    "ops/linearized": ("test_ops_fisher.py",),
-    "ops/lqr": ("test_lqr.py",),
+    "algorithms/gps/linear_fit": ("test_model_fits.py",),
+    "ops/fisher_layers": ("test_ops_fisher.py",),
+    "algorithms/gps/lqr": ("test_lqr.py",),
     "ops/minibatches": ("test_ops_minibatches.py", "test_replay.py", "test_critics.py"),
     "ops/moments": ("test_ops_moments.py",),
     "ops/permutation": ("test_ops_permutation.py",),
-    "ops/quadratic_regression": ("test_model_fits.py",),
+    "algorithms/gps/quadratic_regression": ("test_model_fits.py",),
     "ops/running_mean": ("test_advantages.py", "test_learn.py"),
     "ops/segments": ("test_ops_segments.py",),
     "ops/tree": ("test_learn.py", "test_first_order.py", "test_judge.py"),
-    "replay": ("test_replay.py", "test_in_place.py"),
-    "time_limits": ("test_time_limits.py", "test_collect.py"),
+    "rollout/replay": (
+        "test_replay.py",
+        "test_in_place.py",
+        "test_naf.py::test_worth_of_a_step_is_that_of_pencil_and_paper",
+    ),
+    "rollout/staggering": ("test_time_limits.py", "test_collect.py"),
 }
 
 

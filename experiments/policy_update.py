@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from jaxtrpo.devices import choose_actors
+from jaxtrpo.parallel.devices import choose_actors
 
 choose_actors()  # before anything starts JAX
 

@@ -24,7 +24,7 @@ from common.peer import require_peers
 from common.plots import colors_of, common_legend, panels, save
 from common.systems import SECOND, System, our_systems, peer_system
 from common.tables import append_line, read_lines, write_csv
-from jaxtrpo.machine import available_cores
+from jaxtrpo.parallel.machine import available_cores
 
 EQUAL = {"num_envs": 16, "steps_per_update": 1_024}
 SEEDS = range(7)

@@ -28,12 +28,12 @@ import numpy as np
 from common.comparison import extent_of, options
 from common.machine import machine
 from common.runs import TRAIN, as_flags
-from jaxtrpo.actors import gather_envs, sum_over_actors
-from jaxtrpo.connections import LOOPBACK, free_port
-from jaxtrpo.devices import choose_actors
-from jaxtrpo.group import ADDRESS, COUNT, INDEX
-from jaxtrpo.machine import available_cores
-from jaxtrpo.processes import join
+from jaxtrpo.parallel.collectives import gather_envs, sum_over_actors
+from jaxtrpo.parallel.connections import LOOPBACK, free_port
+from jaxtrpo.parallel.devices import choose_actors
+from jaxtrpo.parallel.group import ADDRESS, COUNT, INDEX
+from jaxtrpo.parallel.machine import available_cores
+from jaxtrpo.parallel.processes import join
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
 TASK = "HalfCheetah-v5"

@@ -17,7 +17,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from jaxtrpo.devices import choose_actors
+from jaxtrpo.parallel.devices import choose_actors
 
 ACTORS = choose_actors()  # before anything starts JAX
 
@@ -29,7 +29,7 @@ from common.machine import machine  # noqa: E402
 from common.peer import peer, require_peers  # noqa: E402
 from common.tables import write_csv  # noqa: E402
 from jaxtrpo.envs.mujoco.native import untimed  # noqa: E402
-from jaxtrpo.train import prepare  # noqa: E402
+from jaxtrpo.training.train import prepare  # noqa: E402
 
 TASKS = ("Reacher-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Ant-v5")
 RAW, UNTIMED = "raw physics", "raw physics that does not time its stages"

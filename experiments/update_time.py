@@ -24,8 +24,8 @@ from common.machine import machine
 from common.plots import panels, save
 from common.tables import write_csv
 from jaxtrpo.adapt import Rule
-from jaxtrpo.train import train
-from jaxtrpo.types import Hyperparameters
+from jaxtrpo.rollout.types import Hyperparameters
+from jaxtrpo.training.train import train
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 TASK = "HalfCheetah-v5"

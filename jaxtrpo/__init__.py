@@ -10,50 +10,64 @@ Names load on first use: importing the package starts neither JAX nor MuJoCo.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType  # `types` itself would be hidden by the submodule of that name
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jaxtrpo.algorithms import a2c, a3c, gps, naf, npg, pg, ppo, trpo, trpo_penalty, trpo_replay
     from jaxtrpo.config import Config
     from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
     from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
     from jaxtrpo.envs.mujoco.task import Task
     from jaxtrpo.envs.registry import make_env
-    from jaxtrpo.evaluate import evaluate
-    from jaxtrpo.many import train_many
+    from jaxtrpo.rollout.evaluation import evaluate
     from jaxtrpo.runs.config_file import load_config
     from jaxtrpo.runs.policy_file import load_policy, save_policy
-    from jaxtrpo.train import train
+    from jaxtrpo.training.record import Result
+    from jaxtrpo.training.train import train
+    from jaxtrpo.training.train_many import train_many
 
 __version__ = "0.1.0"
 __all__ = [
     "Config",
     "MjxEnvironment",
     "MujocoEnvironment",
+    "Result",
     "Task",
     "__version__",
+    "a2c",
+    "a3c",
     "evaluate",
+    "gps",
     "load_config",
     "load_policy",
     "make_env",
+    "naf",
+    "npg",
+    "pg",
+    "ppo",
     "save_policy",
     "train",
     "train_many",
+    "trpo",
+    "trpo_penalty",
+    "trpo_replay",
 ]
 
+_ALGORITHMS = ("a2c", "a3c", "gps", "naf", "npg", "pg", "ppo", "trpo", "trpo_penalty", "trpo_replay")
 _HOMES = {
+    **{name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},
     "Config": "jaxtrpo.config",
     "MjxEnvironment": "jaxtrpo.envs.mujoco.mjx",
     "MujocoEnvironment": "jaxtrpo.envs.mujoco.environment",
+    "Result": "jaxtrpo.training.record",
     "Task": "jaxtrpo.envs.mujoco.task",
-    "evaluate": "jaxtrpo.evaluate",
+    "evaluate": "jaxtrpo.rollout.evaluation",
     "load_config": "jaxtrpo.runs.config_file",
     "load_policy": "jaxtrpo.runs.policy_file",
     "make_env": "jaxtrpo.envs.registry",
     "save_policy": "jaxtrpo.runs.policy_file",
-    "train": "jaxtrpo.train",
-    "train_many": "jaxtrpo.many",
+    "train": "jaxtrpo.training.train",
+    "train_many": "jaxtrpo.training.train_many",
 }
 
 
@@ -67,15 +81,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """`train` and `evaluate` are functions here although submodules have the same names."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # Importing a submodule binds it to its name in the package; not where a function has that name.
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -2,7 +2,7 @@
 
 import sys
 
-from jaxtrpo.cli import main
+from jaxtrpo.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -15,14 +15,14 @@ import numpy as np
 from support import actors, first, learner_of, spread
 
 from jaxtrpo.algorithms.algorithm import Learner
-from jaxtrpo.collect import make_collect, start_actors
+from jaxtrpo.config.specs import parse
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.envs.base import ActionSpace, EnvState, Transition, advance, start
 from jaxtrpo.ops.moments import normalize
 from jaxtrpo.policies.networks import gaussian_policy
-from jaxtrpo.update import first_hyperparameters
-from jaxtrpo.words import parse
+from jaxtrpo.rollout.collect import make_collect, start_actors
+from jaxtrpo.training.update import first_hyperparameters
 
 DISCOUNT = 0.5
 ENVS, LENGTH, SEGMENTS, ACTORS = 16, 8, 4, 2

@@ -10,15 +10,15 @@ from unittest import mock
 import jax
 import numpy as np
 
-from jaxtrpo.actors import Actors
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
+from jaxtrpo.algorithms.surrogates import Surrogate
+from jaxtrpo.config.specs import parse
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.envs.base import ActionSpace
-from jaxtrpo.losses import Surrogate
+from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.types import Batch, Steps
-from jaxtrpo.words import parse
+from jaxtrpo.rollout.types import Batch, Steps
 
 TWO_NUMBERS = ActionSpace(np.full(2, -1.0), np.full(2, 1.0))
 COMPILED = "/jax/core/compile/backend_compile_duration"

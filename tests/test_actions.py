@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import jaxtrpo
 from jaxtrpo.envs.gymnasium.actions import Actions
-from jaxtrpo.envs.gymnasium.rows import RowSizes
-from jaxtrpo.envs.gymnasium.vectors import Vectors
+from jaxtrpo.envs.gymnasium.shared_arrays import RowSizes
+from jaxtrpo.envs.gymnasium.vector_envs import Vectors
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Gaussian, encoded, stretch, to_simulator
-from jaxtrpo.policies.modules import module_policy
 from jaxtrpo.policies.trained import TrainedPolicy
 
 SMALLEST = float(np.finfo(np.float32).tiny)  # compiled code may flush what is smaller to zero

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from support import actors, spread
 
-from jaxtrpo.actors import AXIS, gather_envs, num_actors, side_by_side, sum_over_actors
+from jaxtrpo.parallel.collectives import AXIS, gather_envs, num_actors, side_by_side, sum_over_actors
 
 VALUES = {
     "float": np.float32([1.5, np.nan, -np.inf, -0.1]),
@@ -135,7 +135,8 @@ def test_a_task_that_fails_leaves_the_others_their_actors():
 @pytest.mark.parametrize(("asked", "devices"), [("1, for_good=True", 1), ("1", "all"), ("", "all")])
 def test_a_process_that_has_one_actor_for_good_has_one_device_and_thread(asked, devices):
     program = (
-        "import os, jax; from jaxtrpo.devices import choose_actors; from jaxtrpo.machine import available_cores; "
+        "import os, jax; from jaxtrpo.parallel.devices import choose_actors; "
+        "from jaxtrpo.parallel.machine import available_cores; "
         f"choose_actors({asked}); found = len(jax.devices()); assert os.environ['NPROC'] == str(found); "
         f"wanted = available_cores() if {devices!r} == 'all' else {devices!r}; assert found == wanted, (found, wanted)"
     )
@@ -146,7 +147,7 @@ def test_a_process_that_has_one_actor_for_good_has_one_device_and_thread(asked, 
 
 def test_a_process_for_jax_programs_has_threads_to_wait_on_where_lapack_does():
     program = (
-        "import os, jax; from jaxtrpo.devices import *; choose_actors(1, program=True); "
+        "import os, jax; from jaxtrpo.parallel.devices import *; choose_actors(1, program=True); "
         "wanted = '64' if jax.__version_info__ < (0, 11, 2) else str(len(jax.devices())); "
         "assert os.environ['NPROC'] == wanted; assert not threads_may_run_out()"
     )

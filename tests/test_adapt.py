@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from support import actors, counted_compilations, first, random_batch
 
 from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin, trust
-from jaxtrpo.adapting import report
 from jaxtrpo.config import Sizes
-from jaxtrpo.episodes import no_episodes
-from jaxtrpo.types import TrainState
-from jaxtrpo.update import segments_of_run
-from jaxtrpo.words import parse
+from jaxtrpo.config.specs import parse
+from jaxtrpo.rollout.types import TrainState
+from jaxtrpo.training.metrics import no_episodes, report
+from jaxtrpo.training.update import segments_of_run
 
 FIRST = {"max_kl": jnp.float32(0.004), "steps_per_update": jnp.int32(2000)}
 

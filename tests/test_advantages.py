@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import actors, counted_compilations, deal_batch, first, pad, random_batch, spread, undeal
 
-from jaxtrpo.actors import Work
 from jaxtrpo.algorithms.advantages import compare_with_usual, estimate_advantages, standardize
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.ops.running_mean import no_mean
-from jaxtrpo.types import Batch
+from jaxtrpo.parallel.collectives import Work
+from jaxtrpo.rollout.types import Batch
 
 DISCOUNT, LAMBDA = 0.9, 0.8
 MOMENTS = Moments(np.float32(10), np.float32([0.3, -0.2, 0.0]), np.float32([4.0, 0.25, 1.0]))

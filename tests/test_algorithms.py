@@ -23,17 +23,17 @@ from support import (
 )
 
 import jaxtrpo
-from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner
+from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
+from jaxtrpo.config.specs import KINDS, parse
 from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.critics.none import none
-from jaxtrpo.in_place import inserted
-from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.ops.moments import Moments, no_moments, normalize
+from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.policies.networks import gaussian_policy
-from jaxtrpo.train import prepare
-from jaxtrpo.update import first_hyperparameters
-from jaxtrpo.words import KINDS, parse
+from jaxtrpo.rollout.replay import inserted
+from jaxtrpo.training.train import prepare
+from jaxtrpo.training.update import first_hyperparameters
 
 TINY = {
     "segment_length": 4, "num_envs": 4, "steps_per_update": 32, "policy": "mlp(hidden=(8,))",
@@ -300,7 +300,7 @@ def test_own_algorithm_trains_is_adapted_saved_and_resumed(tmp_path):
     assert whole.config.algorithm == "reward_weighted(rate=1.0)"
 
 
-@pytest.mark.parametrize("wrong", [3, jaxtrpo.train, ("trpo",)])
+@pytest.mark.parametrize("wrong", [3, jaxtrpo.training.train, ("trpo",)])
 @pytest.mark.parametrize(
     ("setting", "kind"), [("algorithm", "Algorithm"), ("critic", "CriticMaker"), ("adapt", "Rule")]
 )

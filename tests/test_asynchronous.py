@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from test_algorithms import TINY, ActingProbe
 
-import jaxtrpo.asynchronous
-import jaxtrpo.loop
-from jaxtrpo.train import prepare
+import jaxtrpo.training.drivers.asynchronous
+import jaxtrpo.training.run
+from jaxtrpo.training.train import prepare
 
 
 def run(out=None, **settings):
@@ -108,7 +108,9 @@ class Trouble:
 @pytest.mark.parametrize("error", [RuntimeError("out of luck"), SystemExit("out of luck")])
 def test_error_in_a_thread_reaches_the_caller_and_what_was_learned_is_saved(error, tmp_path, monkeypatch):
     running = run(tmp_path)
-    monkeypatch.setattr(jaxtrpo.asynchronous, "move", Trouble(jaxtrpo.asynchronous.move, 9, error))
+    monkeypatch.setattr(
+        jaxtrpo.training.drivers.asynchronous, "move", Trouble(jaxtrpo.training.drivers.asynchronous.move, 9, error)
+    )
     with pytest.raises(type(error), match="out of luck"):
         running.run(progress=False)
     monkeypatch.undo()
@@ -119,7 +121,11 @@ def test_error_in_a_thread_reaches_the_caller_and_what_was_learned_is_saved(erro
 
 
 def test_a_run_that_failed_before_its_first_update_goes_on_from_its_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(jaxtrpo.asynchronous, "move", Trouble(jaxtrpo.asynchronous.move, 0, RuntimeError("bad luck")))
+    monkeypatch.setattr(
+        jaxtrpo.training.drivers.asynchronous,
+        "move",
+        Trouble(jaxtrpo.training.drivers.asynchronous.move, 0, RuntimeError("bad luck")),
+    )
     with pytest.raises(RuntimeError, match="bad luck"):
         run(tmp_path).run(progress=False)
     monkeypatch.undo()
@@ -127,7 +133,7 @@ def test_a_run_that_failed_before_its_first_update_goes_on_from_its_start(tmp_pa
 
 
 def test_interrupt_keeps_what_was_learned(tmp_path, monkeypatch):
-    bar = jaxtrpo.loop.Progress
+    bar = jaxtrpo.training.run.Progress
     trouble = Trouble(bar.update, 3, KeyboardInterrupt())
     monkeypatch.setattr(bar, "update", lambda *arguments: trouble(*arguments))
     result = run(tmp_path).run(progress=False)
@@ -139,9 +145,13 @@ def test_interrupt_keeps_what_was_learned(tmp_path, monkeypatch):
 def test_actors_wait_for_who_reads_their_updates(monkeypatch):
     """Otherwise a slow reader would be left ever further behind."""
     calls = []
-    move = jaxtrpo.asynchronous.move
-    monkeypatch.setattr(jaxtrpo.asynchronous, "move", lambda *arguments: (calls.append(1), move(*arguments))[1])
-    most = 2 * (1 + jaxtrpo.asynchronous.WAITING_UPDATES + 2)  # read, waiting, and one that each actor has in hand
+    move = jaxtrpo.training.drivers.asynchronous.move
+    monkeypatch.setattr(
+        jaxtrpo.training.drivers.asynchronous, "move", lambda *arguments: (calls.append(1), move(*arguments))[1]
+    )
+    most = 2 * (
+        1 + jaxtrpo.training.drivers.asynchronous.WAITING_UPDATES + 2
+    )  # read, waiting, and one that each actor has in hand
     with contextlib.closing(run(total_steps=10**9)._updates()) as updates:
         next(updates)
         made = -1

@@ -10,7 +10,7 @@ from test_plot import make_run
 from test_policy_file import make_policy
 
 import jaxtrpo
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.runs.directory import METRICS_FILE
 
 # Words, and what the line says among other things. Faults of the machine are in test_output.py, test_sweep.py and

@@ -12,14 +12,14 @@ import pytest
 from scipy import stats
 from support import actors, counted_compilations, undeal
 
-from jaxtrpo.actors import join_envs
-from jaxtrpo.collect import make_collect, start_actors
 from jaxtrpo.envs.base import EnvState, Transition, advance, env_keys, start
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.parallel.actors import join_envs
 from jaxtrpo.policies.distributions import Gaussian, log_prob
 from jaxtrpo.policies.networks import Policy, gaussian_policy
-from jaxtrpo.types import Batch, LearnerState
+from jaxtrpo.rollout.collect import make_collect, start_actors
+from jaxtrpo.rollout.types import Batch, LearnerState
 
 ENVS, LENGTH, SEGMENTS = 4, 8, 5
 

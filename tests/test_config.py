@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxtrpo.config import MOVED, Config, for_batch, make_config, resolve_sizes
-from jaxtrpo.plan import prepare
-from jaxtrpo.words import KINDS, factory, parse
+from jaxtrpo.config.specs import KINDS, factory, parse
+from jaxtrpo.training.prepare import prepare
 
 NAMES = [field.name for field in dataclasses.fields(Config)]
 WHOLE = ["total_steps", "segment_length", "steps_per_update", "eval_episodes", "actors", "num_envs",

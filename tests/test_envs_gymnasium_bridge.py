@@ -21,15 +21,15 @@ from gymnasium import spaces
 from support import actors
 
 import jaxtrpo
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.envs import base
 from jaxtrpo.envs.base import require_working
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
 from jaxtrpo.envs.registry import environment_for, make_env
-from jaxtrpo.machine import available_cores
-from jaxtrpo.train import prepare
+from jaxtrpo.parallel.machine import available_cores
+from jaxtrpo.training.train import prepare
 
 # Box2D's binding, made by SWIG, crashes where this warning is an error.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
@@ -626,7 +626,7 @@ SHORT = {
 
 
 def test_an_evaluation_stops_episodes_that_do_not_end_and_says_so(monkeypatch):
-    monkeypatch.setattr(sys.modules["jaxtrpo.evaluate"], "MOST_STEPS_WITHOUT_LIMIT", 50)
+    monkeypatch.setattr(sys.modules["jaxtrpo.rollout.evaluation"], "MOST_STEPS_WITHOUT_LIMIT", 50)
     result = jaxtrpo.train(lambda: counting_env.Counts(None), **SHORT, progress=False)
     env = make_env(lambda: counting_env.Counts(3, None, 20), processes=0)
     counting_env.Counts.number = 0
@@ -643,7 +643,7 @@ def test_an_evaluation_stops_episodes_that_do_not_end_and_says_so(monkeypatch):
 
 
 def test_training_without_a_time_limit_evaluates_and_says_how_long(monkeypatch, capsys):
-    monkeypatch.setattr(sys.modules["jaxtrpo.evaluate"], "MOST_STEPS_WITHOUT_LIMIT", 50)
+    monkeypatch.setattr(sys.modules["jaxtrpo.rollout.evaluation"], "MOST_STEPS_WITHOUT_LIMIT", 50)
     result = jaxtrpo.train(lambda: counting_env.Counts(None), **SHORT, eval_every=16)
     np.testing.assert_array_equal(result.metrics["eval_return"], [50, 50])
     assert "has no time limit: evaluations stop an episode after 10,000 steps" in capsys.readouterr().err
@@ -914,7 +914,7 @@ def test_an_environment_that_is_made_already_is_asked_for_as_a_function():
 
 
 def test_processes_are_used_where_they_pay(make, monkeypatch):
-    monkeypatch.setattr("jaxtrpo.envs.gymnasium.plan.available_cores", lambda: 4)
+    monkeypatch.setattr("jaxtrpo.envs.gymnasium.stepping_plan.available_cores", lambda: 4)
     quick = make(counting_env.CountingEnv)
     assert quick.plan.num_processes(2) == 0
 
@@ -926,7 +926,7 @@ def test_processes_are_used_where_they_pay(make, monkeypatch):
 
     env = make(slow)
     assert [env.plan.num_processes(num) for num in (1, 2, 6, 16)] == [0, 2, 3, 4]
-    monkeypatch.setattr("jaxtrpo.envs.gymnasium.plan.available_cores", lambda: 1)
+    monkeypatch.setattr("jaxtrpo.envs.gymnasium.stepping_plan.available_cores", lambda: 1)
     assert env.plan.num_processes(16) == 0
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal_batch, first, random_batch, spread
 
-from jaxtrpo.episodes import REMEMBERED, no_episodes, remember
+from jaxtrpo.training.metrics import REMEMBERED, no_episodes, remember
 
 
 @functools.cache

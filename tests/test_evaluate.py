@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 import jaxtrpo
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
 from jaxtrpo.ops.moments import Moments

@@ -13,14 +13,14 @@ from flax import linen as nn
 from huggingface_hub import ModelCard
 
 import jaxtrpo
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, export_policy
-from jaxtrpo.words import policy_maker
 
 CHOICES = ActionSpace(np.float32([1, 0]), np.float32([3, 4]), counts=(3, 5))
 NUMBERS = ActionSpace(np.float32([-1, -2]), np.float32([1, 0.5]))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from test_train import train_part
 
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.runs.checkpoint import load_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE, METRICS_FILE, OutputError
 

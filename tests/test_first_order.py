@@ -14,12 +14,12 @@ from test_policy_step import SHAPES, arguments, assert_untouched, make_problem, 
 
 from jaxtrpo.algorithms.policy_gradient import policy_gradient
 from jaxtrpo.algorithms.ppo import _Rows, clipped_surrogate
+from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
+from jaxtrpo.config.specs import parse
 from jaxtrpo.critics.mlp import mlp_critic
-from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
-from jaxtrpo.words import parse
 
 SHAPE = SHAPES[0]
 COUNTS = (2, 3)  # choices of two coordinates

@@ -14,7 +14,7 @@ import pytest
 from test_train import PARTS, PENDULUM, stop_in_the_third_update, train_part
 
 from jaxtrpo.runs.directory import TENSORBOARD, WANDB_FILE
-from jaxtrpo.train import prepare
+from jaxtrpo.training.train import prepare
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(tensorboard|wandb|google)")
 

@@ -12,16 +12,16 @@ from support import actors, counted_compilations, deal_batch, first, random_batc
 from test_algorithms import SECONDS, ActingProbe
 
 import jaxtrpo
-from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.adapt import promise
-from jaxtrpo.algorithms.local_models import clipped_mean, local_models, samples_of, shared_model
+from jaxtrpo.algorithms.gps.bounded_lqr import bounded_response
+from jaxtrpo.algorithms.gps.local_models import clipped_mean, local_models, samples_of, shared_model
+from jaxtrpo.algorithms.gps.quadratic_regression import no_sums
 from jaxtrpo.envs.base import ActionSpace, EnvState, Transition, action_space, advance, start
-from jaxtrpo.envs.repeated import Repeated
-from jaxtrpo.ops.bounded_lqr import bounded_response
+from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
-from jaxtrpo.ops.quadratic_regression import no_sums
+from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.policies.networks import LAST, gaussian_policy
-from jaxtrpo.train import prepare
+from jaxtrpo.training.train import prepare
 
 WORDS = "gps(conditions=2, samples=3, horizon=8, imitation_steps=50, minibatch_size=16)"
 POLICY = "mlp(hidden=(8,))"

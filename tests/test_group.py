@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import pytest
 
-from jaxtrpo import group as module
-from jaxtrpo.connections import free_port
-from jaxtrpo.group import Group, Place
+from jaxtrpo.parallel import group as module
+from jaxtrpo.parallel.connections import free_port
+from jaxtrpo.parallel.group import Group, Place
 
 
 def free_address() -> str:

@@ -9,7 +9,7 @@ import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 
-from jaxtrpo.algorithms.imitation import Examples, divergence, imitate
+from jaxtrpo.algorithms.gps.imitation import Examples, divergence, imitate
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import gaussian_policy
 

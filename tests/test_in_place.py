@@ -12,11 +12,10 @@ from test_algorithms import ActingProbe, tiny
 from test_asynchronous import Trouble
 from test_replay import filled, replay
 
-from jaxtrpo.in_place import ReplayInPlace, compile_insert
-from jaxtrpo.loop import Run
-from jaxtrpo.replay import Ring
-from jaxtrpo.train import prepare
-from jaxtrpo.types import TrainState
+from jaxtrpo.rollout.replay import ReplayInPlace, Ring, compile_insert
+from jaxtrpo.rollout.types import TrainState
+from jaxtrpo.training.run import Run
+from jaxtrpo.training.train import prepare
 
 CAPACITY = 60  # that nine batches of twelve to thirty-six steps fill more than once
 

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxtrpo.algorithms.judge import (
+from jaxtrpo.algorithms.trpo_replay.weighting import (
     BATCHES,
     DAMPING,
     STEPS,

@@ -9,9 +9,9 @@ from jax.flatten_util import ravel_pytree
 from support import actors, first, spread
 from test_policy_step import ALL, SHAPES, Problem, arguments, dense, make_problem
 
-from jaxtrpo.algorithms.judge import STEPS, standard_error, weights
-from jaxtrpo.algorithms.judged_step import Followed, judged_direction, none_followed
-from jaxtrpo.losses import importance_weighted_advantage
+from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
+from jaxtrpo.algorithms.trpo_replay.combined_step import Followed, judged_direction, none_followed
+from jaxtrpo.algorithms.trpo_replay.weighting import STEPS, standard_error, weights
 from jaxtrpo.policies.networks import gaussian_policy
 
 SHAPE, DAMPING = SHAPES[0], 0.003

@@ -12,10 +12,10 @@ from jaxtyping import Array, PyTree
 from test_algorithms import TINY, ActingProbe
 
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner
-from jaxtrpo.evaluate import evaluation_key
 from jaxtrpo.ops.keys import key_for, numbered_key
 from jaxtrpo.ops.moments import Moments, no_moments
-from jaxtrpo.plan import prepare
+from jaxtrpo.rollout.evaluation import evaluation_key
+from jaxtrpo.training.prepare import prepare
 
 UPDATES, NUMBERED = 12, 500
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal_batch, first, learner_of, random_batch, spread
 
-import jaxtrpo.actors
+import jaxtrpo.parallel.collectives
 from jaxtrpo.algorithms.trpo import no_memory, trpo
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.linear import linear_critic
@@ -20,7 +20,7 @@ from jaxtrpo.ops.moments import Moments
 from jaxtrpo.ops.running_mean import RunningMean
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import LAST, gaussian_policy
-from jaxtrpo.types import Batch, LearnerState
+from jaxtrpo.rollout.types import Batch, LearnerState
 
 POLICY, CRITIC = gaussian_policy(3, 2, hidden=(8,)), linear_critic(3)
 FITTED_BY_ONE = mlp_critic(3, hidden=(8,), minibatch_size=16)
@@ -110,9 +110,11 @@ def test_two_actors_learn_what_one_does():
     np.testing.assert_allclose(two[1]["explained_variance"], one[1]["explained_variance"], rtol=1e-4)
 
 
-@pytest.mark.parametrize("most_flops", [jaxtrpo.actors.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"])
+@pytest.mark.parametrize(
+    "most_flops", [jaxtrpo.parallel.collectives.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"]
+)
 def test_two_actors_learn_what_one_does_with_a_critic_that_one_can_fit_alone(most_flops, monkeypatch):
-    monkeypatch.setattr(jaxtrpo.actors, "MOST_FLOPS_ALONE", most_flops)
+    monkeypatch.setattr(jaxtrpo.parallel.collectives, "MOST_FLOPS_ALONE", most_flops)
     mapped.cache_clear()
     one, two = one_and_two(FITTED_BY_ONE)
     mapped.cache_clear()
@@ -144,7 +146,7 @@ def test_actors_split_up_when_the_critic_s_fit_is_long_but_not_too_long(monkeypa
     assert split_up(FITTED_BY_ONE)
     assert not split_up(CRITIC)  # which they share
     assert not split_up(mlp_critic(3, hidden=(8,), epochs=1), cg_iterations=100)  # the step is longer
-    monkeypatch.setattr(jaxtrpo.actors, "MOST_FLOPS_ALONE", 1e3)
+    monkeypatch.setattr(jaxtrpo.parallel.collectives, "MOST_FLOPS_ALONE", 1e3)
     assert not split_up(FITTED_BY_ONE)
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxtrpo.ops.bounded_lqr import bounded_response
-from jaxtrpo.ops.definite import inverse
-from jaxtrpo.ops.lqr import Controller, Dynamics, Reward, best_response, outcome
+from jaxtrpo.algorithms.gps.bounded_lqr import bounded_response
+from jaxtrpo.algorithms.gps.definite import inverse
+from jaxtrpo.algorithms.gps.lqr import Controller, Dynamics, Reward, best_response, outcome
 
 T, X, U = 6, 3, 2
 Z = X + U

@@ -14,15 +14,15 @@ from support import counted_compilations
 from test_train import PARTS, PENDULUM, TINY, VARYING, without_seconds
 
 import jaxtrpo
-from jaxtrpo import cli
 from jaxtrpo.algorithms.ppo import ppo
+from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trpo import trpo
-from jaxtrpo.cases import cases_of
-from jaxtrpo.losses import importance_weighted_advantage
-from jaxtrpo.many import _of_one_program
-from jaxtrpo.plan import prepare
+from jaxtrpo.cli import main as cli
+from jaxtrpo.config.specs import with_argument
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
-from jaxtrpo.runs.space import with_argument
+from jaxtrpo.training.cases import cases_of
+from jaxtrpo.training.prepare import prepare
+from jaxtrpo.training.train_many import _of_one_program
 
 SMALL = {**TINY, "steps_per_update": 32, "total_steps": 192}
 

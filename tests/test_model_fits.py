@@ -7,8 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxtrpo.ops.linear_fit import LinearFit, centres, linear_fit
-from jaxtrpo.ops.quadratic_regression import add, concave, features, fit, no_sums, num_features, sums_of, validated_fit
+from jaxtrpo.algorithms.gps.linear_fit import LinearFit, centres, linear_fit
+from jaxtrpo.algorithms.gps.quadratic_regression import (
+    add,
+    concave,
+    features,
+    fit,
+    no_sums,
+    num_features,
+    sums_of,
+    validated_fit,
+)
 
 Z, OUT, ROWS = 4, 3, 200
 RIDGES = (1e-9, 1e-4, 1e-1, 1.0)

@@ -18,10 +18,10 @@ from test_algorithms import ActingProbe, tiny
 from jaxtrpo.algorithms.naf import NAFState, ValueAndCurvature, naf, quadratic_advantage
 from jaxtrpo.critics.none import none
 from jaxtrpo.envs.base import ActionSpace
-from jaxtrpo.in_place import inserted
 from jaxtrpo.policies.networks import gaussian_policy
-from jaxtrpo.train import prepare, train
-from jaxtrpo.types import Batch
+from jaxtrpo.rollout.replay import inserted
+from jaxtrpo.rollout.types import Batch
+from jaxtrpo.training.train import prepare, train
 
 BOUND_BELOW = ActionSpace(np.array([-np.inf, 0.0]), np.full(2, np.inf))  # in the simulator's own units
 POLICY, CRITIC = gaussian_policy(3, 2, hidden=(8,)), none().make(3)

@@ -7,14 +7,14 @@ import re
 import pytest
 
 import jaxtrpo
-from jaxtrpo import cli
 from jaxtrpo.adapt import chain, exponential, fixed, linear, margin, trust
 from jaxtrpo.algorithms.trpo import trpo
+from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
-from jaxtrpo.plan import prepare
+from jaxtrpo.config.specs import parse, said
 from jaxtrpo.runs.config_file import save_config
-from jaxtrpo.runs.space import with_settings
-from jaxtrpo.words import parse, said
+from jaxtrpo.runs.sweep.space import with_settings
+from jaxtrpo.training.prepare import prepare
 
 PENDULUM = "InvertedPendulum-v5"
 BOTH = "contradict each other; give only one of them"

@@ -9,7 +9,7 @@ import pytest
 from jax.flatten_util import ravel_pytree
 
 from jaxtrpo.ops.fisher import fisher_vector_product
-from jaxtrpo.ops.linearized import NARROW
+from jaxtrpo.ops.fisher_layers import NARROW
 from jaxtrpo.policies.distributions import Gaussian, fisher_metric
 from jaxtrpo.policies.networks import gaussian_policy
 

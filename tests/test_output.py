@@ -15,19 +15,12 @@ import pytest
 from test_train import PARTS, PENDULUM, train_part, without_seconds
 
 import jaxtrpo
-from jaxtrpo import cli
-from jaxtrpo.evaluate import Evaluation
+from jaxtrpo.cli import main as cli
+from jaxtrpo.rollout.evaluation import Evaluation
 from jaxtrpo.runs.checkpoint import load_checkpoint
-from jaxtrpo.runs.directory import (
-    BEST,
-    CHECKPOINT_BEFORE,
-    CHECKPOINT_FILE,
-    METRICS_FILE,
-    OutputError,
-    clear,
-)
+from jaxtrpo.runs.directory import BEST, CHECKPOINT_BEFORE, CHECKPOINT_FILE, METRICS_FILE, OutputError, clear
 from jaxtrpo.runs.metrics import Metrics
-from jaxtrpo.train import prepare
+from jaxtrpo.training.train import prepare
 
 LONG = [PENDULUM, "--total-steps", "1000000000", "--actors", "1", "--steps-per-update", "64"]
 
@@ -58,7 +51,7 @@ def test_kept_states_are_those_asked_for_and_act_and_go_on(tmp_path):
 def test_the_best_stays_the_best_when_a_run_goes_on(tmp_path, monkeypatch):
     train_part(tmp_path, total_steps=128, keep_best=True)
     before = steps_of(tmp_path / BEST)
-    monkeypatch.setattr("jaxtrpo.loop.make_evaluator", lambda *_: lambda *_: Evaluation(-1.0, 0.0, np.zeros(0)))
+    monkeypatch.setattr("jaxtrpo.training.run.make_evaluator", lambda *_: lambda *_: Evaluation(-1.0, 0.0, np.zeros(0)))
     train_part(tmp_path, total_steps=640, keep_best=True, resume=True)
     assert steps_of(tmp_path / BEST) == before
 
@@ -254,7 +247,7 @@ def test_a_directory_that_vanishes_is_a_sentence(tmp_path):
 
 @pytest.mark.parametrize("words", ["--help", "train --help", "algorithms"])
 def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(words):
-    program = f"import sys; sys.stdin.readline(); from jaxtrpo.cli import main; sys.exit(main({words.split()!r}))"
+    program = f"import sys; sys.stdin.readline(); from jaxtrpo.cli.main import main; sys.exit(main({words.split()!r}))"
     piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], text=True, **piped) as listing:
         listing.stdout.close()

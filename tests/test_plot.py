@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 from jaxtrpo.runs.config_file import save_config
-from jaxtrpo.runs.curves import curve_of, interquartile_mean
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
 from jaxtrpo.runs.metrics import Metrics
-from jaxtrpo.runs.read import ALL, Seen, find_runs, in_groups, read_run
+from jaxtrpo.runs.reader import ALL, Seen, find_runs, in_groups, read_run
+from jaxtrpo.runs.view.curves import curve_of, interquartile_mean
 
 
 def make_run(place: Path, env: str = "Some-v1", updates: int = 5, slope: float = 1.0, **settings) -> Path:

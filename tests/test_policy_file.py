@@ -13,7 +13,8 @@ from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.trained import TrainedPolicy
-from jaxtrpo.runs import compilation, directory, policy_file
+from jaxtrpo.runs import compilation_cache as compilation
+from jaxtrpo.runs import directory, policy_file
 
 
 def make_policy(hidden=(5, 3), observation_size=4, action_size=2, seed=0):

@@ -17,9 +17,9 @@ from support import actors, counted_compilations, deal, first, random_batch, spr
 from jaxtrpo.algorithms import natural_gradient
 from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.algorithms.natural_gradient import NaturalGradient, make_direction
+from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, step_to_bound
 from jaxtrpo.critics.critic import Targets
-from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.networks import gaussian_policy
 
 SEGMENTS, LENGTH, ENVS = 4, 3, 4

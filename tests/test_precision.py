@@ -9,7 +9,7 @@ from support import counted_compilations
 from test_train import PENDULUM, TINY
 
 import jaxtrpo
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 
 SETTINGS = {**TINY, "steps_per_update": 32, "total_steps": 32}
 

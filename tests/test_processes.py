@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from test_group import free_address
 
-from jaxtrpo import cli
-from jaxtrpo.group import ADDRESS, COUNT, INDEX
+from jaxtrpo.cli import main as cli
+from jaxtrpo.parallel.group import ADDRESS, COUNT, INDEX
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
 SECONDS_BETWEEN = "0.05"  # checkpoints

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import jaxtrpo
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
+from jaxtrpo.config.specs import parse
 from jaxtrpo.runs.config_file import save_config
-from jaxtrpo.words import parse
 
 # Box2D's binding, made by SWIG, crashes where this warning is an error.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")

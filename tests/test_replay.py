@@ -18,11 +18,11 @@ from test_algorithms import ActingProbe, tiny
 from test_many import Program
 
 from jaxtrpo import train_many
-from jaxtrpo.devices import memory_of
-from jaxtrpo.machine import memory
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
-from jaxtrpo.replay import Replay, Ring, Transitions, make_replay
-from jaxtrpo.train import prepare
+from jaxtrpo.parallel.devices import memory_of
+from jaxtrpo.parallel.machine import memory
+from jaxtrpo.rollout.replay import Replay, Ring, Transitions, make_replay
+from jaxtrpo.training.train import prepare
 
 OBS, ACTION, LENGTH, ENVS = 3, 2, 3, 4
 SEGMENT_STEPS = LENGTH * ENVS
@@ -180,9 +180,9 @@ def test_capacity_is_rounded_up_to_whole_segments():
 
 def test_a_buffer_beyond_the_memory_of_the_machine_is_refused_before_it_is_made(monkeypatch):
     needed = 2 * 3 * prepare(ActingProbe(), **tiny("naf"), actors=2).update.learner.replay.nbytes
-    monkeypatch.setattr("jaxtrpo.devices.memory", lambda: float(needed))
+    monkeypatch.setattr("jaxtrpo.parallel.devices.memory", lambda: float(needed))
     prepare(ActingProbe(), **tiny("naf"), actors=2)
-    monkeypatch.setattr("jaxtrpo.devices.memory", lambda: float(needed - 1))
+    monkeypatch.setattr("jaxtrpo.parallel.devices.memory", lambda: float(needed - 1))
     refused = "^replay: 256 steps take 0 MiB, three times for each of {} that learn, and there are 0 MiB of memory"
     with pytest.raises(ValueError, match=refused.format(2)):
         prepare(ActingProbe(), **tiny("naf"), actors=2)
@@ -202,9 +202,9 @@ def test_a_container_has_a_part_of_the_memory(tmp_path, monkeypatch):
     (tmp_path / "max").write_text("max\n")
     (tmp_path / "limit").write_text("1000000\n")
     whole = memory()
-    monkeypatch.setattr("jaxtrpo.machine._LIMITS", (str(tmp_path / "max"), str(tmp_path / "none")))
+    monkeypatch.setattr("jaxtrpo.parallel.machine._LIMITS", (str(tmp_path / "max"), str(tmp_path / "none")))
     assert memory() >= whole
-    monkeypatch.setattr("jaxtrpo.machine._LIMITS", (str(tmp_path / "max"), str(tmp_path / "limit")))
+    monkeypatch.setattr("jaxtrpo.parallel.machine._LIMITS", (str(tmp_path / "max"), str(tmp_path / "limit")))
     assert memory() == 1e6
 
 

@@ -13,9 +13,9 @@ from test_algorithms import ActingProbe, tiny
 from test_asynchronous import Trouble, no_thread_is_left  # noqa: F401  (a fixture of every test)
 
 import jaxtrpo
-import jaxtrpo.loop
-import jaxtrpo.replaying
-from jaxtrpo.train import prepare
+import jaxtrpo.training.drivers.replay
+import jaxtrpo.training.run
+from jaxtrpo.training.train import prepare
 
 WORDS = "naf(hidden=(8,), replay=512, minibatch_size=16, asynchronous=True, learning_rate=0.005)"
 
@@ -66,8 +66,10 @@ def test_batches_may_change_their_size():
 
 
 def test_asked_twice_for_its_state_it_is_put_together_once(monkeypatch):
-    made, put_together = [], jaxtrpo.replaying._whole
-    monkeypatch.setattr(jaxtrpo.replaying, "_whole", lambda *args: made.append(args) or put_together(*args))
+    made, put_together = [], jaxtrpo.training.drivers.replay._whole
+    monkeypatch.setattr(
+        jaxtrpo.training.drivers.replay, "_whole", lambda *args: made.append(args) or put_together(*args)
+    )
     with contextlib.closing(run()._updates()) as updates:
         state, _ = next(updates)
         assert state() is state() and len(made) == 1
@@ -85,7 +87,9 @@ def test_it_goes_on_from_a_checkpoint_with_another_number_of_actors(tmp_path):
 @pytest.mark.parametrize("error", [RuntimeError("out of luck"), SystemExit("out of luck")])
 def test_error_in_a_thread_reaches_the_caller_and_what_was_learned_is_saved(error, tmp_path, monkeypatch):
     running = run(tmp_path)
-    monkeypatch.setattr(jaxtrpo.replaying, "move", Trouble(jaxtrpo.replaying.move, 12, error))
+    monkeypatch.setattr(
+        jaxtrpo.training.drivers.replay, "move", Trouble(jaxtrpo.training.drivers.replay.move, 12, error)
+    )
     with pytest.raises(type(error), match="out of luck"):
         running.run(progress=False)
     monkeypatch.undo()
@@ -97,13 +101,17 @@ def test_what_was_collected_before_an_error_is_learned_from():
     made = queue.Queue()
     for thing in (1, 2, RuntimeError("out of luck"), 3):
         made.put(thing)
-    assert jaxtrpo.replaying._all_of(made) == [1, 2]
+    assert jaxtrpo.training.drivers.replay._all_of(made) == [1, 2]
     with pytest.raises(RuntimeError, match="out of luck"):
-        jaxtrpo.replaying._all_of(made)
+        jaxtrpo.training.drivers.replay._all_of(made)
 
 
 def test_a_run_that_failed_before_its_first_update_goes_on_from_its_start(tmp_path, monkeypatch):
-    monkeypatch.setattr(jaxtrpo.replaying, "move", Trouble(jaxtrpo.replaying.move, 0, RuntimeError("out of luck")))
+    monkeypatch.setattr(
+        jaxtrpo.training.drivers.replay,
+        "move",
+        Trouble(jaxtrpo.training.drivers.replay.move, 0, RuntimeError("out of luck")),
+    )
     with pytest.raises(RuntimeError, match="out of luck"):
         run(tmp_path).run(progress=False)
     monkeypatch.undo()

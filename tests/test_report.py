@@ -20,15 +20,15 @@ import numpy as np
 import pytest
 from test_plot import make_run
 
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.directory import METRICS_FILE
-from jaxtrpo.runs.figures import LOOKS, seconds_of
 from jaxtrpo.runs.metrics import Metrics
-from jaxtrpo.runs.read import read_run
-from jaxtrpo.runs.report import page_of, settings_of, summary
-from jaxtrpo.runs.watch import serve
+from jaxtrpo.runs.reader import read_run
+from jaxtrpo.runs.view.figures import LOOKS, seconds_of
+from jaxtrpo.runs.view.report import page_of, settings_of, summary
+from jaxtrpo.runs.view.watch import serve
 
 FIGURES = len(LOOKS) + 1
 
@@ -139,8 +139,8 @@ def test_a_port_that_is_taken_is_a_sentence(served, capsys):
 def test_watching_says_where_and_ends_with_an_interrupt(tmp_path):
     # Where tests run in the background of a shell, interrupts are ignored by whom they start.
     program = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from jaxtrpo.cli import main; "
-        "sys.exit(main(sys.argv[1:]))"
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from jaxtrpo.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, "watch", str(make_run(tmp_path / "run"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxtrpo.envs.base import EnvState, Transition, advance, start
-from jaxtrpo.plan import prepare
+from jaxtrpo.training.prepare import prepare
 
 UPDATES = 4
 SIZES = {"actors": 1, "num_envs": 8, "segment_length": 8, "total_steps": UPDATES * 64, "steps_per_update": 64}

@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
-from jaxtrpo.runs.curves import interquartile_mean
-from jaxtrpo.runs.read import read_run
-from jaxtrpo.runs.space import (
+from jaxtrpo.config.specs import parse
+from jaxtrpo.runs.reader import read_run
+from jaxtrpo.runs.sweep.space import (
     Interval,
     Values,
     combinations,
@@ -30,8 +30,8 @@ from jaxtrpo.runs.space import (
     require_different,
     with_settings,
 )
-from jaxtrpo.runs.sweep import Sweep, _Scheduler, open_study
-from jaxtrpo.words import parse
+from jaxtrpo.runs.sweep.study import Sweep, _Scheduler, open_study
+from jaxtrpo.runs.view.curves import interquartile_mean
 
 SMALL = [
     "sweep", "InvertedPendulum-v5", "--total-steps", "512", "--steps-per-update", "128", "--num-envs", "4",
@@ -124,8 +124,8 @@ def scores(out: Path) -> dict[str, str]:
 
 def started(*words) -> subprocess.Popen:
     program = (
-        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); from jaxtrpo.cli import main; "
-        "sys.exit(main(sys.argv[1:]))"
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from jaxtrpo.cli.main import main; sys.exit(main(sys.argv[1:]))"
     )
     command = [sys.executable, "-c", program, *SMALL, *words]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

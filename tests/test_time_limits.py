@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxtrpo.time_limits import TimeLimits, first_time_limits, next_time_limits
+from jaxtrpo.rollout.staggering import TimeLimits, first_time_limits, next_time_limits
 
 LENGTH = 60
 

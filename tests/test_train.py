@@ -17,14 +17,14 @@ from support import counted_compilations
 
 import jaxtrpo
 from jaxtrpo.adapt import Rule, improvement
+from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.config import Config
-from jaxtrpo.loop import Run
-from jaxtrpo.losses import importance_weighted_advantage
 from jaxtrpo.policies.distributions import entropy
 from jaxtrpo.runs.checkpoint import load_checkpoint, require_same_run, restore, save_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE, METRICS_FILE
-from jaxtrpo.train import prepare
-from jaxtrpo.update import gather
+from jaxtrpo.training.run import Run
+from jaxtrpo.training.train import prepare
+from jaxtrpo.training.update import gather
 
 TINY = {
     "segment_length": 4, "num_envs": 4, "policy": "mlp(hidden=(8,))", "critic": "mlp(hidden=(8,), epochs=1)",

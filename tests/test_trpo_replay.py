@@ -16,23 +16,22 @@ from hypothesis import strategies as st
 from support import actors, deal_batch, first, learner_of, random_batch, spread
 from test_algorithms import ActingProbe, tiny, train
 
-import jaxtrpo.actors
-from jaxtrpo.algorithms import trpo_replay as module
-from jaxtrpo.algorithms.action_advantages import advantage_over, critic_surrogate, draw_labelled, label
-from jaxtrpo.algorithms.judge import UNJUDGED
-from jaxtrpo.algorithms.trpo_replay import trpo_replay
-from jaxtrpo.critics.actions import ActionCritic, Labelled, action_critic
+import jaxtrpo.parallel.collectives
+from jaxtrpo.algorithms.surrogates import Samples
+from jaxtrpo.algorithms.trpo_replay import trpo_replay as module
+from jaxtrpo.algorithms.trpo_replay.labels import advantage_over, critic_surrogate, draw_labelled, label
+from jaxtrpo.algorithms.trpo_replay.trpo_replay import trpo_replay
+from jaxtrpo.algorithms.trpo_replay.weighting import UNJUDGED
+from jaxtrpo.critics.action_values import ActionCritic, Labelled, action_critic
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.envs.base import ActionSpace
-from jaxtrpo.in_place import inserted
-from jaxtrpo.losses import Samples
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.ops.running_mean import RunningMean
 from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size
 from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
-from jaxtrpo.replay import Transitions, make_replay
-from jaxtrpo.train import prepare
+from jaxtrpo.rollout.replay import Transitions, inserted, make_replay
+from jaxtrpo.training.train import prepare
 
 SPACE = ActionSpace(np.full(2, -1.0), np.full(2, 1.0))
 MOMENTS = Moments(jnp.float32(100), jnp.float32([0.5, 0.0, -0.5]), jnp.float32([4.0, 1.0, 0.25]))
@@ -389,9 +388,11 @@ def same(one, two) -> bool:
     return all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True))
 
 
-@pytest.mark.parametrize("most_flops", [jaxtrpo.actors.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"])
+@pytest.mark.parametrize(
+    "most_flops", [jaxtrpo.parallel.collectives.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"]
+)
 def test_two_actors_learn_what_one_does(most_flops, monkeypatch):
-    monkeypatch.setattr(jaxtrpo.actors, "MOST_FLOPS_ALONE", most_flops)
+    monkeypatch.setattr(jaxtrpo.parallel.collectives, "MOST_FLOPS_ALONE", most_flops)
     batch = random_batch(0)
     (_, one, info), (_, two, info_of_two) = (learning.__wrapped__(count=count)(batch) for count in (1, 2))
     close = functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-4)
@@ -536,6 +537,6 @@ def test_a_policy_without_an_expected_value_is_refused():
 
 
 def test_a_replay_beyond_the_memory_is_refused(monkeypatch):
-    monkeypatch.setattr("jaxtrpo.devices.memory", lambda: 1e3)
+    monkeypatch.setattr("jaxtrpo.parallel.devices.memory", lambda: 1e3)
     with pytest.raises(ValueError, match="^replay: 256 steps take 0 MiB, three times for each of"):
         prepare(ActingProbe(), **tiny("trpo_replay"))

@@ -16,22 +16,22 @@ import pytest
 from PIL import Image
 
 import jaxtrpo
-from jaxtrpo import cli
+from jaxtrpo.cli import main as cli
 from jaxtrpo.envs import base
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.mujoco.tasks import TASKS
-from jaxtrpo.film import Film, Frame, beginning, film
-from jaxtrpo.runs import opengl
+from jaxtrpo.rollout.rendering import Film, Frame, beginning, film
 from jaxtrpo.runs.directory import OutputError
 from jaxtrpo.runs.policy_file import save_policy
-from jaxtrpo.runs.video import write_video
+from jaxtrpo.runs.view import opengl
+from jaxtrpo.runs.view.video import write_video
 
 PENDULUM = "InvertedPendulum-v5"
 
 
 @functools.cache
 def can_draw() -> bool:
-    program = "from jaxtrpo.runs.opengl import choose_opengl; choose_opengl()"
+    program = "from jaxtrpo.runs.view.opengl import choose_opengl; choose_opengl()"
     return subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode == 0
 
 

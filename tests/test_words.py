@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from jaxtrpo.words import CALLED, KINDS, factory, parse
+from jaxtrpo.config.specs import CALLED, KINDS, factory, parse
 
 ALL = [(kind, name) for kind, names in KINDS.items() for name in names]
 # A value of every setting that is no default of anything.

@@ -9,13 +9,13 @@ import jax.numpy as jnp
 import mujoco.batch
 import numpy as np
 
-from jaxtrpo.actors import Actors
-from jaxtrpo.collect import make_collect, start_actors
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.ops.moments import no_moments
+from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.policies.distributions import stretch
 from jaxtrpo.policies.networks import gaussian_policy
-from jaxtrpo.types import LearnerState
+from jaxtrpo.rollout.collect import make_collect, start_actors
+from jaxtrpo.rollout.types import LearnerState
 
 SEGMENT_LENGTH = 16
 

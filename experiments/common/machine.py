@@ -9,7 +9,7 @@ from importlib.metadata import version
 import jax
 import mujoco
 
-from jaxtrpo.machine import available_cores
+from jaxtrpo.parallel.machine import available_cores
 
 
 def machine() -> str:

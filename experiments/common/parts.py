@@ -13,9 +13,9 @@ from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages, stand
 from jaxtrpo.algorithms.natural_gradient import make_direction
 from jaxtrpo.algorithms.trpo import trpo
 from jaxtrpo.algorithms.trust_region import make_policy_step
-from jaxtrpo.train import prepare
-from jaxtrpo.types import Batch, LearnerState
-from jaxtrpo.words import parse
+from jaxtrpo.config.specs import parse
+from jaxtrpo.rollout.types import Batch, LearnerState
+from jaxtrpo.training.train import prepare
 
 OF_DIRECTION = ("fisher_samples", "cg_iterations", "cg_damping")
 

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from common.store import RESULTS, Curve, Job, Store, all_settings, as_text
-from jaxtrpo.machine import available_cores
+from jaxtrpo.parallel.machine import available_cores
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
 UNFINISHED = RESULTS.parents[1] / "runs" / "unfinished"  # where runs that are stopped wait to go on

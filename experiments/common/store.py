@@ -22,8 +22,8 @@ import pandas as pd
 from common.words import in_full
 from jaxtrpo.algorithms.algorithm import starting_with
 from jaxtrpo.config import Config, for_batch, resolve_sizes
-from jaxtrpo.machine import available_cores
-from jaxtrpo.words import parse
+from jaxtrpo.config.specs import parse
+from jaxtrpo.parallel.machine import available_cores
 
 RESULTS = Path(__file__).parent.parent / "results"
 TABLE = "curves.csv.gz"  # in the folder of an experiment

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from jaxtrpo.words import factory
+from jaxtrpo.config.specs import factory
 
 
 def defaults_of(make: Callable[..., Any]) -> dict[str, Any]:

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxtrpo.adapt.rule import Rule, require_bounds
-from jaxtrpo.messages import short
-from jaxtrpo.settings import call_in_words, require_not_negative, require_positive, require_whole
-from jaxtrpo.types import Hyperparameters
+from jaxtrpo.config.checks import require_not_negative, require_positive, require_whole
+from jaxtrpo.config.messages import short
+from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.rollout.types import Hyperparameters
 
 
 class _Windows(NamedTuple):

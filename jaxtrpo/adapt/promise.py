@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxtrpo.adapt.rule import Rule, require_bounds
-from jaxtrpo.settings import call_in_words
-from jaxtrpo.types import Hyperparameters
+from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.rollout.types import Hyperparameters
 
 
 def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.001, 10.0)) -> Rule:

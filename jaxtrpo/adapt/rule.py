@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from jaxtyping import Array, PyTree
 
-from jaxtrpo.messages import short
-from jaxtrpo.settings import is_number
-from jaxtrpo.types import Hyperparameters
+from jaxtrpo.config.checks import is_number
+from jaxtrpo.config.messages import short
+from jaxtrpo.rollout.types import Hyperparameters
 
 
 class Rule(NamedTuple):

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxtrpo.adapt.rule import Rule
-from jaxtrpo.settings import require_not_negative, require_positive, require_whole
-from jaxtrpo.types import Hyperparameters
+from jaxtrpo.config.checks import require_not_negative, require_positive, require_whole
+from jaxtrpo.rollout.types import Hyperparameters
 
 
 def linear(*, over: int | None = None, **settings: float) -> Rule:

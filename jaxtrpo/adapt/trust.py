@@ -10,9 +10,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxtrpo.adapt.rule import Rule, require_bounds
+from jaxtrpo.config.checks import require_positive, require_whole
+from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.ops.running_mean import RunningMean, no_mean, take_in
-from jaxtrpo.settings import call_in_words, require_positive, require_whole
-from jaxtrpo.types import Hyperparameters
+from jaxtrpo.rollout.types import Hyperparameters
 
 _MEMORY = 50  # updates that `trust` takes the usual size of the strength from
 

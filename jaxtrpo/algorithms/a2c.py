@@ -9,23 +9,17 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.algorithms.actor_critic import about, no_observations, rate_of
 from jaxtrpo.algorithms.advantages import estimate_advantages, standardize
-from jaxtrpo.algorithms.algorithm import (
-    Algorithm,
-    Asynchronous,
-    Info,
-    Learner,
-    Spec,
-    require_surrogate_unset,
-)
+from jaxtrpo.algorithms.algorithm import Algorithm, Asynchronous, Info, Learner, Spec, require_surrogate_unset
 from jaxtrpo.algorithms.policy_gradient import ADAPT, ascend, policy_gradient
+from jaxtrpo.config.checks import require_not_negative, require_positive, require_share
+from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.critics.critic import Gradient
 from jaxtrpo.ops.moments import Moments, merge, weighted_moments
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.settings import call_in_words, require_not_negative, require_positive, require_share
-from jaxtrpo.types import Batch, Hyperparameters, LearnerState
+from jaxtrpo.parallel.collectives import sum_over_actors
+from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState
 
 CRITIC = "mlp(learning_rate=0.003)"
 STEPS_OF_EACH, NUM_ENVS = 32, 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtrpo.algorithms.a2c import CRITIC, NUM_ENVS, STEPS_OF_EACH, learner_of
 from jaxtrpo.algorithms.algorithm import Algorithm
 from jaxtrpo.algorithms.policy_gradient import ADAPT
-from jaxtrpo.settings import call_in_words
+from jaxtrpo.config.specs import call_in_words
 
 
 def a3c(

@@ -10,7 +10,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import (
+from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
+from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
+from jaxtrpo.critics.critic import Targets
+from jaxtrpo.ops.moments import Moments, merge, no_moments, unknown_moments, weighted_moments
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.parallel.collectives import (
     Work,
     after,
     by_one,
@@ -20,12 +25,7 @@ from jaxtrpo.actors import (
     sum_over_actors,
     worth_side_by_side,
 )
-from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
-from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
-from jaxtrpo.critics.critic import Targets
-from jaxtrpo.ops.moments import Moments, merge, no_moments, unknown_moments, weighted_moments
-from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.types import Batch, Hyperparameters, LearnerState, Steps
+from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState, Steps
 
 # (policy's parameters, memory, actions, advantages, hyperparameters, key) -> (parameters, memory, what the step did)
 Step = Callable[[PyTree, PyTree, Array, Advantages, Hyperparameters, PRNGKeyArray], tuple[PyTree, PyTree, Info]]

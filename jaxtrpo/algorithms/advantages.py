@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Num, PyTree
 
-from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.critics.critic import Critic, Targets
 from jaxtrpo.ops.gae import Tail, empty_tail, generalized_advantages
 from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
 from jaxtrpo.ops.running_mean import RunningMean, take_in
 from jaxtrpo.ops.segments import map_segments
-from jaxtrpo.types import Batch, Steps
+from jaxtrpo.parallel.collectives import sum_over_actors
+from jaxtrpo.rollout.types import Batch, Steps
 
 
 class Advantages(NamedTuple):

@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 
+from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.envs.base import ActionSpace
-from jaxtrpo.losses import Surrogate
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.replay import Replay
-from jaxtrpo.types import Batch, Hyperparameters
+from jaxtrpo.rollout.replay import Replay
+from jaxtrpo.rollout.types import Batch, Hyperparameters
 
 Info = dict[str, Array]  # what one update did: scalars by the names of their columns in metrics.csv
 
@@ -33,7 +33,7 @@ class Spec(NamedTuple):
 
 
 class Asynchronous(NamedTuple):
-    """Learning in two halves, for actors that do not wait for each other (see `jaxtrpo.asynchronous`)."""
+    """Learning in two halves, for actors that do not wait for each other (see `training.drivers.asynchronous`)."""
 
     # (learner state that the actor acted with, its batch, hyperparameters, key) -> what shall change, and what happened
     gradient: Callable[[PyTree, Batch, Hyperparameters, PRNGKeyArray], tuple[PyTree, Info]]
@@ -41,7 +41,7 @@ class Asynchronous(NamedTuple):
 
 
 class Replaying(NamedTuple):
-    """Learning from a replay buffer, for actors that never wait for it (see `jaxtrpo.replaying`)."""
+    """Learning from a replay buffer, for actors that never wait for it (see `jaxtrpo.training.drivers.replay`)."""
 
     # (learner state, one actor's batch, which is in the buffer already) -> learner state
     take_in: Callable[[PyTree, Batch], PyTree]
@@ -53,7 +53,7 @@ class Learner(NamedTuple):
     """An algorithm that knows what it learns with: pure functions, run by every actor on its part of a batch.
 
     A learner state is any pytree with fields `policy` and `obs_moments` (see `types.Acting`), equal on every actor:
-    functions of `jaxtrpo.actors` sum and gather over them. It is saved whole, so a run goes on exactly.
+    functions of `jaxtrpo.parallel.actors` sum and gather over them. It is saved whole, so a run goes on exactly.
     """
 
     init: Callable[[PRNGKeyArray, PRNGKeyArray], PyTree]  # keys of the policy's and the critic's first parameters

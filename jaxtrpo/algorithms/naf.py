@@ -12,18 +12,19 @@ from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import sum_over_actors
 from jaxtrpo.algorithms.actor_critic import no_observations, with_rewards
 from jaxtrpo.algorithms.advantages import valid_weight
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_surrogate_unset
-from jaxtrpo.critics.units import value_unit
+from jaxtrpo.config.checks import require_bool, require_positive, require_share, require_sizes, require_whole
+from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.policies.distributions import encoded
-from jaxtrpo.replay import Ring, Transitions, make_replay
-from jaxtrpo.settings import call_in_words, require_bool, require_positive, require_share, require_sizes, require_whole
-from jaxtrpo.types import Batch, Hyperparameters
+from jaxtrpo.rollout.replay import Ring, Transitions, make_replay
+from jaxtrpo.rollout.types import Batch, Hyperparameters
 
 NUM_ENVS, STEPS_PER_UPDATE = 16, 256
 # Bounds of log L(s) on its diagonal. Where the advantage has no peak the best fit is no curvature at all, and a mean

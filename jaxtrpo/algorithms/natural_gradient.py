@@ -11,16 +11,16 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import gather_envs, num_actors, sum_over_actors
 from jaxtrpo.algorithms.advantages import Advantages
-from jaxtrpo.losses import Samples, Surrogate, importance_weighted_advantage
+from jaxtrpo.algorithms.surrogates import Samples, Surrogate, importance_weighted_advantage
+from jaxtrpo.config.checks import require_not_negative, require_whole
 from jaxtrpo.ops.cg import CGInfo, conjugate_gradient
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.line_search import Trial
 from jaxtrpo.ops.segments import sum_and_map_segments, sum_over_segments
+from jaxtrpo.parallel.collectives import gather_envs, num_actors, sum_over_actors
 from jaxtrpo.policies.distributions import Distribution, entropy, fisher_metric, kl_divergence
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.settings import require_not_negative, require_whole
 
 FEW_STATES = 1_024  # a product with the Fisher matrix on as many is done sooner than many hosts have met
 

@@ -8,9 +8,10 @@ from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import finish_step, no_path, step_to_bound, step_work
+from jaxtrpo.config.checks import require_positive, require_share
+from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.ops.line_search import LineSearchInfo
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.settings import call_in_words, require_positive, require_share
 
 
 def npg(

@@ -9,7 +9,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec, require_surrogate_unset
 from jaxtrpo.algorithms.policy_gradient import ADAPT, ascend, gradient_work, policy_gradient
-from jaxtrpo.settings import call_in_words, require_not_negative, require_positive, require_share
+from jaxtrpo.config.checks import require_not_negative, require_positive, require_share
+from jaxtrpo.config.specs import call_in_words
 
 
 def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: float = 0.0) -> Algorithm:

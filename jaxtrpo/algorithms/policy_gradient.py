@@ -10,10 +10,10 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Num, PyTree
 
-from jaxtrpo.actors import Work, sum_over_actors
 from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.parallel.collectives import Work, sum_over_actors
 from jaxtrpo.policies.distributions import entropy, log_prob
 from jaxtrpo.policies.networks import Policy
 

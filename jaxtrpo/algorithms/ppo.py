@@ -10,22 +10,17 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
-from jaxtrpo.actors import Work, gather_envs
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.losses import Samples
+from jaxtrpo.algorithms.surrogates import Samples
+from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_whole
+from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.minibatches import pass_over_minibatches
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.parallel.collectives import Work, gather_envs
 from jaxtrpo.policies.distributions import Distribution, entropy, kl_divergence, log_prob
-from jaxtrpo.settings import (
-    call_in_words,
-    require_not_negative,
-    require_positive,
-    require_share,
-    require_whole,
-)
 
 
 class _Rows(NamedTuple):

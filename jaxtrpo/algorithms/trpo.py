@@ -11,8 +11,9 @@ from jaxtrpo.algorithms.advantages import compare_with_usual
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, require_line_search, step_work
+from jaxtrpo.config.checks import require_positive, require_share, require_whole
+from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
-from jaxtrpo.settings import call_in_words, require_positive, require_share, require_whole
 
 
 class Memory(NamedTuple):

@@ -11,8 +11,9 @@ from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, finish_step, no_path, require_line_search, step_work
+from jaxtrpo.config.checks import require_positive, require_share
+from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.ops.line_search import Trial, backtracking_line_search
-from jaxtrpo.settings import call_in_words, require_positive, require_share
 
 FIRST_PENALTY = 10.0  # where C starts when it is moved; it is right after a few updates
 # C is doubled or halved where the KL was this far from its target (Schulman et al. 2017, section 4).

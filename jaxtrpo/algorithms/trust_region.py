@@ -11,11 +11,11 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import Work
 from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.algorithms.natural_gradient import Direction, NaturalGradient
+from jaxtrpo.config.checks import require_number, require_whole
 from jaxtrpo.ops.line_search import LineSearchInfo, backtracking_line_search
-from jaxtrpo.settings import require_number, require_whole
+from jaxtrpo.parallel.collectives import Work
 
 
 class StepInfo(NamedTuple):

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from jaxtrpo.actors import Work
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.parallel.collectives import Work
 
 
 class Targets(NamedTuple):

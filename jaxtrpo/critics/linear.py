@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-from jaxtrpo import actors
+from jaxtrpo.config.checks import require_positive
+from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.critics.critic import Critic, CriticMaker, Targets
 from jaxtrpo.ops.segments import sum_over_segments
-from jaxtrpo.settings import call_in_words, require_positive
+from jaxtrpo.parallel import collectives
 
 
 def linear(*, ridge: float = 1e-4) -> CriticMaker:
@@ -54,7 +55,7 @@ def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
             weighted = x * weight.reshape(-1, 1)
             return weighted.T @ x, weighted.T @ value.reshape(-1), jnp.sum(weight)
 
-        outer, cross, count = actors.sum_over_actors(sum_over_segments(sums_of, targets.num_segments))
+        outer, cross, count = collectives.sum_over_actors(sum_over_segments(sums_of, targets.num_segments))
         count = jnp.maximum(count, 1.0)
         return jax.scipy.linalg.solve(outer / count + ridge * jnp.eye(num_features), cross / count, assume_a="pos")
 
@@ -62,5 +63,5 @@ def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
         init=lambda key: jnp.zeros(num_features),
         value=lambda state, obs, elapsed: features(obs, elapsed) @ state,
         fit=fit,
-        work=lambda state, samples: actors.Work(2.0 * samples * num_features**2, shared=True),
+        work=lambda state, samples: collectives.Work(2.0 * samples * num_features**2, shared=True),
     )

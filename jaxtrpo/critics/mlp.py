@@ -11,14 +11,15 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from jaxtrpo import actors
+from jaxtrpo.config.checks import require_bool, require_positive, require_sizes, require_whole
+from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.critics.critic import Critic, CriticMaker, Gradient, Targets
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.minibatches import pass_over_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.ops.segments import sum_over_segments
+from jaxtrpo.parallel import collectives
 from jaxtrpo.policies.networks import LAST, MLP, orthogonal_init
-from jaxtrpo.settings import call_in_words, require_bool, require_positive, require_sizes, require_whole
 
 
 class MLPState(NamedTuple):
@@ -120,9 +121,9 @@ def mlp_critic(
         return predict(state.params, obs) * state.returns.std + state.returns.mean
 
     def fit(state: MLPState, targets: Targets, key: PRNGKeyArray, rate: Float[Array, ""]) -> MLPState:
-        shared = actors.num_actors() >= shared_from
-        together = actors.sum_over_actors if shared else lambda value: value
-        everyone = targets[:-1] if shared else actors.gather_envs(targets[:-1], axis=2)
+        shared = collectives.num_actors() >= shared_from
+        together = collectives.sum_over_actors if shared else lambda value: value
+        everyone = targets[:-1] if shared else collectives.gather_envs(targets[:-1], axis=2)
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), everyone)
         obs, _, raw, weight = flat
         if normalize_returns:
@@ -156,11 +157,11 @@ def mlp_critic(
         return MLPState(unravel(params), optimizer_state, state.returns)
 
     def gradient(state: MLPState, targets: Targets) -> Gradient:
-        seen = weighted_moments(targets.value, targets.weight, actors.sum_over_actors, targets.num_segments)
+        seen = weighted_moments(targets.value, targets.weight, collectives.sum_over_actors, targets.num_segments)
         # As in `fit`: in the unit that these targets are a part of. That of before means nothing at first.
         state = _rescaled(state, merge(state.returns, seen)) if normalize_returns else state
         flat_params, unravel = ravel_pytree(state.params)
-        count = jnp.maximum(actors.sum_over_actors(jnp.sum(targets.weight)), 1.0)
+        count = jnp.maximum(collectives.sum_over_actors(jnp.sum(targets.weight)), 1.0)
 
         def loss_of(index: Int[Array, ""] | int) -> Float[Array, " parameter"]:
             def loss(params: Float[Array, " parameter"]) -> Float[Array, ""]:
@@ -170,7 +171,7 @@ def mlp_critic(
 
             return jax.grad(loss)(flat_params)
 
-        return Gradient(actors.sum_over_actors(sum_over_segments(loss_of, targets.num_segments)), seen)
+        return Gradient(collectives.sum_over_actors(sum_over_segments(loss_of, targets.num_segments)), seen)
 
     def apply(state: MLPState, found: Gradient, rate: Float[Array, ""]) -> MLPState:
         state = _rescaled(state, merge(state.returns, found.moments)) if normalize_returns else state
@@ -178,19 +179,19 @@ def mlp_critic(
         updates, optimizer_state = optimizer.update(found.gradient, state.optimizer, flat_params)
         return MLPState(unravel(flat_params + rate * jnp.asarray(updates)), optimizer_state, state.returns)
 
-    def work(state: MLPState, samples: int) -> actors.Work:
+    def work(state: MLPState, samples: int) -> collectives.Work:
         steps = max(samples // minibatch_size, 1)
         # Derivatives, and Adam.
         flops = epochs * optax.tree.size(state.params) * (6.0 * samples + 15.0 * steps)
-        return actors.Work(flops, shared=actors.num_actors() >= shared_from)
+        return collectives.Work(flops, shared=collectives.num_actors() >= shared_from)
 
     return Critic(init, value, fit, work, gradient, apply)
 
 
 def _mean_over_actors(fit: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
     """Of parameters and moments; the number of steps is the same on all."""
-    total = actors.sum_over_actors(fit)
-    return jax.tree.map(lambda leaf, own: leaf / actors.num_actors() if leaf.ndim else own, total, fit)
+    total = collectives.sum_over_actors(fit)
+    return jax.tree.map(lambda leaf, own: leaf / collectives.num_actors() if leaf.ndim else own, total, fit)
 
 
 def _rescaled(state: MLPState, returns: Moments) -> MLPState:

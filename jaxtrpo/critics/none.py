@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 
-from jaxtrpo.actors import Work
 from jaxtrpo.critics.critic import Critic, CriticMaker
+from jaxtrpo.parallel.collectives import Work
 
 
 def none() -> CriticMaker:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
 
-from jaxtrpo.actors import most_of_trainings
 from jaxtrpo.envs.actions import ActionSpace as ActionSpace
+from jaxtrpo.parallel.collectives import most_of_trainings
 
 
 class EnvState(NamedTuple):

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
 from jaxtrpo.envs import base
-from jaxtrpo.envs.names import unknown_name
-from jaxtrpo.envs.quiet import no_output
+from jaxtrpo.envs._support.names import unknown_name
+from jaxtrpo.envs._support.quiet import no_output
 
 RENDERED_AT_ONCE = 100  # pictures
 BACKENDS = ("generalized", "positional", "spring", "mjx")

@@ -12,7 +12,7 @@ from jax.tree_util import DictKey, SequenceKey, tree_leaves_with_path
 from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
 from jaxtrpo.envs import base
-from jaxtrpo.envs.names import unknown_name
+from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs.observations import Observations, Part
 
 NEVER = np.iinfo(np.int32).max

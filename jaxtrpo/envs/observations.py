@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jaxtrpo.messages import short
+from jaxtrpo.config.messages import short
 
 if TYPE_CHECKING:  # a process that steps simulators starts faster without
     from jaxtyping import Float

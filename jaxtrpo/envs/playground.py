@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
 from jaxtrpo.envs import base
-from jaxtrpo.envs.names import unknown_name
-from jaxtrpo.envs.quiet import no_output
+from jaxtrpo.envs._support.names import unknown_name
+from jaxtrpo.envs._support.quiet import no_output
 
 SEEN = "state"  # of observations in several parts, the one that a policy is meant to have
 

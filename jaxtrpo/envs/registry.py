@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.messages import short, type_name
+from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs.base import Environment, has_time_limit
-from jaxtrpo.envs.names import unknown_name
-from jaxtrpo.messages import short, type_name
-from jaxtrpo.settings import require_whole
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.mujoco.task import Task

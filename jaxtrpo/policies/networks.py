@@ -12,10 +12,11 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
+from jaxtrpo.config.checks import require_bool, require_number, require_sizes
+from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.envs.base import ActionSpace
-from jaxtrpo.ops import linearized
+from jaxtrpo.ops import fisher_layers as linearized
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
-from jaxtrpo.settings import call_in_words, require_bool, require_number, require_sizes
 
 HIDDEN = (64, 64)
 INITIAL_LOG_STD = -0.5
@@ -28,7 +29,7 @@ class MLP(nn.Module):
 
     hidden: Sequence[int]
     outputs: int
-    for_products: bool = False  # linearised once and multiplied with often (see `ops.linearized`)
+    for_products: bool = False  # linearised once and multiplied with often (see `ops.fisher_layers`)
 
     @nn.compact
     def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
@@ -141,7 +142,7 @@ class Policy(NamedTuple):
     apply: Callable[[PyTree, Float[Array, "... obs"]], Distribution]
     noise_size: int  # numbers of noise that an action needs
     draw_noise: Callable[[PRNGKeyArray, tuple[int, ...]], Array]  # of its distributions
-    # `apply` made to be linearised once and multiplied with often (see `ops.linearized`); `apply` serves as well.
+    # `apply` made to be linearised once and multiplied with often (see `ops.fisher_layers`); `apply` serves as well.
     apply_for_products: Callable[[PyTree, Float[Array, "state obs"]], Distribution] | None = None
 
 

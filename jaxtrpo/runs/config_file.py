@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtrpo.config import Config, make_config
-from jaxtrpo.machine import available_cores
+from jaxtrpo.parallel.machine import available_cores
 from jaxtrpo.runs.directory import CONFIG_FILE, write_whole
 
 PACKAGES = ("jaxtrpo", "jax", "jaxlib", "flax", "optax", "numpy", "mujoco", "brax", "gymnasium")

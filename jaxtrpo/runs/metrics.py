@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from jaxtrpo.messages import short
+from jaxtrpo.config.messages import short
 from jaxtrpo.runs.directory import write_whole
 
 Value = float | int | bool | None

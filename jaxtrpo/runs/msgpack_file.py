@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from flax import serialization
 
-from jaxtrpo.messages import short
+from jaxtrpo.config.messages import short
 from jaxtrpo.runs.directory import write_whole
 
 T = TypeVar("T")

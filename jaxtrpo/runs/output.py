@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxtrpo.runs.directory import METRICS_FILE, clear, writing
-from jaxtrpo.runs.kept import Kept
 from jaxtrpo.runs.metrics import Metrics, Row
+from jaxtrpo.runs.snapshots import Kept
 
 
 class Saving(NamedTuple):

@@ -11,11 +11,10 @@ import numpy as np
 from jaxtrpo.envs.actions import ActionSpace
 from jaxtrpo.envs.observations import Observations, Part
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.policies.modules import CUSTOM
+from jaxtrpo.policies.custom import CUSTOM, policy_maker
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.directory import POLICY_FILE
 from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
-from jaxtrpo.words import policy_maker
 
 FORMAT = 2
 

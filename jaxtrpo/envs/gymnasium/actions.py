@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from jaxtrpo.config.messages import short
 from jaxtrpo.envs.actions import ActionSpace, make_converter
-from jaxtrpo.messages import short
 
 SUPPORTED = "Box of real numbers, Discrete, MultiDiscrete and MultiBinary"
 

@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from jaxtrpo.envs import base, foreign
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
-from jaxtrpo.envs.gymnasium.live import HANDLE_SIZE, Host, hosts
-from jaxtrpo.envs.gymnasium.plan import Plan
-from jaxtrpo.envs.gymnasium.watched import watched
+from jaxtrpo.envs.gymnasium.rendering import watched
+from jaxtrpo.envs.gymnasium.simulators import HANDLE_SIZE, Host, hosts
+from jaxtrpo.envs.gymnasium.stepping_plan import Plan
 
 
 class GymnasiumEnvironment:

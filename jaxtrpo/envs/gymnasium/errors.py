@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 
-from jaxtrpo.messages import described
+from jaxtrpo.config.messages import described
 
 
 class SimulatorError(RuntimeError):

@@ -10,18 +10,18 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from jaxtrpo.envs.gymnasium import source as sources
+from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.messages import described, short, type_name
+from jaxtrpo.envs.gymnasium import spec as sources
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError, sentence
 from jaxtrpo.envs.gymnasium.observations import observations_of
-from jaxtrpo.envs.gymnasium.plan import Plan
-from jaxtrpo.envs.gymnasium.rows import RowSizes
-from jaxtrpo.envs.gymnasium.source import Source
-from jaxtrpo.envs.gymnasium.stepper import Stepper, Task, make_stepper
+from jaxtrpo.envs.gymnasium.shared_arrays import RowSizes
+from jaxtrpo.envs.gymnasium.spec import Source
+from jaxtrpo.envs.gymnasium.steppers import Stepper, Task, make_stepper
+from jaxtrpo.envs.gymnasium.stepping_plan import Plan
 from jaxtrpo.envs.observations import Observations
-from jaxtrpo.messages import described, short, type_name
-from jaxtrpo.settings import require_whole
 
 STEPS_TO_TIME = 50
 SECONDS_TO_TIME = 0.2

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from jaxtrpo.config.messages import short
 from jaxtrpo.envs.observations import Observations, Part
-from jaxtrpo.messages import short
 
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 

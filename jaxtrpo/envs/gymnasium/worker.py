@@ -15,7 +15,7 @@ import threading
 import time
 from typing import Any
 
-from jaxtrpo.envs.gymnasium.stepper import make_stepper
+from jaxtrpo.envs.gymnasium.steppers import make_stepper
 
 MESSAGE = struct.Struct("=cII")  # command, first environment, environment after the last
 RESET, STEP = b"r", b"s"

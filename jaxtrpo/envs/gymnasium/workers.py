@@ -18,8 +18,8 @@ from collections.abc import Iterator
 import cloudpickle
 
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
-from jaxtrpo.envs.gymnasium.rows import Rows, RowSizes
-from jaxtrpo.envs.gymnasium.stepper import Task
+from jaxtrpo.envs.gymnasium.shared_arrays import Rows, RowSizes
+from jaxtrpo.envs.gymnasium.steppers import Task
 from jaxtrpo.envs.gymnasium.worker import DONE, LENGTH, MESSAGE, RESET, STEP
 
 SECONDS_TO_START = 120.0  # at least: a simulator may have a lot to import

@@ -19,7 +19,7 @@ SHADOWS = 1024  # pixels of the map of shadows: with MuJoCo's 4,096 they take th
 def render(
     model: mujoco.MjModel, layout: Layout, states: Iterable[UInt32[np.ndarray, " bits"]], width: int, height: int
 ) -> Iterator[UInt8[np.ndarray, "height width 3"]]:
-    """A picture of each state, by MuJoCo's own renderer, whose OpenGL must have been chosen (see `runs.opengl`).
+    """A picture of each state, by MuJoCo's own renderer, whose OpenGL must have been chosen (see `runs.view.opengl`).
 
     Args:
       model: of the simulation.

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PyTree
 
 from jaxtrpo.envs import base
-from jaxtrpo.envs.names import unknown_name
-from jaxtrpo.envs.quiet import no_output
+from jaxtrpo.envs._support.names import unknown_name
+from jaxtrpo.envs._support.quiet import no_output
 
 IMPLEMENTATIONS = ("jax", "warp")
 # What one step hands to the next, in the order of MuJoCo's integration state. mjx.Data holds much more, which the next

@@ -12,9 +12,9 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
+from jaxtrpo.config.messages import one_line, short, type_name
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.mujoco.task import Fields, Task
-from jaxtrpo.messages import one_line, short, type_name
 
 
 class Outcome(NamedTuple):

@@ -1,0 +1,5 @@
+"""Guided policy search."""
+
+from jaxtrpo.algorithms.gps.gps import gps
+
+__all__ = ["gps"]

@@ -1,0 +1,5 @@
+"""TRPO with a critic of actions that learns from a replay buffer."""
+
+from jaxtrpo.algorithms.trpo_replay.trpo_replay import trpo_replay
+
+__all__ = ["trpo_replay"]

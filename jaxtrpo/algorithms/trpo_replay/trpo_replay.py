@@ -1,0 +1,265 @@
+"""Trust region policy optimisation that learns from more than the last batch: a critic of actions beside the score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations, with_rewards
+from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, estimate_advantages, standardize
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
+from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
+from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
+from jaxtrpo.algorithms.trpo_replay.combined_step import Followed, judged_direction, none_followed
+from jaxtrpo.algorithms.trpo_replay.labels import advantage_over, critic_surrogate, draw_labelled
+from jaxtrpo.algorithms.trust_region import Path, no_path, require_line_search, step_work, take_step
+from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_sizes, require_whole
+from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.critics.action_values import ActionCriticState, action_critic
+from jaxtrpo.critics.reward_scale import value_unit
+from jaxtrpo.ops.moments import Moments, no_moments
+from jaxtrpo.ops.running_mean import RunningMean, no_mean
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.parallel.collectives import after, by_one, num_actors, side_by_side, worth_side_by_side
+from jaxtrpo.policies.distributions import Differentiable
+from jaxtrpo.rollout.replay import Ring, make_replay
+from jaxtrpo.rollout.types import Batch, Hyperparameters
+
+VALUE_CRITIC = "mlp(hidden=(128, 128))"
+RULE = "trust(kl_range=(0.25, 2.5))"  # the bounds of `trpo` in nats, but it starts with twice as much
+FEWEST_ENVS = 4  # with fewer a batch goes on where the one before ended, and is no independent judge of it
+
+
+class Memory(NamedTuple):
+    """What a step knows of those before."""
+
+    path: Path
+    followed: Followed
+    advantage_variance: RunningMean  # of the last updates, before standardising
+
+
+class ReplayState(NamedTuple):
+    """What is learned. Every actor has the same."""
+
+    policy: PyTree
+    critic: PyTree
+    actions: ActionCriticState
+    obs_moments: Moments
+    rewards: Moments
+    memory: Memory
+    replay: Ring
+
+
+def trpo_replay(
+    *,
+    max_kl: float = 0.02,
+    gae_lambda: float = 0.95,
+    advantage_memory: int = 100,
+    replay: int = 100_000,
+    replay_ratio: float = 0.5,
+    minibatch_size: int = 64,
+    hidden: Sequence[int] = (64, 64),
+    value_hidden: Sequence[int] = (128, 128),
+    target_rate: float = 0.02,
+    learning_rate: float = 1e-3,
+    critic_lambda: float = 0.5,
+    fisher_samples: int = 512,
+    cg_iterations: int = 15,
+    cg_damping: float = 0.03,
+    critic_cg_damping: float = 0.001,
+    line_search_shrink: float = 0.8,
+    line_search_steps: int = 10,
+) -> Algorithm:
+    """TRPO that also follows a critic of actions, which learns from a replay buffer, as far as new batches confirm it.
+
+    The critic V(s) + D(s, a) is fitted to what the steps in the buffer were worth, whichever policy made them: their
+    rewards, and what a slow copy V' says that the present policy makes of where they led. The gradient of D in the
+    action goes through the policy (stochastic value gradients, Heess et al. 2015, with one step). Its natural direction
+    and that of the batch's own score function are added with weights that batches which chose neither give them (see
+    `jaxtrpo.algorithms.trpo_replay.weighting`), and the step along the sum keeps TRPO's KL bound and line search.
+
+    Args:
+      max_kl: trust region of the first updates: mean KL divergence between the policies before and after one, nats.
+      gae_lambda: bias (0) against variance (1) of the batch's advantages.
+      advantage_memory: as in `trpo`.
+      replay: environment steps that are kept.
+      replay_ratio: gradient steps of the critic of actions for each environment step.
+      minibatch_size: environment steps in one of them.
+      hidden: sizes of the hidden layers of D.
+      value_hidden: of V.
+      target_rate: part of the way that V' goes towards V in a gradient step.
+      learning_rate: of Adam.
+      critic_lambda: bias (0) against variance (1) of what steps were worth. With 0 only V' says what follows a step;
+        with more the rewards that followed it do too, and how the policies acted that got them is taken out.
+      fisher_samples: as in `trpo`.
+      cg_iterations: as in `trpo`, for each direction.
+      cg_damping: as in `trpo`.
+      critic_cg_damping: `cg_damping` of the direction of the critic of actions, which has less noise to be kept out.
+      line_search_shrink: as in `trpo`.
+      line_search_steps: as in `trpo`.
+
+    Raises:
+      ValueError: a setting is out of bounds; one sentence that names it.
+    """
+    words = call_in_words(trpo_replay, locals())
+    require_positive(max_kl=max_kl, replay_ratio=replay_ratio, learning_rate=learning_rate)
+    require_share(gae_lambda=gae_lambda, critic_lambda=critic_lambda, target_rate=target_rate)
+    require_whole(0, advantage_memory=advantage_memory)
+    require_whole(1, replay=replay, minibatch_size=minibatch_size)
+    require_sizes(hidden=hidden, value_hidden=value_hidden)
+    require_natural_gradient(fisher_samples, cg_iterations, cg_damping)
+    require_not_negative(critic_cg_damping=critic_cg_damping)
+    require_line_search(line_search_shrink, line_search_steps)
+
+    def make(spec: Spec) -> Learner:
+        _require_fitting(spec)
+        policy, critic = spec.policy, spec.critic
+        actions = action_critic(
+            spec.observation_size,
+            spec.actions,
+            hidden=hidden,
+            value_hidden=value_hidden,
+            learning_rate=learning_rate,
+            minibatch_size=minibatch_size,
+            target_rate=target_rate,
+        )
+        buffer = make_replay(
+            replay,
+            segment_steps=spec.segment_steps,
+            segment_length=spec.segment_length,
+            observation_size=spec.observation_size,
+            action_size=spec.actions.size,
+        )
+
+        def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> ReplayState:
+            for_values, for_actions = jax.random.split(for_critic)
+            params = policy.init(for_policy)
+            return ReplayState(
+                policy=params,
+                critic=critic.init(for_values),
+                actions=actions.init(for_actions),
+                obs_moments=no_observations(spec),
+                rewards=no_moments(()),
+                memory=Memory(no_path(params), none_followed(2, optax.tree.size(params)), no_mean()),
+                replay=buffer.empty(),
+            )
+
+        def learn(
+            learner: ReplayState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
+        ) -> tuple[ReplayState, Info]:
+            for_policy, for_critic, for_actions = jax.random.split(key, 3)
+            unscaled = estimate_advantages(
+                critic,
+                learner.critic,
+                learner.obs_moments,
+                batch,
+                discount=spec.discount,
+                gae_lambda=gae_lambda,
+                action_advantage=advantage_over(actions, learner.actions, policy, learner.policy),
+            )
+            samples = unscaled.targets.weight.size * num_actors()
+            beside = worth_side_by_side(
+                [
+                    step_work(fisher_samples, 2 * cg_iterations)(learner.policy, samples),
+                    critic.work(learner.critic, samples),
+                ],
+                [actions.work(replay_ratio * samples)],
+            )
+            if beside:
+                steps, unscaled = of_everyone(batch.steps, unscaled, learner.obs_moments)
+                batch = batch._replace(steps=steps)
+            once = by_one if beside else lambda task: task  # whoever has everything meets nobody for it
+
+            def take_in() -> tuple[Advantages, Moments]:
+                found = standardize(unscaled, learner.obs_moments)
+                return found, with_rewards(learner.rewards, batch, found.targets.weight)
+
+            found, rewards = once(take_in)()
+            usual, bound = learner.memory.advantage_variance, hyperparameters["max_kl"]
+            if advantage_memory:
+                usual, share = compare_with_usual(usual, found.variance, advantage_memory)
+                bound = share * bound
+            number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
+
+            def learn_from_batch() -> tuple[PyTree, Path, Followed, Info, PyTree]:
+                natural, followed, judged = judged_direction(
+                    policy,
+                    learner.policy,
+                    learner.memory.followed,
+                    batch.steps.action,
+                    found,
+                    for_policy,
+                    surrogates=(
+                        spec.surrogate or importance_weighted_advantage,
+                        critic_surrogate(actions, learner.actions),
+                    ),
+                    fisher_samples=fisher_samples,
+                    cg_iterations=cg_iterations,
+                    cg_damping=(cg_damping, critic_cg_damping),
+                )
+                params, path, info = take_step(
+                    natural,
+                    learner.policy,
+                    learner.memory.path,
+                    bound,
+                    line_search_shrink=line_search_shrink,
+                    line_search_steps=line_search_steps,
+                )
+                fitted = critic.fit(learner.critic, after(params, found.targets), for_critic, jnp.ones(()))
+                fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
+                return params, path, followed, {**info._asdict(), **judged}, fitted
+
+            def learn_from_replay() -> tuple[ActionCriticState, Float[Array, ""]]:
+                draw = draw_labelled(
+                    buffer, learner.replay, actions, learner.obs_moments, learner.policy, critic_lambda, spec
+                )
+                learned, unexplained = actions.fit(
+                    learner.actions,
+                    value_unit(rewards),
+                    draw,
+                    number.astype(jnp.int32),
+                    for_actions,
+                )
+                return optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
+
+            tasks = learn_from_batch, learn_from_replay
+            done: tuple[Any, ...] = side_by_side(*tasks) if beside else tuple(task() for task in tasks)
+            (params, path, followed, info, fitted), (learned, unexplained) = done
+
+            def conclude() -> tuple[Moments, Info]:
+                moments = with_observations(spec, learner.obs_moments, batch.steps.obs, found)
+                return moments, about(spec, params, found)
+
+            moments, more = once(conclude)()
+            info = {**more, **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
+            memory = Memory(path, followed, usual)
+            return ReplayState(params, fitted, learned, moments, rewards, memory, learner.replay), info
+
+        return Learner(init, learn, replay=buffer)
+
+    starts = {"max_kl": max_kl, "steps_per_update": 1024}
+    return Algorithm(words, starts, make, adapt=RULE, critic=VALUE_CRITIC)
+
+
+def _require_fitting(spec: Spec) -> None:
+    """Checks that the parts of a run go together; raises ValueError, one sentence."""
+    num_envs = spec.segment_steps // spec.segment_length
+    if num_envs < FEWEST_ENVS:
+        raise ValueError(
+            f"num_envs={num_envs}: trpo_replay needs at least {FEWEST_ENVS} environments, since a batch of fewer is no "
+            "independent judge of the step before it"
+        )
+    made = jax.eval_shape(
+        lambda key: spec.policy.apply(spec.policy.init(key), jnp.zeros((1, spec.observation_size))),
+        jax.random.PRNGKey(0),
+    )
+    if not isinstance(made, Differentiable):
+        raise ValueError(
+            f"policy: trpo_replay needs distributions with expected_value, such as Gaussian and Categorical, and "
+            f"{type(made).__name__} has none"
+        )

@@ -1,0 +1,83 @@
+"""`jaxtrpo export`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from jaxtrpo.cli.command import FAILED, Work, needs
+from jaxtrpo.config.checks import require_whole
+
+if TYPE_CHECKING:
+    from jaxtrpo.policies.trained import TrainedPolicy
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """Write a policy as ONNX and StableHLO, for those who have no jaxtrpo."""
+
+    directory: Positional[Annotated[Path, arg(metavar="DIR")]]
+    """a run, or a state that was kept of one"""
+    out: Path | None = None
+    """directory of policy.onnx and policy.stablehlo; DIR/export if not given"""
+    card: FlagCreatePairsOff[bool] = False
+    """also a model card, README.md, in the form that the Hugging Face hub reads; lets the policy act for it"""
+    episodes: int = 10
+    """of the evaluation in the card"""
+    max_episode_steps: int | None = None
+    """time limit of that evaluation, in steps; that of the training if not given. Without any, an episode is stopped
+    after 10,000 steps"""
+
+    def prepare(self) -> Work:
+        """As for `Train`."""
+        from jaxtrpo.parallel.devices import choose_actors
+        from jaxtrpo.rollout.evaluation import where_to_act
+        from jaxtrpo.runs.export import export_policy
+        from jaxtrpo.runs.policy_file import load_policy
+
+        require_whole(1, episodes=self.episodes)
+        choose_actors(program=True)  # it may be
+        policy = load_policy(self.directory)
+        where_to_act(policy, None, self.max_episode_steps)
+        out = (self.out or self.directory / "export").expanduser()
+        if out.exists() and not out.is_dir():
+            raise NotADirectoryError(f"out={str(out)!r} is not a directory")
+        try:
+            import jax2onnx  # noqa: F401
+            import onnx  # noqa: F401
+
+            from jaxtrpo.runs.model_card import write_card  # noqa: F401
+        except ModuleNotFoundError as error:
+            raise needs("export", error, "share") from error
+
+        def work() -> int:
+            for path in export_policy(policy, out):
+                print(path)
+            return self._write_card(policy, out) if self.card else 0
+
+        return work
+
+    def _write_card(self, policy: TrainedPolicy, out: Path) -> int:
+        """Afterwards: an environment that cannot be made here costs the card alone."""
+        from jaxtrpo.config.messages import one_line
+        from jaxtrpo.envs.gymnasium.errors import SimulatorError
+        from jaxtrpo.rollout.evaluation import prepare_evaluation
+        from jaxtrpo.runs.model_card import write_card
+        from jaxtrpo.runs.reader import find_runs, read_run
+
+        try:
+            evaluation = prepare_evaluation(policy, None, self.episodes, self.max_episode_steps)(0)
+        except (ValueError, SimulatorError) as error:
+            why = one_line(str(error).partition("\n\n")[0], 1000)
+            print(f"jaxtrpo: error: --card: {why}; there is no card, but what is named above is whole", file=sys.stderr)
+            return FAILED
+        try:
+            run = read_run(find_runs([self.directory])[0])
+        except FileNotFoundError:  # a kept state has no metrics.csv
+            run = None
+        print(write_card(policy, run, evaluation, out))
+        return 0

@@ -1,0 +1,155 @@
+"""The command `jaxtrpo`. Whatever takes long to import is imported when it is known to be needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import tyro
+from tyro.conf import OmitArgPrefixes, subcommand
+
+import jaxtrpo
+from jaxtrpo.cli.algorithms import Algorithms
+from jaxtrpo.cli.command import FAILED, INPUT_ERROR, INTERRUPTED, Command
+from jaxtrpo.cli.export import Export
+from jaxtrpo.cli.launch import Launch
+from jaxtrpo.cli.sweep import Sweep
+from jaxtrpo.cli.train import Evaluate, Train
+from jaxtrpo.cli.view import Plot, Report, Video, Watch
+from jaxtrpo.config import Config
+from jaxtrpo.envs.gymnasium.errors import SimulatorError
+from jaxtrpo.runs.config_file import load_config
+from jaxtrpo.runs.directory import OutputError
+
+_OFTEN = ("grid", "random")  # flags that may be there several times
+_COMMANDS = (Train, Launch, Evaluate, Sweep, Plot, Video, Report, Watch, Export, Algorithms, Config)
+_SWITCHES = {
+    field.name.replace("_", "-")
+    for command in _COMMANDS
+    for field in dataclasses.fields(command)
+    if isinstance(field.default, bool)
+}
+
+
+def parse(arguments: Sequence[str]) -> Command:
+    """Reads a command line.
+
+    Raises:
+      SystemExit: there was a --help, or an error in the words themselves, which has been reported.
+      ValueError: a setting is out of bounds.
+    """
+    if list(arguments[:1]) == ["launch"] and "--" in arguments:  # what follows is read by those who do it
+        at = list(arguments).index("--")
+        launched = parse([*arguments[:at], "train"])
+        assert isinstance(launched, Launch)
+        return dataclasses.replace(launched, words=tuple(arguments[at + 1 :]))
+    _require_once(arguments)
+    repeated = _run_to_repeat(arguments)
+    as_before: dict[str, Any] = {} if repeated is None else {"default": repeated}
+    train = Annotated[Train, subcommand("train", prefix_name=False, **as_before)]
+    launch = Annotated[Launch, subcommand("launch", prefix_name=False)]
+    evaluate = Annotated[Evaluate, subcommand("evaluate", prefix_name=False)]
+    plot = Annotated[Plot, subcommand("plot", prefix_name=False)]
+    video = Annotated[Video, subcommand("video", prefix_name=False)]
+    report = Annotated[Report, subcommand("report", prefix_name=False)]
+    watch = Annotated[Watch, subcommand("watch", prefix_name=False)]
+    export = Annotated[Export, subcommand("export", prefix_name=False)]
+    sweep = Annotated[Sweep, subcommand("sweep", prefix_name=False)]
+    algorithms = Annotated[Algorithms, subcommand("algorithms", prefix_name=False)]
+    command = tyro.cli(
+        train | launch | evaluate | sweep | plot | video | report | watch | export | algorithms,
+        prog="jaxtrpo",
+        description=f"Trust-region and actor-critic reinforcement learning in JAX, version {jaxtrpo.__version__}.",
+        args=list(arguments),
+        config=(OmitArgPrefixes,),
+    )
+    if repeated is None or not isinstance(command, Train):
+        return command
+    return dataclasses.replace(command, config=_with_what_was_typed(repeated.config, command.config))
+
+
+def _require_once(arguments: Sequence[str]) -> None:
+    """Raises ValueError for a flag that is given twice with different values: the last would win in silence."""
+    given: dict[str, tuple[str, str]] = {}  # by name: what is said, and how
+    for word, following in itertools.pairwise([*arguments, ""]):
+        flag, joined, value = word.partition("=")
+        name = flag.removeprefix("--").replace("_", "-")
+        if not word.startswith("--") or name in _OFTEN:
+            continue
+        if (switch := name.removeprefix("no-")) in _SWITCHES:
+            name, now = switch, (name, word)
+        else:
+            now = (value, word) if joined else (following, f"{word} {following}")
+        before = given.setdefault(name, now)
+        if before[0] != now[0]:
+            raise ValueError(f"{before[1]} and {now[1]} contradict each other; give only one of them")
+
+
+def _with_what_was_typed(before: Config, now: Config) -> Config:
+    """Settings of a run that is repeated with some others: of two that contradict each other, the one that is new."""
+    from jaxtrpo.config.specs import KINDS, said, without_argument
+
+    for kind in KINDS:
+        words = getattr(now, kind)
+        for name, value in said(kind, words or ""):
+            other = getattr(now, name, None)
+            new_words, new_value = words != getattr(before, kind), other != getattr(before, name, None)
+            if other in (None, value) or new_words == new_value:
+                continue
+            change = {name: None} if new_words else {kind: without_argument(words, name)}
+            now = dataclasses.replace(now, **change)
+    return now
+
+
+def _run_to_repeat(arguments: Sequence[str]) -> Train | None:
+    """What `--config` says; the other words are read with this as their defaults."""
+    found = [
+        after if joined else following
+        for word, following in itertools.pairwise([*arguments, ""])
+        for name, joined, after in [word.partition("=")]
+        if name == "--config"
+    ]
+    if not any(found) or arguments[0] != "train":
+        return None
+    settings = load_config(found[-1])
+    return Train(env=settings.pop("env"), config=Config(**settings))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns the exit code.
+
+    What a person can correct becomes one line; an error after that keeps its traceback.
+    """
+    try:
+        try:
+            return _main(sys.argv[1:] if arguments is None else arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # who reads it has seen enough; Python would complain once more when it ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _main(arguments: Sequence[str]) -> int:
+    if list(arguments) == ["--version"]:
+        print(f"jaxtrpo {jaxtrpo.__version__}")
+        return 0
+    try:
+        try:
+            work = parse(arguments).prepare()
+        except BrokenPipeError:
+            raise
+        except (ValueError, TypeError, OSError) as error:
+            print(f"jaxtrpo: error: {' '.join(str(error).split())}", file=sys.stderr)
+            return INPUT_ERROR
+        return work()
+    except (SimulatorError, OutputError) as error:  # one sentence, and the simulator's own traceback
+        print(f"jaxtrpo: error: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return INTERRUPTED

@@ -1,0 +1,194 @@
+"""Commands that show runs: `jaxtrpo plot`, `video`, `report` and `watch`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
+
+from tyro.conf import FlagCreatePairsOff, Positional, arg
+
+from jaxtrpo.cli.command import Work, needs, require_place, require_some
+from jaxtrpo.config.checks import require_positive, require_whole
+from jaxtrpo.runs.view.opengl import choose_opengl
+
+
+@dataclasses.dataclass(frozen=True)
+class Video:
+    """Film an episode of the deterministic policy; several runs, or kept states of one, side by side."""
+
+    directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
+    """runs, or states that were kept of one"""
+    out: Path = Path("video.mp4")
+    """the file"""
+    gif: FlagCreatePairsOff[bool] = False
+    """also write a GIF beside it"""
+    seconds: float | None = None
+    """of the episode, simulated; all of it without"""
+    seed: int = 0
+    """of the first state"""
+    width: int = 480
+    """pixels of each; environments of Gymnasium have a size of their own"""
+    height: int = 360
+    """pixels"""
+    env: str | None = None
+    """where, if not in the environment that the policy was trained in"""
+    max_episode_steps: int | None = None
+    """time limit in steps; that of the training, or of --env itself, if not given. Without any, an episode is stopped
+    after 10,000 steps"""
+
+    def prepare(self) -> Work:
+        """As for `Train`."""
+        require_whole(16, width=self.width, height=self.height)
+        if self.width % 2 or self.height % 2:
+            raise ValueError(f"width={self.width}, height={self.height}: the codec wants even numbers")
+        if self.seconds is not None:
+            require_positive(seconds=self.seconds)
+        if self.out.suffix != ".mp4":
+            raise ValueError(f"out={str(self.out)!r} must end with .mp4")
+        require_some(self.directories)
+        require_place(self.out)
+        choose_opengl()  # before anything imports MuJoCo
+        try:
+            from jaxtrpo.runs.view.video import write_video
+        except ModuleNotFoundError as error:
+            raise needs("video", error, "view") from error
+        from jaxtrpo.envs.registry import make_env
+        from jaxtrpo.parallel.devices import choose_actors
+        from jaxtrpo.rollout.evaluation import require_fitting, where_to_act
+        from jaxtrpo.rollout.rendering import beginning, film
+        from jaxtrpo.runs.policy_file import load_policy
+
+        choose_actors(1, program=True)  # it may be
+        films = {}
+        for label, place in _labels(self.directories).items():
+            policy = load_policy(place)
+            where, limit = where_to_act(policy, self.env, self.max_episode_steps)
+            env = make_env(where, max_episode_steps=limit)
+            require_fitting(policy, env)
+            whole = film(policy, env, seed=self.seed, width=self.width, height=self.height)
+            films[label] = whole if self.seconds is None else beginning(whole, self.seconds)
+
+        def work() -> int:
+            for path in write_video(films, self.out.expanduser(), gif=self.gif):
+                print(path)
+            return 0
+
+        return work
+
+
+def _labels(places: Sequence[Path]) -> dict[str, Path]:
+    """What tells directories apart: their names, with as many of those above them as it takes."""
+    parts = [place.absolute().parts for place in places]
+    for number in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(each[-number:]) for each in parts]
+        if len(set(labels)) == len(set(places)):
+            return dict(zip(labels, places, strict=True))
+    return {str(place): place for place in places}
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """Draw learning curves: interquartile means over seeds, with their intervals."""
+
+    directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
+    """runs, or directories that hold some; those that differ by nothing but their seed are one line"""
+    out: Path = Path("curves")
+    """files without their ending: curves.png, curves.svg and curves.csv"""
+    x: Literal["env_steps", "update", "wall_seconds"] = "env_steps"
+    """environment steps, updates or seconds"""
+    y: str = "return_100"
+    """column of metrics.csv"""
+
+    def prepare(self) -> Work:
+        """As for `Train`."""
+        try:
+            from jaxtrpo.runs.view.plot import curves_of, draw
+        except ModuleNotFoundError as error:
+            raise needs("plot", error, "view") from error
+        from jaxtrpo.runs.reader import find_runs, read_run
+
+        require_some(self.directories)
+        require_place(self.out)
+        curves = curves_of([read_run(place) for place in find_runs(self.directories)], self.x, self.y)
+
+        def work() -> int:
+            for path in draw(curves, self.out.expanduser(), x=self.x, y=self.y):
+                print(path)
+            return 0
+
+        return work
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Write one page of HTML about runs, which needs nothing from elsewhere."""
+
+    directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
+    """runs, or directories that hold some"""
+    out: Path = Path("report.html")
+    """the page"""
+    video: Path | None = None
+    """an mp4, such as `jaxtrpo video` makes, that becomes a part of it"""
+
+    def prepare(self) -> Work:
+        """As for `Train`."""
+        require_some(self.directories)
+        require_place(self.out)
+        video = self.video and self.video.expanduser()
+        if video and not video.is_file():
+            raise FileNotFoundError(f"video={str(self.video)!r}: there is no such file")
+        try:
+            from jaxtrpo.runs.view.report import write_report
+        except ModuleNotFoundError as error:
+            raise needs("report", error, "view") from error
+        from jaxtrpo.runs.reader import find_runs, read_run
+
+        runs = [read_run(place) for place in find_runs(self.directories)]
+
+        def work() -> int:
+            write_report(runs, self.out.expanduser(), video=video)
+            print(self.out)
+            return 0
+
+        return work
+
+
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """Serve the page of `jaxtrpo report` to this machine's browsers while runs train."""
+
+    directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
+    """runs, or directories that hold some, or will"""
+    port: int = 0
+    """of the loopback address; 0 for one that is free"""
+
+    def prepare(self) -> Work:
+        """As for `Train`."""
+        require_some(self.directories)
+        if not 0 <= self.port < 2**16:
+            raise ValueError(f"port={self.port} must be between 0 and 65535")
+        try:
+            from jaxtrpo.runs.view.watch import address, serve
+        except ModuleNotFoundError as error:
+            raise needs("watch", error, "view") from error
+        from jaxtrpo.runs.reader import require_directory
+
+        places = [require_directory(place) for place in self.directories]
+        try:
+            server = serve(places, self.port)
+        except OSError as error:
+            raise OSError(f"port={self.port} cannot be used: {error.strerror}") from error
+
+        def work() -> int:
+            print(f"{address(server)} (Ctrl-C ends it)", flush=True)
+            with server:
+                try:
+                    server.serve_forever()
+                except KeyboardInterrupt:
+                    print(file=sys.stderr)
+            return 0
+
+        return work

@@ -1,0 +1,161 @@
+"""Stepping simulators that are one `gymnasium.Env` each."""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from jaxtrpo.config.messages import short
+from jaxtrpo.envs.gymnasium.actions import Actions
+from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised
+from jaxtrpo.envs.gymnasium.observations import observations_of
+from jaxtrpo.envs.gymnasium.shared_arrays import Rows
+
+
+class Singles:
+    """The simulators of environments `first` to `last - 1`.
+
+    Args:
+      name: for messages.
+      make: gives a new simulator.
+      rows: of all environments.
+      first: environment that begins.
+      last: environment after the last one.
+
+    Raises:
+      SimulatorError: from every method, where a simulator fails; it cannot be used any more then.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Any], rows: Rows, first: int, last: int):
+        self.name, self.rows, self.first, self.last = name, rows, first, last
+        self.envs: list[Any] = []
+        try:
+            for _ in range(first, last):
+                self.envs.append(make())
+        except Exception as error:
+            self.close()
+            raise raised(name, "making the environment", error) from error
+        self.observations = observations_of(self.envs[0].observation_space)
+        self.actions = Actions(self.envs[0].action_space)
+        self._shares: dict[tuple[int, int], tuple[Rows, list[Callable], list[Any]]] = {}
+
+    def reset(self) -> None:
+        """Starts the first episodes, with the seeds in the rows."""
+        rows, mine = self.rows, slice(self.first, self.last)
+        first = [self._reset(env, seed=int(seed)) for env, seed in zip(self.envs, rows.seed[mine], strict=True)]
+        self._write(rows.obs[mine], first)
+        rows.final_obs[mine] = rows.obs[mine]
+        rows.elapsed[mine] = 0
+
+    def step(self, start: int, stop: int) -> None:
+        """One step of environments `start` to `stop - 1`, with automatic resets."""
+        rows, steps, envs = self._share(start, stop)
+        actions = self.actions.each(rows.action)
+        try:
+            results = [step(action) for step, action in zip(steps, actions, strict=True)]
+        except Exception as error:
+            raise raised(self.name, "step()", error) from error
+        try:
+            observations, rewards, terminated, truncated, _ = zip(*results, strict=True)
+        except (TypeError, ValueError):
+            raise SimulatorError(_wrong_result(self.name, results)) from None
+        self._write(rows.final_obs, observations)
+        rows.obs[:] = rows.final_obs
+        self._write_rewards(rows.reward, rewards)
+        self._write_flags(rows.terminated, "terminated", terminated)
+        self._write_flags(rows.truncated, "truncated", truncated)
+        self._finish(rows, envs)
+
+    def close(self) -> None:
+        """Closes every simulator, whatever some of them may raise."""
+        for env in self.envs:
+            try:
+                env.close()
+            except Exception:
+                continue
+
+    def _share(self, start: int, stop: int) -> tuple[Rows, list[Callable], list[Any]]:
+        """Rows, `step` functions and simulators of some environments."""
+        found = self._shares.get((start, stop))
+        if found is None:
+            envs = self.envs[start - self.first : stop - self.first]
+            rows = Rows(*(array[start:stop] for array in self.rows))
+            found = self._shares[start, stop] = rows, [env.step for env in envs], envs
+        return found
+
+    def _finish(self, rows: Rows, envs: list[Any]) -> None:
+        rows.elapsed[:] += 1
+        np.logical_or(rows.truncated, rows.end, out=rows.truncated)
+        np.greater(rows.truncated, rows.terminated, out=rows.truncated)  # and not terminated
+        done = (rows.terminated | rows.truncated).nonzero()[0]
+        if len(done) == 0:
+            return
+        first = np.empty((len(done), self.observations.size), np.float32)
+        self._write(first, [self._reset(envs[i]) for i in done])
+        rows.obs[done] = first
+        rows.elapsed[done] = 0
+
+    def _reset(self, env: Any, **arguments: int) -> Any:
+        try:
+            result = env.reset(**arguments)
+        except Exception as error:
+            raise raised(self.name, "reset()", error) from error
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            raise SimulatorError(
+                f"{self.name}: reset() returned {short(result)}, but it has to return (observation, info)"
+            )
+        return result[0]
+
+    def _write(self, into: np.ndarray, observations: Any) -> None:
+        try:
+            self.observations.write(into, observations)
+        except ValueError as error:
+            raise SimulatorError(f"{self.name}: {error}") from None
+        require_finite(self.name, "observation", into)
+
+    def _write_rewards(self, into: np.ndarray, rewards: tuple[Any, ...]) -> None:
+        for reward in rewards:
+            if type(reward) not in _NUMBERS and not _is_number(reward):
+                raise SimulatorError(f"{self.name}: the reward is {short(reward)}, which is not a number")
+        into[:] = rewards
+        require_finite(self.name, "reward", into)
+
+    def _write_flags(self, into: np.ndarray, which: str, flags: tuple[Any, ...]) -> None:
+        for flag in flags:
+            if type(flag) not in _FLAGS and not _is_number(flag):
+                raise SimulatorError(f"{self.name}: step() returned {short(flag)} as {which}, which is not a bool")
+        into[:] = flags
+
+
+_NUMBERS = frozenset([float, int, bool, np.float64, np.float32, np.int64, np.int32, np.bool_])
+_FLAGS = frozenset([bool, np.bool_, int, np.int64, np.int32])
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, numbers.Real):
+        return True
+    return getattr(value, "shape", None) == () and np.asarray(value).dtype.kind in "fiub"
+
+
+def require_finite(name: str, what: str, array: np.ndarray) -> None:
+    """Raises if some of the numbers that a simulator returned are NaN or infinite.
+
+    A simulator of which nothing is known cannot be trusted to go on after that.
+    """
+    if not np.logical_and.reduce(np.isfinite(array), axis=None):
+        bad = array[~np.isfinite(array)][0]
+        row = array if array.ndim == 1 else array[~np.isfinite(array).all(axis=-1)][0]
+        raise SimulatorError(f"{name}: {what} holds {bad}, which is not finite: {short(row)}")
+
+
+def _wrong_result(name: str, results: list[Any]) -> str:
+    wrong = next((r for r in results if not isinstance(r, tuple) or len(r) != 5), results[0])
+    if isinstance(wrong, tuple) and len(wrong) == 4:
+        return (
+            f"{name}: step() returned four values, as in the interface of the old gym; Gymnasium's is "
+            "(observation, reward, terminated, truncated, info)"
+        )
+    return f"{name}: step() returned {short(wrong)}, not (observation, reward, terminated, truncated, info)"

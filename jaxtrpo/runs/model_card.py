@@ -1,0 +1,101 @@
+"""A model card, in the form that the Hugging Face hub reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.rollout.evaluation import Evaluation, stopped_in_words
+from jaxtrpo.runs.config_file import MADE_WITH
+from jaxtrpo.runs.directory import write_whole, writing
+from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE
+from jaxtrpo.runs.reader import Seen
+from jaxtrpo.runs.view.report import summary
+
+CARD_FILE = "README.md"
+TASK = "reinforcement-learning"
+
+
+def write_card(policy: TrainedPolicy, run: Seen | None, evaluation: Evaluation, directory: Path) -> Path:
+    """Writes README.md: what the policy was trained with, what it reaches, and how to use its files.
+
+    Args:
+      policy: that was exported.
+      run: what is known of its training; None if there is only a policy.
+      evaluation: of the deterministic policy.
+      directory: of the files.
+
+    Raises:
+      OutputError: it cannot be written.
+    """
+    algorithm = "policy" if run is None else str(run.settings.get("algorithm", "policy"))
+    number = f"{evaluation.mean:.2f} +/- {evaluation.std:.2f}"
+    results = EvalResult(
+        task_type=TASK,
+        task_name=TASK,
+        dataset_type=policy.env_name,
+        dataset_name=policy.env_name,
+        metric_type="mean_reward",
+        metric_name="mean_reward",
+        metric_value=number,
+    )
+    about = ModelCardData(
+        library_name="jaxtrpo",
+        tags=[policy.env_name, TASK, "deep-reinforcement-learning", "jax"],
+        model_name=f"{algorithm} on {policy.env_name}",
+        eval_results=[results],
+    )
+    lines = [
+        "---",
+        about.to_yaml().strip(),
+        "---",
+        "",
+        f"# {policy.env_name}, {algorithm}",
+        "",
+        f"A policy trained with jaxtrpo. Acting without noise it reaches {number} (mean and standard deviation of "
+        f"{len(evaluation.returns)} episodes).",
+        *([stopped_in_words(evaluation)] if evaluation.stopped else []),
+        "",
+        "## Use",
+        "",
+        f"`{ONNX_FILE}` needs nothing but onnxruntime. Observations are float32 [batch, {policy.observation_size}], "
+        f"{_form(policy)}; their normalisation and the bounds of actions are inside.",
+        "",
+        "```python",
+        "import numpy as np",
+        "import onnxruntime",
+        "",
+        f'session = onnxruntime.InferenceSession("{ONNX_FILE}")',
+        f"observation = np.zeros((1, {policy.observation_size}), np.float32)",
+        'action = session.run(["action"], {"observation": observation})[0]',
+        "```",
+        "",
+        f'With JAX alone: `jax.export.deserialize(open("{STABLEHLO_FILE}", "rb").read()).call(observation)`.',
+    ]
+    if run is not None:
+        told = summary(run, 0)
+        numbers = {"environment steps": told["steps"], "seconds": told["seconds"], "return_100": told["return_100"]}
+        lines += [
+            "",
+            "## Training",
+            "",
+            "| | |",
+            "| --- | --- |",
+            *(f"| {name} | {value:,.1f} |" for name, value in numbers.items() if value is not None),
+            *(f"| `{name}` | {value} |" for name, value in run.settings.items() if name not in MADE_WITH),
+            *(f"| {name} | {value} |" for of in MADE_WITH for name, value in run.settings.get(of, {}).items()),
+        ]
+    path = directory / CARD_FILE
+    with writing(path, what_then=""):
+        write_whole(path, ("\n".join(lines) + "\n").encode())
+    return path
+
+
+def _form(policy: TrainedPolicy) -> str:
+    """How observations are given to the exported policy."""
+    own = policy.observations
+    if own is None or own.is_flat:
+        return "as the environment gives them"
+    return f"which `jaxtrpo.load_policy(...).flatten` makes of the environment's {own.words}"

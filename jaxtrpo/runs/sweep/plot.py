@@ -1,0 +1,41 @@
+"""What a sweep found, as a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+from optuna.trial import FrozenTrial
+
+from jaxtrpo.runs.directory import write_whole, writing
+from jaxtrpo.runs.sweep.space import Dimension, Interval
+from jaxtrpo.runs.sweep.study import SEEDS
+
+PICTURE = "sweep.png"
+
+
+def draw_sweep(trials: Sequence[FrozenTrial], dimensions: Sequence[Dimension], directory: Path) -> Path:
+    """Writes sweep.png: for each setting, the value of every trial, its seeds behind it, the best one marked."""
+    figure = Figure(figsize=(max(4.0 * len(dimensions), 5.0), 3.4), layout="constrained")
+    places = figure.subplots(1, len(dimensions), squeeze=False, sharey=True)[0]
+    for place, dimension in zip(places, dimensions, strict=True):
+        numbers = isinstance(dimension, Interval)
+        for rank, trial in enumerate(trials):
+            x = trial.params[dimension.name] if numbers else str(trial.params[dimension.name])
+            for value in trial.user_attrs.get(SEEDS, []):
+                place.plot([x], [value], "o", color="#bbbbbb", markersize=3)
+            place.plot(
+                [x], [trial.value], "o", color="#d55e00" if rank == 0 else "#0072b2", markersize=7 if rank == 0 else 5
+            )
+        if isinstance(dimension, Interval) and dimension.log:
+            place.set_xscale("log")
+        place.set_xlabel(dimension.name)
+        place.grid(alpha=0.3)
+    places[0].set_ylabel("return_100, interquartile mean")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    with writing(directory, what_then=""):
+        write_whole(directory / PICTURE, picture.getvalue())
+    return directory / PICTURE

@@ -1,0 +1,247 @@
+"""Many runs that try settings: which, by Optuna; each a process with one core."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import optuna
+from optuna.samplers import RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
+from sqlalchemy.exc import DBAPIError
+
+from jaxtrpo.runs.directory import hold, write_whole, writing
+from jaxtrpo.runs.reader import read_run
+from jaxtrpo.runs.sweep.space import Dimension
+from jaxtrpo.runs.view.curves import interquartile_mean
+
+STUDY_FILE, TABLE_FILE = "study.sqlite", "sweep.csv"
+OWNER, CHOICE, SEEDS = "owner", "choice", "seeds"  # what a trial says of itself
+TRIES = 10  # to open a database
+LAST_WORDS = 2_000  # characters of a run that failed
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+class Sweep(NamedTuple):
+    """What is tried, and how it is judged."""
+
+    env: str
+    directory: Path
+    dimensions: Sequence[Dimension]
+    combinations: Sequence[Mapping[str, Any]]  # to try; none where values are drawn
+    trials: int  # how many are drawn
+    seeds: int  # of each trial, from 0
+    flags: Callable[[Mapping[str, Any]], list[str]]  # a trial's choice -> words of `jaxtrpo train`
+    study: optuna.Study
+
+
+class _Running(NamedTuple):
+    """A trial that has runs to do."""
+
+    trial: optuna.Trial
+    waiting: list[int]  # seeds
+    values: dict[int, float]  # of seeds that are done
+
+
+def open_study(directory: Path, name: str, storage: str | None, *, tpe: bool, seed: int) -> optuna.Study:
+    """The study in a database: that of the directory, or one that several machines share.
+
+    Raises:
+      ValueError: it cannot be opened.
+    """
+    url = storage or f"sqlite:///{directory / STUDY_FILE}"
+    sampler = TPESampler(seed=seed, constant_liar=True) if tpe else RandomSampler(seed=seed)
+    for left in reversed(range(TRIES)):
+        try:
+            return optuna.create_study(
+                study_name=name, storage=url, direction="maximize", load_if_exists=True, sampler=sampler
+            )
+        except Exception as error:  # of any database and its driver
+            if not (left and isinstance(error, DBAPIError)):
+                raise ValueError(f"storage={url!r} cannot be used: {str(error).partition(chr(10))[0]}") from error
+            time.sleep(0.5)  # two that make the tables at the same time get in each other's way
+    raise AssertionError
+
+
+def run_sweep(sweep: Sweep, cores: int, say: Callable[[str], object]) -> None:
+    """Makes the runs that are missing, so many at a time, and tells the study how good each trial is.
+
+    A trial's value is the interquartile mean over its seeds of `return_100` at the end. Runs go on where they were, so
+    that a sweep that was killed does too.
+
+    Raises:
+      KeyboardInterrupt: it was interrupted; runs are, too.
+    """
+    _Scheduler(sweep, say).run(cores)
+
+
+class _Scheduler:
+    """Deals out (trial, seed) to threads, each of which waits for a process."""
+
+    def __init__(self, sweep: Sweep, say: Callable[[str], object]):
+        self.sweep, self.say, self.lock = sweep, say, threading.Lock()
+        self.stopping, self.processes = False, set[subprocess.Popen]()
+        self.owner = f"{socket.gethostname()}:{sweep.directory.absolute()}"
+        ours = [found for found in self._states(TrialState.RUNNING) if found.user_attrs.get(OWNER) == self.owner]
+        self.open = [self._begun(optuna.Trial(sweep.study, found._trial_id)) for found in ours]
+
+    def run(self, cores: int) -> None:
+        """See `run_sweep`."""
+        with ThreadPoolExecutor(cores) as pool:
+            workers = [pool.submit(self._work) for _ in range(cores)]
+            try:
+                for worker in workers:
+                    worker.result()
+            except BaseException:
+                self.stopping = True
+                for process in list(self.processes):
+                    process.terminate()
+                raise
+
+    def _work(self) -> None:
+        while (job := self._next()) is not None:
+            running, seed = job
+            value = self._train(running.trial, seed)
+            self._done(running, seed, value)
+
+    def _next(self) -> tuple[_Running, int] | None:
+        with self.lock:
+            if self.stopping:
+                return None
+            for running in self.open:
+                if running.waiting:
+                    return running, running.waiting.pop(0)
+            trial = self._another()
+            if trial is None:
+                return None
+            trial.set_user_attr(OWNER, self.owner)
+            running = self._begun(trial)
+            self.open.append(running)
+            return running, running.waiting.pop(0)
+
+    def _another(self) -> optuna.Trial | None:
+        """A trial that nobody has begun; None if there is no other.
+
+        Of sweeps that share a study, more than one may want the same combination. A trial of one has its number and its
+        combination from the moment in which the study knows it: who has the lowest number makes it.
+        """
+        study, begun = self.sweep.study, (TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING)
+        if not self.sweep.combinations:
+            return study.ask() if len(self._states(*begun)) < self.sweep.trials else None
+        while True:
+            tried = [_combination(trial) for trial in self._states(*begun)]
+            left = [choice for choice in self.sweep.combinations if choice not in tried]
+            if not left:
+                return None
+            choice = dict(left[0])
+            study.enqueue_trial(choice, user_attrs={OWNER: self.owner, CHOICE: choice})
+            trial = study.ask()  # the first that waits, which another may have left
+            earlier = [other for other in self._states(*begun, TrialState.WAITING) if other.number < trial.number]
+            if _combination(trial) not in map(_combination, earlier):
+                return trial
+            study.tell(trial, state=TrialState.PRUNED)
+
+    def _train(self, trial: optuna.Trial, seed: int) -> float | None:
+        """Return of a run at its end; None if it failed."""
+        out = place_of(self.sweep.directory, trial.number) / f"seed-{seed}"
+        words = [self.sweep.env, *self.sweep.flags(trial.params), "--seed", str(seed), "--actors", "1", "--quiet"]
+        self._wait_until_free(out)
+        command = [sys.executable, "-m", "jaxtrpo", "train", *words, "--out", str(out), "--resume"]
+        environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+        # In a session of its own: an interrupt of the terminal is for us, who end them in turn.
+        how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+        with subprocess.Popen(command, env=environment, **how) as process:
+            self.processes.add(process)
+            said = process.communicate()[1]
+            self.processes.discard(process)
+        if process.returncode:
+            if not self.stopping:
+                self.say(f"trial {trial.number}, seed {seed} failed: {said[-LAST_WORDS:].strip()}")
+            return None
+        returns = read_run(out).columns["return_100"]
+        known = returns[np.isfinite(returns)]
+        return float(known[-1]) if len(known) else None
+
+    def _wait_until_free(self, out: Path) -> None:
+        """A run outlives a sweep that was killed, and what it learns is not lost."""
+        while out.exists() and not self.stopping:
+            try:
+                with hold(out):
+                    return
+            except BlockingIOError:
+                time.sleep(1.0)
+
+    def _done(self, running: _Running, seed: int, value: float | None) -> None:
+        with self.lock:
+            if self.stopping or running not in self.open:
+                return
+            if value is None:  # the others of this trial need not be tried
+                self.open.remove(running)
+                self.sweep.study.tell(running.trial, state=TrialState.FAIL)
+                return
+            running.values[seed] = value
+            if len(running.values) < self.sweep.seeds:
+                return
+            self.open.remove(running)
+            values = [running.values[number] for number in range(self.sweep.seeds)]
+            running.trial.set_user_attr(SEEDS, values)
+            score = float(interquartile_mean(np.array(values)[:, None])[0][0])
+            self.sweep.study.tell(running.trial, score)
+            self.say(f"trial {running.trial.number}: {score:.1f}  {in_words(running.trial.params)}")
+
+    def _states(self, *states: TrialState) -> list[FrozenTrial]:
+        return self.sweep.study.get_trials(deepcopy=False, states=states)
+
+    def _begun(self, trial: optuna.Trial) -> _Running:
+        for dimension in self.sweep.dimensions:
+            dimension.suggest(trial)
+        return _Running(trial, list(range(self.sweep.seeds)), {})
+
+
+def _combination(trial: FrozenTrial | optuna.Trial) -> Mapping[str, Any]:
+    return trial.user_attrs.get(CHOICE, trial.params)
+
+
+def place_of(directory: Path, trial: int) -> Path:
+    """Where the runs of a trial are."""
+    return directory / f"trial-{trial:04d}"
+
+
+def in_words(chosen: Mapping[str, Any]) -> str:
+    """Settings for people."""
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in chosen.items()}
+    return ", ".join(f"{name}={value}" for name, value in shown.items())
+
+
+def ranked(study: optuna.Study) -> list[FrozenTrial]:
+    """Trials that are done, the best first."""
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return sorted(done, key=lambda trial: (-float(trial.value or 0.0), trial.number))
+
+
+def write_table(study: optuna.Study, directory: Path) -> Path:
+    """Writes sweep.csv: a row for each trial that is done, the best first."""
+    trials = ranked(study)
+    names = list(dict.fromkeys(name for trial in trials for name in trial.params))
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("trial", *names, "interquartile_mean", "seeds"))
+    for trial in trials:
+        values = json.dumps([round(value, 3) for value in trial.user_attrs.get(SEEDS, [])])
+        table.writerow((trial.number, *(trial.params.get(name) for name in names), f"{trial.value:.6g}", values))
+    with writing(directory, what_then=""):
+        write_whole(directory / TABLE_FILE, text.getvalue().encode())
+    return directory / TABLE_FILE

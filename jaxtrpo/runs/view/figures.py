@@ -1,0 +1,120 @@
+"""Interactive figures of runs: what a page of them shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool
+from bokeh.plotting import figure
+
+from jaxtrpo.runs.reader import Seen
+from jaxtrpo.runs.view.curves import AXES
+
+X = "env_steps"
+# Told apart by people who see colours differently (Okabe and Ito 2008).
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b", "#b8a900", "#6a3d9a")
+DASHES = ("solid", "dashed", "dotdash")  # where there are more runs than colours
+HEIGHT = 260  # pixels
+COMPACT = "return Intl.NumberFormat('en', {notation: 'compact'}).format(tick)"  # 200K, 1M
+PARTS = ("collecting", "learning", "other")
+
+
+class Look(NamedTuple):
+    """One figure: a line for each run and column."""
+
+    title: str
+    columns: tuple[str, ...]  # the first is a line, the second dashed
+    log: bool = False
+    points: str | None = None  # column that is drawn as points
+
+
+LOOKS = (
+    Look("Return of the last 100 episodes; points: the deterministic policy's", ("return_100",), points="eval_return"),
+    Look("KL of each step, nats; dashed: its bound", ("kl", "max_kl"), log=True),
+    Look("Environment steps an update", ("steps_per_update",)),
+    Look("Signal: part of the promised improvement that is not noise", ("signal",)),
+    Look("Explained variance of the value critic", ("explained_variance",)),
+    Look("Entropy of the policy, nats", ("entropy",)),
+    Look("Standard deviation of actions", ("policy_std",)),
+)  # fmt: skip
+
+
+def draw_figures(runs: Sequence[Seen]) -> dict[str, Any]:
+    """By title, a figure for each of `LOOKS` of which a run has a column, and one of where the time went.
+
+    Models are named so that the page's script finds them: "run-0" is a run's data, "0:kl" a line of it.
+    """
+    sources = {str(i): ColumnDataSource(dict(columns_of(run)), name=f"run-{i}") for i, run in enumerate(runs)}
+    figures: dict[str, Any] = {}
+    for look in LOOKS:
+        wanted = [*look.columns, *([look.points] if look.points else [])]
+        if any(name in run.columns for run in runs for name in wanted):
+            figures[look.title] = _figure(look, runs, sources)
+    figures["Where the time went"] = _time(runs)
+    return figures
+
+
+def columns_of(run: Seen) -> dict[str, Any]:
+    """What the figures need of a run, in single precision."""
+    wanted = {*AXES, *(name for look in LOOKS for name in (*look.columns, look.points) if name)}
+    return {name: run.columns[name].astype(np.float32) for name in sorted(wanted) if name in run.columns}
+
+
+def _figure(look: Look, runs: Sequence[Seen], sources: Mapping[str, ColumnDataSource]) -> Any:
+    drawn = _empty(y_axis_type="log" if look.log else "linear")
+    lines = []
+    for i, run in enumerate(runs):
+        how = {"color": COLORS[i % len(COLORS)], "source": sources[str(i)]}
+        dash = DASHES[i // len(COLORS) % len(DASHES)]
+        for number, name in enumerate(look.columns):
+            if name in run.columns:
+                faint = {"line_alpha": 0.5, "line_dash": "dotted"} if number else {"line_dash": dash}
+                lines.append(drawn.line(X, name, line_width=1.8, name=f"{i}:{name}", **how, **faint))
+        if look.points in run.columns:
+            drawn.scatter(X, look.points, size=6, marker="circle", line_color=None, name=f"{i}:{look.points}", **how)
+    tips = [(name, f"@{name}") for name in (*AXES, *look.columns)]
+    drawn.add_tools(HoverTool(tooltips=tips, renderers=lines, mode="mouse"))
+    return drawn
+
+
+def _time(runs: Sequence[Seen]) -> Any:
+    labels = [str(i + 1) for i in range(len(runs))]
+    seconds = dict(zip(PARTS, map(list, zip(*map(seconds_of, runs), strict=True)), strict=True))
+    drawn = _empty(y_range=labels[::-1], height=90 + 26 * len(runs), x_axis_label="seconds")
+    bars = drawn.hbar_stack(
+        list(PARTS),
+        y="run",
+        height=0.7,
+        color=(*COLORS[:2], "#bbbbbb"),
+        source=ColumnDataSource({"run": labels, **seconds}, name="time"),
+        legend_label=list(PARTS),
+    )
+    tips = [("run", "@run"), *((name, f"@{name}{{0.0}}") for name in PARTS)]
+    drawn.add_tools(HoverTool(tooltips=tips, renderers=bars))
+    drawn.legend.orientation, drawn.legend.background_fill_alpha = "horizontal", 0.6
+    drawn.add_layout(drawn.legend[0], "above")
+    return drawn
+
+
+def seconds_of(run: Seen) -> tuple[float, float, float]:
+    """Of a run: collecting, learning, and the rest (evaluating, compiling, saving)."""
+    if not len(run.columns.get("wall_seconds", ())):
+        return 0.0, 0.0, 0.0
+    collect, learn = (float(np.nansum(run.columns.get(name, 0.0))) for name in ("collect_seconds", "learn_seconds"))
+    return collect, learn, max(float(run.columns["wall_seconds"][-1]) - collect - learn, 0.0)
+
+
+def _empty(*, height: int = HEIGHT, x_axis_label: str = AXES[X], **how: Any) -> Any:
+    drawn: Any = figure(
+        height=height,
+        sizing_mode="stretch_width",
+        tools="pan,box_zoom,wheel_zoom,reset,save",
+        x_axis_label=x_axis_label,
+        **how,
+    )
+    drawn.xaxis.formatter = CustomJSTickFormatter(code=COMPACT)
+    drawn.toolbar.logo, drawn.toolbar.autohide = None, True
+    drawn.background_fill_color = drawn.border_fill_color = None
+    return drawn

@@ -1,0 +1,101 @@
+"""Learning curves as pictures, with their numbers."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from jaxtrpo.runs.directory import write_whole, writing
+from jaxtrpo.runs.reader import ALL, Seen, in_groups
+from jaxtrpo.runs.view.curves import AXES, Curve, curve_of
+
+COLUMNS = 3  # panels beside each other
+LETTERS_OF_LEGEND = 90  # in a row
+
+
+def curves_of(runs: Sequence[Seen], x: str, y: str) -> dict[str, dict[str, Curve]]:
+    """Environment -> group of settings -> curve.
+
+    Raises:
+      ValueError: a run has no such column, or no run has a value in it.
+    """
+    found = {
+        env: {label: curve for label, group in groups.items() if (curve := curve_of(group, x, y)) is not None}
+        for env, groups in in_groups(runs).items()
+    }
+    found = {env: curves for env, curves in found.items() if curves}
+    if not found:
+        raise ValueError(f"{y} has no value in any of the runs")
+    return found
+
+
+def draw(curves: Mapping[str, Mapping[str, Curve]], stem: Path, *, x: str, y: str) -> list[Path]:
+    """Draws a panel for each environment, in it a line for each group of settings, and writes what it shows.
+
+    Args:
+      curves: what `curves_of` gives.
+      stem: of the files: stem.png, stem.svg and stem.csv.
+      x: what it was asked for.
+      y: likewise.
+
+    Returns:
+      The files.
+
+    Raises:
+      OutputError: they cannot be written.
+    """
+    figure = _figure(curves, x, y)
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
+    with writing(stem, what_then=""):
+        for path in files[:2]:
+            picture = io.BytesIO()
+            # Text of SVG stays text, and the same curves are the same bytes.
+            with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxtrpo"}):
+                unchanging = {"Date": None} if path.suffix == ".svg" else None
+                figure.savefig(picture, format=path.suffix[1:], dpi=120, metadata=unchanging)
+            write_whole(path, picture.getvalue())
+        write_whole(files[2], _numbers(curves, x).encode())
+    return files
+
+
+def _figure(curves: Mapping[str, Mapping[str, Curve]], x: str, y: str) -> Figure:
+    columns = min(len(curves), COLUMNS)
+    rows = -(-len(curves) // columns)
+    figure = Figure(figsize=(max(4.4 * columns, 5.5), 3.3 * rows + 0.5), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).ravel()
+    colors = {label: f"C{i}" for i, label in enumerate(dict.fromkeys(label for of in curves.values() for label in of))}
+    for place, (env, of_env) in zip(places, curves.items(), strict=False):
+        for label, curve in of_env.items():
+            place.plot(curve.x, curve.mean, color=colors[label], label=label, linewidth=1.6)
+            place.fill_between(curve.x, curve.low, curve.high, color=colors[label], alpha=0.2, linewidth=0)
+        seeds = sorted({curve.seeds for curve in of_env.values()})
+        many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
+        place.set(title=f"{env}, {many} {'seed' if many == '1' else 'seeds'}", xlabel=AXES[x], ylabel=y)
+        place.grid(alpha=0.3)
+        place.xaxis.set_major_formatter(EngFormatter(sep=""))
+        place.spines[["top", "right"]].set_visible(False)
+    for place in places[len(curves) :]:
+        place.set_visible(False)
+    if set(colors) != {ALL}:
+        shown = [zip(*place.get_legend_handles_labels(), strict=True) for place in figure.axes]
+        named = {label: line for pairs in shown for line, label in pairs if label != ALL}
+        beside = max(1, LETTERS_OF_LEGEND * columns // COLUMNS // max(map(len, named)))
+        figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=beside, fontsize="small")
+    return figure
+
+
+def _numbers(curves: Mapping[str, Mapping[str, Curve]], x: str) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("env", "settings", "seeds", x, "interquartile_mean", "low", "high"))
+    for env, of_env in curves.items():
+        for label, curve in of_env.items():
+            for row in zip(curve.x, curve.mean, curve.low, curve.high, strict=True):
+                table.writerow((env, label, curve.seeds, *(f"{value:.6g}" if value == value else "" for value in row)))
+    return text.getvalue()

@@ -1,0 +1,129 @@
+"""Films as video files."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import av
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from jaxtrpo.rollout.rendering import Film, Frame
+from jaxtrpo.runs.directory import writing
+
+MOST_FRAMES = 50  # a second
+FRAMES_OF_GIF, COLORS = 20, 64
+
+Timed = tuple[float, Image.Image]  # seconds at which a picture is seen
+
+
+def write_video(films: Mapping[str, Film], path: Path, *, gif: bool = False) -> list[Path]:
+    """Writes films side by side, in the time that they simulate; who ends first waits for the others.
+
+    Args:
+      films: by what is written above each.
+      path: of the mp4.
+      gif: also write a GIF beside it, of the same name.
+
+    Returns:
+      The files.
+
+    Raises:
+      OutputError: they cannot be written.
+    """
+    fps = Fraction(min(max(1 / each.seconds_per_step for each in films.values()), MOST_FRAMES)).limit_denominator(1000)
+    files = [path, *([path.with_suffix(".gif")] if gif else [])]
+    with writing(path, what_then=""):
+        for file in files:
+            for left in file.parent.glob(f".{file.stem}.*{file.suffix}"):  # by a process that was killed
+                left.unlink()
+        unfinished = [_unfinished(file) for file in files]
+        try:
+            for_gif = _write_mp4(unfinished[0], _side_by_side(films, float(fps)), fps, keep=gif)
+            if gif:
+                _write_gif(unfinished[1], for_gif)
+            for file, done in zip(unfinished, files, strict=True):
+                os.replace(file, done)
+        finally:
+            for file in unfinished:
+                file.unlink(missing_ok=True)
+    return files
+
+
+def _write_mp4(path: Path, pictures: Iterator[np.ndarray], fps: Fraction, *, keep: bool) -> list[Timed]:
+    """Returns some of the pictures if they are to be kept."""
+    kept: list[Timed] = []
+    with av.open(str(path), "w", options={"movflags": "faststart"}) as file:
+        stream = file.add_stream("libx264", rate=fps, options={"crf": "20"})
+        stream.pix_fmt = "yuv420p"  # which every browser shows
+        for number, picture in enumerate(pictures):
+            height, width = (size // 2 * 2 for size in picture.shape[:2])  # it wants even numbers
+            if number == 0:
+                stream.height, stream.width = height, width
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture[:height, :width]))
+            file.mux(stream.encode(frame))
+            seconds = float(number / fps)
+            if keep and (not kept or seconds >= kept[-1][0] + 1 / FRAMES_OF_GIF - 1e-9):
+                kept.append((seconds, Image.fromarray(picture).quantize(COLORS, dither=Image.Dither.NONE)))
+        file.mux(stream.encode())
+    return kept
+
+
+def _write_gif(path: Path, pictures: list[Timed]) -> None:
+    times = [seconds for seconds, _ in pictures]
+    shown = [round(1000 * (later - now)) for now, later in pairwise([*times, times[-1] + 1.0])]  # milliseconds
+    first, *others = [picture for _, picture in pictures]
+    first.save(path, format="GIF", save_all=True, append_images=others, duration=shown, loop=0)
+
+
+def _unfinished(path: Path) -> Path:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
+    os.close(descriptor)
+    os.chmod(name, 0o644)
+    return Path(name)
+
+
+def _side_by_side(films: Mapping[str, Film], fps: float) -> Iterator[np.ndarray]:
+    """Pictures at equal times until all episodes are over."""
+    players = [_Player(label, each, fps) for label, each in films.items()]
+    while True:
+        shown = [player.next() for player in players]
+        if all(player.over for player in players):
+            return
+        yield np.concatenate(shown, axis=1)
+
+
+class _Player:
+    """One film, shown frame by frame of the video."""
+
+    def __init__(self, label: str, film: Film, fps: float):
+        self.over = False
+        self._label, self._film, self._steps_a_frame = label, film, 1 / (fps * film.seconds_per_step)
+        self._number, self._made = 0, 0
+        self._last: Frame = next(film.frames)
+
+    def next(self) -> np.ndarray:
+        """The next picture; the last one where the episode is over."""
+        wanted = int(self._number * self._steps_a_frame + 1e-6)
+        self._number += 1
+        while self._made < wanted and not self.over:
+            found = next(self._film.frames, None)
+            self.over = found is None
+            self._last = self._last if found is None else found
+            self._made += 1
+        return _with_words(self._last.picture, f"{self._label}   {self._last.total:,.0f}", faded=self.over)
+
+
+def _with_words(picture: np.ndarray, words: str, *, faded: bool) -> np.ndarray:
+    image = Image.fromarray(picture // 2 if faded else picture)
+    size = max(12, image.height // 22)
+    draw, font = ImageDraw.Draw(image, "RGBA"), ImageFont.load_default(size)
+    left, top, right, bottom = draw.textbbox((size // 2, size // 2), words, font=font)
+    draw.rectangle((left - 4, top - 4, right + 4, bottom + 4), fill=(0, 0, 0, 130))
+    draw.text((size // 2, size // 2), words, font=font, fill="white")
+    return np.asarray(image)

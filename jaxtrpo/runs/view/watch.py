@@ -1,0 +1,128 @@
+"""The report of runs while they train, served to this machine alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import threading
+from collections.abc import Iterator, Sequence
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jaxtrpo.runs.reader import Seen, read_run, runs_in
+from jaxtrpo.runs.view.figures import PARTS, columns_of, seconds_of
+from jaxtrpo.runs.view.report import cells, page_of, summary
+
+HERE = "127.0.0.1"
+NO_RUN_YET = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="1">
+<title>jaxtrpo watch</title><link rel="icon" href="data:,">
+<style>:root { color-scheme: light dark } body { font: 16px system-ui; margin: 2rem }</style></head>
+<body><p role="status">No run yet.</p></body></html>
+"""
+
+
+def serve(directories: Sequence[Path], port: int) -> ThreadingHTTPServer:
+    """A server that is ready; `serve_forever` answers requests.
+
+    Args:
+      directories: that hold runs, or will; what is in them is read anew for every answer.
+      port: 0 takes one that is free.
+
+    Raises:
+      OSError: the port is taken.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answers = {"/": _page, "/data": _data}
+            make = answers.get(self.path.partition("?")[0])
+            # A page elsewhere that knows the port must not read what is here under a name of its own.
+            if self.headers.get("Host", "").partition(":")[0] not in (HERE, "localhost") or make is None:
+                self.send_error(HTTPStatus.NOT_FOUND)
+                return
+            try:
+                kind, content = make(directories)
+            except (OSError, ValueError) as error:  # of a run that was removed, or is being replaced
+                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, " ".join(str(error).split())[:200])
+                return
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Nothing: the terminal shows the address and nothing else."""
+
+    return ThreadingHTTPServer((HERE, port), Handler)
+
+
+def address(server: ThreadingHTTPServer) -> str:
+    """What a browser opens."""
+    return f"http://{HERE}:{server.server_port}/"
+
+
+@contextlib.contextmanager
+def serving(directories: Sequence[Path]) -> Iterator[str]:
+    """Serves as `serve` does, beside what happens meanwhile; gives the address."""
+    with serve(directories, 0) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield address(server)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _now(directories: Sequence[Path]) -> list[Seen]:
+    """Without what is removed while it is read."""
+    runs = []
+    for place in runs_in(directories):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            runs.append(read_run(place))
+    return runs
+
+
+def _shape(runs: Sequence[Seen]) -> str:
+    """Changes when there is something to draw that was not there before, or no more."""
+    known = [
+        (str(run.path), *(name for name, values in run.columns.items() if np.isfinite(values).any())) for run in runs
+    ]
+    return json.dumps(known)
+
+
+def _page(directories: Sequence[Path]) -> tuple[str, bytes]:
+    runs = _now(directories)
+    return "text/html; charset=utf-8", (page_of(runs, live=_shape(runs)) if runs else NO_RUN_YET).encode()
+
+
+def _data(directories: Sequence[Path]) -> tuple[str, bytes]:
+    runs = _now(directories)
+    seconds = zip(*map(seconds_of, runs), strict=True) if runs else [() for _ in PARTS]
+    content = {
+        "shape": _shape(runs),
+        "runs": [
+            {
+                "columns": {name: [_number(value) for value in values] for name, values in columns_of(run).items()},
+                "cells": cells(summary(run, number)),
+            }
+            for number, run in enumerate(runs)
+        ],
+        "time": {
+            "run": [str(number + 1) for number in range(len(runs))],
+            **dict(zip(PARTS, map(list, seconds), strict=True)),
+        },
+    }
+    return "application/json", json.dumps(content).encode()
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.6g}") if math.isfinite(value) else None

@@ -1,0 +1,205 @@
+"""Several trainings as one program, in environments that are JAX programs."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from jaxtrpo.parallel.actors import Trainings
+from jaxtrpo.rollout.evaluation import Evaluator
+from jaxtrpo.rollout.types import TrainState
+from jaxtrpo.runs.checkpoint import Checkpoint
+from jaxtrpo.runs.directory import hold
+from jaxtrpo.runs.metrics import Row
+from jaxtrpo.runs.progress import Progress
+from jaxtrpo.runs.symptoms import notes, symptoms
+from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
+from jaxtrpo.training.drivers.synchronous import synchronous_updates
+from jaxtrpo.training.metrics import Moment, rows_of
+from jaxtrpo.training.prepare import require_finite_start, restored
+from jaxtrpo.training.record import Record, Result
+from jaxtrpo.training.run import Run
+
+Planned = tuple[Run, Checkpoint | None]
+
+
+class Program(NamedTuple):
+    """Trainings that are one program."""
+
+    names: Sequence[str]
+    planned: Sequence[Planned]  # each of them, for these `trainings`
+    trainings: Trainings  # as many, or a few more
+
+
+def require_same_sizes(planned: Sequence[Planned]) -> None:
+    """Raises ValueError where trainings go on that were begun with batches of different sizes."""
+    if len({run.update.sizes for run, _ in planned}) > 1:
+        raise ValueError("resume=True (--resume): trainings that differ in num_envs cannot go on together; give it")
+
+
+def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]:
+    """Trains all to their ends, one program after the other, or until they are interrupted.
+
+    Returns:
+      Of the trainings in the order of their programs; of those that were begun.
+
+    Raises:
+      Terminated: SIGTERM was received; everything is saved.
+    """
+    results: list[Result] = []
+    interruption: KeyboardInterrupt | None = None
+    with ExitStack() as stack:
+        for program in programs:
+            for each, _ in program.planned:
+                if each.directory is not None:
+                    stack.enter_context(hold(each.directory))
+        stack.enter_context(termination_as_interrupt())
+        for number, program in enumerate(programs):
+            said = f"program {number + 1} of {len(programs)}: {_in_short(program.names)}" if len(programs) > 1 else None
+            try:
+                found, interruption = _run_as_one(_from_now(program) if number else program, said, progress=progress)
+            except KeyboardInterrupt as error:  # before its first update
+                if not results:
+                    raise
+                found, interruption = [], error
+            results += found
+            if interruption is not None:
+                break
+    if isinstance(interruption, Termination):
+        raise Terminated
+    return results
+
+
+def _in_short(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _from_now(program: Program) -> Program:
+    """The same, whose clocks did not run while it waited for others."""
+    now = time.perf_counter()
+    return program._replace(planned=[(run._replace(started=now), saved) for run, saved in program.planned])
+
+
+def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[list[Result], KeyboardInterrupt | None]:
+    """Trains those of one program; what it was interrupted by, if it was.
+
+    Args:
+      program: whose directories are held.
+      said: shown beside the progress.
+      progress: show the mean of all.
+    """
+    _, planned, trainings = program
+    run, _ = planned[0]
+    interruption: KeyboardInterrupt | None = None
+    with ExitStack() as stack:
+        state = _first_state(planned, trainings)
+        evaluator, begun = run.evaluator(), functools.cache(lambda: jax.device_get(state))
+        parts = [
+            _Training(*each, evaluator, functools.partial(_part, begun, number)) for number, each in enumerate(planned)
+        ]
+        for each in parts:
+            each.record.follow(stack)
+        bar = stack.enter_context(Progress(run.config.total_steps, _mean(parts), enabled=progress))
+        for note in (*run.notes, *([] if said is None else [said])):
+            bar.note(note)
+        looked_for = symptoms(invalid_is_broken=run.invalid_is_broken)
+        moments = stack.enter_context(closing(synchronous_updates(run.update, state, np.asarray)))
+        try:
+            while not all(each.over for each in parts):
+                moment = next(moments)
+                now, whole = time.perf_counter(), functools.cache(_on_host(moment))
+                for number, each in enumerate(parts):
+                    if not each.over:
+                        each.add(moment, moment.measured[number], functools.partial(_part, whole, number), now)
+                mean = _mean(parts)
+                bar.update(mean)
+                for note in notes(looked_for, [mean]):
+                    bar.note(note)
+        except KeyboardInterrupt as error:
+            interruption = error
+            bar.note("interrupted; keeping what was learned so far")
+        except Exception:
+            for each in parts:
+                each.record.save()
+            raise
+        for each in parts:
+            each.record.save()
+    return [each.record.result() for each in parts], interruption
+
+
+class _Training:
+    """One of them, and what it has come to."""
+
+    def __init__(
+        self, run: Run, saved: Checkpoint | None, evaluator: Evaluator | None, state: Callable[[], TrainState]
+    ):
+        run = run if saved is None else run._replace(metrics=saved.metrics)
+        self.record, self._evaluate = Record(run, state), run.evaluation(evaluator)
+        self._total_steps = run.config.total_steps
+        self._before = float(self.record.last["wall_seconds"] or 0)
+        self._started = run.started - self._before  # perf_counter, as if it had never stopped
+        self.over = self._steps() >= self._total_steps
+
+    def add(self, moment: Moment, measured: np.ndarray, state: Callable[[], TrainState], now: float) -> None:
+        """Takes in its part of a moment that ended `now`, perf_counter."""
+        seconds, steps_before = now - self._started, self._steps()
+        rows = rows_of(moment, measured, self.record.last, self._before, seconds)
+        self._before = seconds
+        if not rows:
+            self.over = True
+            return
+        env_steps = int(rows[-1]["env_steps"])
+        rows[-1]["eval_return"] = self._evaluate(state, steps_before, env_steps)
+        self.over = env_steps >= self._total_steps
+        if self.over:  # later moments go on, but this one does not
+            ended = state()
+            state = lambda: ended  # noqa: E731
+        self.record.add(rows, state)
+
+    def _steps(self) -> int:
+        return int(self.record.last["env_steps"] or 0)
+
+
+def _first_state(planned: Sequence[Planned], trainings: Trainings) -> TrainState:
+    """Of all; where some go on, theirs are put in the place of new ones."""
+    run, _ = planned[0]
+    padded = [*planned, *[planned[-1]] * (trainings.number - len(planned))]
+    keys = np.stack([jax.random.PRNGKey(each.config.seed) for each, _ in padded])
+    settings = jax.tree.map(lambda *leaves: np.stack(leaves), *[each.update.hyperparameters() for each, _ in padded])
+    state = trainings.map(run.update.first_state)(keys, settings)
+    require_finite_start(run.env, state)
+    if all(saved is None for _, saved in planned):
+        return state
+    host = jax.tree.map(np.array, jax.device_get(state))
+    for number, (each, saved) in enumerate(planned):
+        if saved is not None:
+            one, _ = restored(each, saved)
+            jax.tree.map(lambda all_, leaf, number=number: all_.__setitem__(number, leaf), host, one)
+    return trainings.map(lambda tree: tree)(host)
+
+
+def _on_host(moment: Moment) -> Callable[[], TrainState]:
+    return lambda: jax.device_get(moment.state())
+
+
+def _part(whole: Callable[[], TrainState], number: int) -> TrainState:
+    """One training's state, with an axis of one actor."""
+    return jax.tree.map(lambda leaf: leaf[number : number + 1], whole())
+
+
+def _mean(parts: Sequence[_Training]) -> Row:
+    """A row that stands for all."""
+    rows = [each.record.last for each in parts]
+    names = [name for name in rows[0] if all(name in row for row in rows)]
+    means = {name: float(np.mean([_number(row[name]) for row in rows])) for name in names}
+    return {**means, "update": round(means["update"]), "env_steps": round(means["env_steps"])}
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)

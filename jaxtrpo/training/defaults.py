@@ -1,0 +1,82 @@
+"""Settings that nobody gave, where they follow from others and from who collects."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from jaxtrpo.algorithms.algorithm import starting_with
+from jaxtrpo.config import SEGMENT_LENGTH, Config, Sizes, for_batch, resolve_sizes
+from jaxtrpo.envs.base import Environment, require_time_limit
+from jaxtrpo.parallel.actors import Actors
+from jaxtrpo.training.update import Parts
+
+
+def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> tuple[Parts, Config, Sizes]:
+    """Decides what was left open, and writes it into the settings.
+
+    Args:
+      parts: what learns; its algorithm knows the settings that were given.
+      config: those.
+      actors: who collect and learn.
+      usual_steps: environment steps of the first updates of the algorithm where none were given.
+
+    Raises:
+      ValueError: settings do not fit each other; one sentence.
+    """
+    accelerator = any(device.platform != "cpu" for device in actors.devices)
+    steps = int(parts.algorithm.hyperparameters["steps_per_update"])
+    num_envs = config.num_envs or for_batch(
+        actors.count, parts.algorithm.num_envs, larger=steps / usual_steps, accelerator=accelerator
+    )
+    if config.steps_per_update is None:
+        # Many actors have many environments, and few steps of each would be too few to learn from.
+        least = SEGMENT_LENGTH if accelerator and config.num_envs is None else parts.algorithm.steps_of_each
+        steps = max(steps, least * num_envs)
+        parts = parts._replace(algorithm=starting_with(parts.algorithm, steps_per_update=steps))
+    config = dataclasses.replace(
+        config,
+        algorithm=parts.algorithm.words,
+        policy=parts.policy.words,
+        critic=parts.critic.words,
+        adapt=parts.rule.words,
+        max_kl=parts.algorithm.hyperparameters.get("max_kl"),
+        steps_per_update=steps,
+        max_steps_per_update=config.max_steps_per_update or max(parts.rule.max_steps_per_update or 0, steps),
+    )
+    sizes = resolve_sizes(config, actors.count, num_envs=num_envs, steps_per_update=steps)
+    return parts, dataclasses.replace(config, num_envs=sizes.num_envs, segment_length=sizes.segment_length), sizes
+
+
+def with_whole_episodes(parts: Parts, config: Config, actors: Actors, environment: Environment) -> tuple[Parts, Config]:
+    """Sizes of batches that are one episode of every environment, as the algorithm wants them.
+
+    Raises:
+      ValueError: one sentence that names the setting which does not fit.
+    """
+    assert parts.algorithm.episodes is not None
+    conditions, samples, horizon = parts.algorithm.episodes
+    words = f"algorithm={parts.algorithm.words}"
+    if horizon is None:
+        require_time_limit(environment, f"{words} without a horizon")
+    elif horizon > environment.episode_length:
+        raise ValueError(
+            f"horizon={horizon}: the episodes of {environment.name} are not longer than {environment.episode_length}"
+        )
+    length, num_envs = horizon or environment.episode_length, conditions * samples
+    if conditions % actors.count:
+        raise ValueError(f"conditions={conditions} must be a multiple of the {actors.count} actors")
+    if config.num_envs is not None and config.num_envs < conditions:
+        raise ValueError(
+            f"num_envs={config.num_envs} are fewer than conditions={conditions}, which take {samples} environments each"
+        )
+    steps = num_envs * length
+    wanted = {"num_envs": num_envs, "segment_length": length, "steps_per_update": steps, "max_steps_per_update": steps}
+    for name, value in wanted.items():
+        given = getattr(config, name)
+        if given not in (None, value):
+            raise ValueError(
+                f"{name}={given}: an update of {words} is one episode of {length} steps in each of {num_envs} "
+                f"environments, so that it is {value}"
+            )
+    parts = parts._replace(algorithm=starting_with(parts.algorithm, steps_per_update=steps))
+    return parts, dataclasses.replace(config, **wanted)

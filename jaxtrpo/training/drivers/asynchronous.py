@@ -1,0 +1,168 @@
+"""Updates by actors that do not wait for each other: one thread an actor over compiled functions.
+
+Each takes the newest learner, collects with it, finds a gradient and applies it to what is the newest learner then.
+Only the applying is done by one at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from jaxtrpo.parallel.actors import Actors, first, join_envs
+from jaxtrpo.rollout.types import ActorState, Batch, TrainState
+from jaxtrpo.training.metrics import Column, Moment, columns_of, report
+from jaxtrpo.training.update import Update
+
+WAITING_UPDATES = 16  # that actors may be ahead of who reads them
+
+
+class _Shared(NamedTuple):
+    """What all actors change, and what each has reached."""
+
+    state: TrainState  # without actors; on the first device, with an axis of one actor
+    actors: tuple[ActorState, ...]
+    updates: int
+
+
+def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
+    """Updates in the order in which they are applied, without end; actors stop when the iterator is closed."""
+    alone = [Actors((device,)) for device in actors.devices]
+    work, apply, columns = _compile(update, state, alone)
+    parts = tuple(part_of(state.actors, number) for number in range(actors.count))
+    shared = _Shared(part_of(state._replace(actors=None), 0), parts, 0)
+    lock, stop = threading.Lock(), threading.Event()
+    made: queue.Queue[Moment | BaseException] = queue.Queue(WAITING_UPDATES)
+
+    def whole(shared: _Shared) -> TrainState:
+        joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(join_envs, shared.actors))
+        return update.place(first(shared.state)._replace(actors=joined))
+
+    def one_update(number: int) -> None:
+        nonlocal shared
+        begin = time.perf_counter()
+        before = shared
+        now = before.state
+        seen = move((now.learner, now.hyperparameters, key_of(now)), actors, number)
+        actor, batch, gradient, info = jax.block_until_ready(work[number](before.actors[number], *seen))
+        collected = time.perf_counter()
+        with lock:
+            # Read again: others have applied theirs since.
+            staleness = np.full(1, shared.updates - before.updates, np.int32)
+            found = move((batch, gradient, {**info, "staleness": staleness}), actors, 0)
+            after, measured = jax.block_until_ready(apply(shared.state, *found))
+            reached = (*shared.actors[:number], actor, *shared.actors[number + 1 :])
+            shared = _Shared(after, reached, shared.updates + 1)
+            reach = functools.cache(functools.partial(whole, shared))  # whoever asks twice
+            learned = time.perf_counter() - collected
+            # Still alone, so that they are read in the order in which they were applied.
+            put(made, Moment(reach, columns, first(measured)[None], collected - begin, learned), stop)
+
+    with actor_threads(one_update, actors.count, made, stop):
+        while True:
+            moment = made.get()
+            if isinstance(moment, BaseException):
+                raise moment
+            yield moment
+
+
+@contextlib.contextmanager
+def actor_threads(
+    turn: Callable[[int], None], number: int, made: queue.Queue, stop: threading.Event
+) -> Generator[None]:
+    """While it lasts there are so many threads, each of which takes one turn after another.
+
+    Args:
+      turn: of the thread with this number; what it raises is put into `made`, and ends the thread.
+      number: of threads.
+      made: what others read.
+      stop: is set at the end.
+    """
+
+    def act(number: int) -> None:
+        try:
+            while not stop.is_set():
+                turn(number)
+        except BaseException as error:
+            put(made, error, stop)
+
+    threads = [threading.Thread(target=act, args=(which,), daemon=True) for which in range(number)]
+    try:
+        for thread in threads:
+            thread.start()
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            if thread.ident is not None:  # started
+                thread.join()
+
+
+def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[list[Any], Any, tuple[Column, ...]]:
+    """Each actor's part of an update, and the applying, for its device; and what is measured."""
+    learner = update.learner.asynchronous
+    assert learner is not None
+    sizes = update.sizes._replace(num_envs=update.sizes.num_envs // len(alone))
+
+    def collect_and_differentiate(
+        actor: ActorState, acting: PyTree, hyperparameters: dict[str, Array], key: Array
+    ) -> tuple[ActorState, Batch, PyTree, dict[str, Array]]:
+        actor, batch = update.collect(actor, acting, hyperparameters)
+        return actor, batch, *learner.gradient(acting, batch, hyperparameters, key)
+
+    columns: list[Column] = []  # known when `apply` is traced
+
+    def apply(state: TrainState, batch: Batch, gradient: PyTree, info: dict[str, Array]) -> tuple[TrainState, Array]:
+        learned = learner.apply(state.learner, gradient, state.hyperparameters)
+        state, measured = report(state, batch, learned, info, update.rule, sizes)
+        columns[:] = columns_of(measured)
+        return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
+
+    shared = part_of(state._replace(actors=None), 0)
+    arguments = shared.learner, shared.hyperparameters, key_of(shared)
+    lowered = [
+        one.map(collect_and_differentiate).lower(part_of(state.actors, number), *arguments)
+        for number, one in enumerate(alone)
+    ]
+    _, batch, gradient, info = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered[0].out_info
+    )
+    info = {**info, "staleness": jax.ShapeDtypeStruct((1,), np.int32)}
+    applying = alone[0].map(apply).lower(shared, batch, gradient, info).compile()
+    return [one.compile() for one in lowered], applying, tuple(columns)
+
+
+@jax.jit
+def key_of(state: TrainState) -> Array:
+    """Of the next update, for a state with an axis of one actor."""
+    return jax.vmap(jax.random.fold_in)(state.key, state.segments)
+
+
+def part_of(tree: PyTree, number: int) -> PyTree:
+    """One actor's part, on its device, with an axis of one actor."""
+    return jax.tree.map(lambda leaf: leaf.addressable_shards[number].data, tree)
+
+
+def move(tree: PyTree, actors: Actors, number: int) -> PyTree:
+    """To an actor's device."""
+    return jax.device_put(tree, actors.devices[number])
+
+
+def put(made: queue.Queue, thing: object, stop: threading.Event) -> None:
+    """Waits for room, but not for ever: nobody reads once it is all over."""
+    while not stop.is_set():
+        try:
+            made.put(thing, timeout=0.1)
+            return
+        except queue.Full:
+            pass

@@ -1,0 +1,160 @@
+"""Updates from a replay buffer: a thread an actor collects without ever waiting, and the caller's thread learns.
+
+A turn takes all batches that were collected meanwhile into the buffer, and learns for as long as one batch of every
+actor is worth. Each batch makes a row of metrics.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+import time
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.parallel.actors import Actors, first, join_envs
+from jaxtrpo.rollout.replay import Insert, ReplayInPlace, compile_insert, without_replay
+from jaxtrpo.rollout.types import ActorState, Batch, TrainState
+from jaxtrpo.training.drivers.asynchronous import actor_threads, key_of, move, part_of, put
+from jaxtrpo.training.metrics import Column, Moment, columns_of, report
+from jaxtrpo.training.update import Update, segments_of
+
+
+class _Acting(NamedTuple):
+    """What actors need of the learner, and what follows from it for their batches."""
+
+    policy: PyTree
+    obs_moments: Moments
+
+
+class _Collected(NamedTuple):
+    number: int  # of the actor
+    actor: ActorState  # after it
+    batch: Batch
+
+
+class _Compiled(NamedTuple):
+    collect: list[Any]  # of each actor
+    insert: Insert
+    take_in: Any  # (learner state, batch) -> learner state, both without the replay buffer
+    train: Any  # (learner state, new steps, settings, key) -> (learner state without the buffer, what happened)
+    report: Any  # (state, batch, what happened) -> (state, measured)
+    columns: tuple[Column, ...]
+
+
+def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
+    """Updates in the order in which their batches came, without end; actors stop when the iterator is closed."""
+    compiled = _compile(update, state, actors)
+    reached = [part_of(state.actors, number) for number in range(actors.count)]
+    now = part_of(state._replace(actors=None), 0)
+    replay = ReplayInPlace(compiled.insert, now.learner)
+    shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters  # what actors see
+    assert update.learner.replay is not None
+    # More would be overwritten before anyone has learned from it: only then an actor waits.
+    usual = int(first(segments_of(now.hyperparameters, update.sizes))) * _steps_of_a_segment(update, actors)
+    room = max(update.learner.replay.capacity // usual, 1)
+    made: queue.Queue[_Collected | BaseException] = queue.Queue(room)
+    stop = threading.Event()
+    collecting = list(reached)  # where actors are, which is ahead of what was learned from
+
+    def collect(number: int) -> None:
+        seen = move(shown, actors, number)
+        collecting[number], batch = jax.block_until_ready(compiled.collect[number](collecting[number], *seen))
+        put(made, _Collected(number, collecting[number], batch), stop)
+
+    with actor_threads(collect, actors.count, made, stop):
+        while True:
+            taken = _all_of(made)
+            begin = time.perf_counter()
+            steps = [int(first(one.batch.num_segments)) * _steps_of_a_segment(update, actors) for one in taken]
+            taken = taken[: _batches_to_go(update, now, actors, steps)]
+            moved = [move(one.batch, actors, 0) for one in taken]
+            learner = now.learner
+            for batch in moved:
+                learner = replay.take_in(learner, batch)
+                learner = compiled.take_in(without_replay(learner), batch)._replace(replay=learner.replay)
+            new_steps = np.full(1, sum(steps[: min(len(taken), actors.count)]), np.int32)
+            learned, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))
+            now, measured = now._replace(learner=None), []
+            for one, batch in zip(taken, moved, strict=True):
+                now, values = compiled.report(now, batch, info)
+                measured.append(first(values))
+                reached[one.number] = one.actor
+            now = now._replace(learner=learned._replace(replay=learner.replay))
+            shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
+            # Each row may ask for it.
+            whole = functools.cache(functools.partial(_whole, update, now, replay, tuple(reached)))
+            yield Moment(whole, compiled.columns, np.stack(measured), float("nan"), time.perf_counter() - begin)
+
+
+def _steps_of_a_segment(update: Update, actors: Actors) -> int:
+    """Environment steps of one actor."""
+    return update.sizes.segment_steps // actors.count
+
+
+def _batches_to_go(update: Update, state: TrainState, actors: Actors, steps: list[int]) -> int:
+    """How many of these batches, of so many steps, end the run; what was collected beyond is not learned from."""
+    left = int(first(state.total_segments)) - int(first(state.segments))
+    return int(np.searchsorted(np.cumsum(steps), left * _steps_of_a_segment(update, actors))) + 1
+
+
+def _all_of(made: queue.Queue) -> list[_Collected]:
+    """What waits there, at least one; raises what went wrong in a thread once nothing lies before it."""
+    taken = [made.get()]
+    if isinstance(taken[0], BaseException):
+        raise taken[0]
+    while not made.empty() and not isinstance(made.queue[0], BaseException):  # nobody else takes anything
+        taken.append(made.get())
+    return taken
+
+
+def _whole(update: Update, state: TrainState, replay: ReplayInPlace, reached: tuple[ActorState, ...]) -> TrainState:
+    """The state of the run, as all actors would have it."""
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(join_envs, reached))
+    return update.place(first(state._replace(learner=replay.whole(state.learner)))._replace(actors=joined))
+
+
+def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
+    """What each does, for its device."""
+    learning = update.learner.replaying
+    assert learning is not None and update.learner.replay is not None
+    alone = [Actors((device,)) for device in actors.devices]
+    sizes = update.sizes._replace(num_envs=update.sizes.num_envs // actors.count)
+    shared = part_of(state._replace(actors=None), 0)
+    acting = _Acting(shared.learner.policy, shared.learner.obs_moments)
+    collect = [
+        one.map(update.collect).lower(part_of(state.actors, number), acting, shared.hyperparameters)
+        for number, one in enumerate(alone)
+    ]
+
+    def shape(lowered: Any) -> PyTree:
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), lowered.out_info)
+
+    _, batch = shape(collect[0])
+    insert = compile_insert(update.learner.replay, alone[0].map, shared.learner.replay, batch)
+    take_in = alone[0].map(learning.take_in).lower(without_replay(shared.learner), batch).compile()
+    new_steps = jax.ShapeDtypeStruct((1,), np.int32)
+
+    def train_without_replay(*arguments: PyTree) -> tuple[PyTree, dict[str, Array]]:
+        learned, info = learning.train(*arguments)
+        return without_replay(learned), info
+
+    train = alone[0].map(train_without_replay).lower(shared.learner, new_steps, shared.hyperparameters, key_of(shared))
+    _, info = shape(train)
+    columns: list[Column] = []  # known when `count` is traced
+
+    def count(state: TrainState, batch: Batch, info: dict[str, Array]) -> tuple[TrainState, Array]:
+        state, measured = report(state, batch, None, info, update.rule, sizes)
+        columns[:] = columns_of(measured)
+        return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
+
+    # Without the learner, whose ring would be copied.
+    counting = alone[0].map(count).lower(shared._replace(learner=None), batch, info).compile()
+    return _Compiled([one.compile() for one in collect], insert, take_in, train.compile(), counting, tuple(columns))

@@ -1,0 +1,322 @@
+"""From what a person says to a run that is ready: everything that may be wrong is checked before anything compiles."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxtrpo.adapt import Rule
+from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
+from jaxtrpo.algorithms.surrogates import Surrogate
+from jaxtrpo.config import Config, make_config
+from jaxtrpo.config.checks import require_bool, require_not_negative, require_whole
+from jaxtrpo.config.messages import short
+from jaxtrpo.config.specs import KINDS, parse, require_one_value
+from jaxtrpo.critics.critic import CriticMaker
+from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
+from jaxtrpo.envs.registry import environment_for, is_program
+from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
+from jaxtrpo.parallel.devices import THREADS_OF_PROGRAMS, choose_actors, memory_of, threads_may_run_out
+from jaxtrpo.parallel.processes import TOGETHER_SECONDS, group, is_first, join, require_same
+from jaxtrpo.policies.custom import policy_maker
+from jaxtrpo.rollout.replay import Replay
+from jaxtrpo.rollout.types import TrainState
+from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
+from jaxtrpo.runs.compilation_cache import cache_compilations
+from jaxtrpo.runs.config_file import as_json, versions
+from jaxtrpo.runs.directory import has_checkpoint, open_directory
+from jaxtrpo.runs.loggers import Follower, TensorBoard, WeightsAndBiases
+from jaxtrpo.runs.metrics import Row
+from jaxtrpo.runs.output import Saving
+from jaxtrpo.training.defaults import fill_in, with_whole_episodes
+from jaxtrpo.training.record import OnUpdate
+from jaxtrpo.training.run import Run
+from jaxtrpo.training.update import Parts, make_update, segments_of_run
+
+
+class Options(NamedTuple):
+    """What `train` takes beside its settings; what each means is said there."""
+
+    algorithm: Algorithm | str = Config.algorithm
+    policy: Any = Config.policy
+    critic: CriticMaker | str | None = None
+    adapt: Rule | str | None = None
+    surrogate: Surrogate | None = None
+    out: str | Path | None = None
+    overwrite: bool = False
+    resume: bool = False
+    checkpoint_seconds: float = Saving().checkpoint_seconds
+    keep_best: bool = False
+    keep_every: int = 0
+    on_update: OnUpdate | None = None
+    tensorboard: bool = False
+    wandb: str | None = None
+
+
+def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
+    """Checks everything that a person may get wrong; arguments and errors as in `train`."""
+    return begin(*plan(env, arguments))
+
+
+def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[str]:
+    """What a person should know before the run starts."""
+    if config.eval_every and not has_time_limit(env):
+        yield (
+            f"{env.name} has no time limit: evaluations stop an episode after {MOST_STEPS_WITHOUT_LIMIT:,} steps; "
+            "max_episode_steps (--max-episode-steps) sets a limit"
+        )
+    if replay is not None:
+        yield replay.in_words()
+    if is_program(env) and threads_may_run_out():
+        yield (
+            f"{env.name}: JAX was started for other environments, with few threads; if this one solves equations, it "
+            f"may wait for ever. Begin a process with it, or set NPROC={THREADS_OF_PROGRAMS} before Python starts"
+        )
+
+
+def begin(run: Run, saved: Checkpoint | None) -> Run:
+    """The same with its first state, or the one that it goes on from."""
+    try:
+        return _begin(run) if saved is None else _go_on(run, saved)
+    except BaseException:
+        run.close()
+        raise
+
+
+def plan(
+    env: str | Environment | Callable[[], Any],
+    arguments: Mapping[str, Any],
+    *,
+    actors: Actors | None = None,
+    trainings: Trainings | None = None,
+) -> tuple[Run, Checkpoint | None]:
+    """A run without its first state, and the checkpoint that it goes on from, if there is one.
+
+    Args:
+      env: as for `train`.
+      arguments: the others of `train`, by name.
+      actors: who collects and learns, if not as many as the settings say.
+      trainings: as for `make_update`.
+    """
+    if actors is not None:
+        return _plan(env, arguments, actors, trainings)
+    _join(arguments.get("processes"))
+    others = group()
+    if others is None:
+        return _plan(env, arguments)
+    try:
+        run, saved = _plan(env, arguments)
+    except (ValueError, TypeError, OSError) as error:
+        others.exchange({"error": str(error)}, TOGETHER_SECONDS)
+        raise
+    try:
+        require_same(others.exchange(_to_compare(run, saved, arguments), TOGETHER_SECONDS), others.place.index)
+    except BaseException:
+        run.close()
+        raise
+    return run, saved
+
+
+def _join(processes: Any) -> None:
+    if processes is not None:
+        require_whole(1, processes=processes)
+    join(processes)
+
+
+def _to_compare(run: Run, saved: Checkpoint | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What processes that train together must have in common."""
+    files = {name: str(arguments.get(name)) for name in ("out", "overwrite", "resume", "keep_best", "keep_every")}
+    goes_on = None if saved is None else int(saved.metrics["update"][-1]) if saved.metrics else 0
+    return {"env": run.env.name, **as_json(run.config), **files, "checkpoint's update": goes_on, **versions()}
+
+
+def _plan(
+    env: str | Environment | Callable[[], Any],
+    arguments: Mapping[str, Any],
+    actors: Actors | None = None,
+    trainings: Trainings | None = None,
+) -> tuple[Run, Checkpoint | None]:
+    started = time.perf_counter()
+    options = Options(**{name: value for name, value in arguments.items() if name in Options._fields})
+    config = make_config({name: value for name, value in arguments.items() if name not in Options._fields})
+    require_one_value({**vars(config), **{kind: getattr(options, kind) for kind in KINDS}}, vars(Config()))
+    saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
+    _require_saving(saving, options.out, config)
+    _require_followers(options.out, options.tensorboard, options.wandb)
+    parts, usual_steps = _parts(config, options)
+    directory = _open(options)
+    going_on = directory is not None and options.resume and has_checkpoint(directory)
+    saved = load_checkpoint(directory) if directory is not None and going_on else None
+    if saved is not None and config.num_envs is None:  # whose default depends on the actors
+        config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
+    actors = actors or actors_of(env, config)
+    # Sizes of batches that are whole episodes follow from the environment's.
+    filled = fill_in(parts, config, actors, usual_steps) if parts.algorithm.episodes is None else None
+    cache_compilations()
+    environment, close = environment_for(env, actors.count, config.max_episode_steps)
+    try:
+        if filled is None:
+            filled = fill_in(*with_whole_episodes(parts, config, actors, environment), actors, usual_steps)
+        parts, config, sizes = filled
+        update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)
+        if not (update.learner.waits or actors.here):
+            raise ValueError(f"algorithm={config.algorithm}: its actors are threads of one process, not of several")
+        replay = update.learner.replay
+        if replay is not None:
+            devices = trainings.devices if trainings else actors.own
+            learners = len(devices)
+            if trainings and update.learner.waits and is_program(environment):  # all at once
+                learners = trainings.number
+            replay.require_memory(learners, memory_of(devices))
+        run = Run(
+            env=environment,
+            config=config,
+            actors=actors,
+            maker=parts.policy,
+            update=update,
+            state=None,  # pyright: ignore[reportArgumentType]
+            directory=directory,
+            started=started,
+            metrics={},
+            close=close,
+            notes=tuple(_notes(environment, config, replay)),
+            # Otherwise they may also be those after an episode of a fixed batch, or those that only reset.
+            invalid_is_broken=parts.algorithm.episodes is None and not getattr(environment, "wastes_steps", False),
+            saving=saving,
+            on_update=options.on_update,
+            follow=_followers(directory, environment.name, config, options.tensorboard, options.wandb),
+        )
+        return run, saved
+    except BaseException:
+        close()
+        raise
+
+
+def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
+    """The devices that a training takes, of all processes; arguments and errors as for `choose_actors`."""
+    program, others = is_program(env), group()
+    if config.device in ("gpu", "tpu") and not program:
+        name = getattr(env, "name", None) or (env if isinstance(env, str) else short(env))
+        raise ValueError(
+            f"device={config.device}: {name} is stepped by CPU cores; environments that are JAX "
+            "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own) run there"
+        )
+    together = 1 if others is None else others.place.count
+    return choose_actors(config.actors, device=config.device, for_good=for_good, program=program, together=together)
+
+
+def _parts(config: Config, options: Options) -> tuple[Parts, int]:
+    """What words stand for, and what goes with the algorithm where nothing is said; and its own steps an update."""
+
+    def value(kind: str, given: Any, wanted: type) -> Any:
+        made = parse(kind, given) if isinstance(given, str) else given
+        if not isinstance(made, wanted):
+            raise ValueError(f"{kind}={short(given)} must be a name, a call in words, or a value of {wanted.__name__}")
+        return made
+
+    chosen = value("algorithm", options.algorithm, Algorithm)
+    usual_steps = int(chosen.hyperparameters["steps_per_update"])
+    given = {"max_kl": config.max_kl, "steps_per_update": config.steps_per_update}
+    chosen = starting_with(chosen, **{name: number for name, number in given.items() if number is not None})
+    parts = Parts(
+        algorithm=chosen,
+        policy=policy_maker(options.policy),
+        critic=value("critic", chosen.critic if options.critic is None else options.critic, CriticMaker),
+        rule=value("adapt", chosen.adapt if options.adapt is None else options.adapt, Rule),
+        surrogate=options.surrogate,
+        discount=config.discount,
+        normalize_observations=config.normalize_observations,
+    )
+    return parts, usual_steps
+
+
+def _begin(run: Run) -> Run:
+    state = run.update.start(run.config.seed)
+    require_finite_start(run.env, state)
+    return run._replace(state=state)
+
+
+def _go_on(run: Run, saved: Checkpoint) -> Run:
+    state, note = restored(run, saved)
+    notes = run.notes if note is None else (*run.notes, note)
+    return run._replace(state=run.update.place(state), metrics=saved.metrics, notes=notes)
+
+
+def restored(run: Run, saved: Checkpoint) -> tuple[TrainState, str | None]:
+    """The gathered state of a run that goes on, and what a person should know of it.
+
+    Raises:
+      ValueError: it is another run.
+    """
+    require_same_run(saved, run.env.name, run.config)
+    state = restore(saved.state, run.update.shapes())
+    parts = 1 if run.update.learner.waits else run.actors.count
+    total = segments_of_run(run.config.total_steps, run.update.sizes, parts)
+    state = state._replace(total_segments=np.int32(total))
+    if not run.update.learner.waits:  # counts the segments of single actors, who may be others now
+        done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # nothing yet if it ended before an update
+        state = state._replace(segments=np.int32(done * parts // run.update.sizes.segment_steps))
+    if getattr(run.env, "saves_state", True):
+        return state, None
+    note = f"the simulators of {run.env.name} cannot be saved: all of them begin new episodes"
+    return run.update.restart(state), note
+
+
+def _open(options: Options) -> Path | None:
+    """Checks where a run shall be written to, if anywhere."""
+    if options.resume and options.out is None:
+        raise ValueError("resume=True (--resume) needs out, the directory of the run")
+    if options.resume and options.overwrite:
+        raise ValueError("resume=True (--resume) and overwrite=True (--overwrite) contradict each other")
+    if options.out is None:
+        return None
+    if not is_first():  # which only reads
+        return Path(options.out).expanduser().absolute()
+    return open_directory(options.out, overwrite=options.overwrite, resume=options.resume)
+
+
+def _require_saving(saving: Saving, out: str | Path | None, config: Config) -> None:
+    require_not_negative(checkpoint_seconds=saving.checkpoint_seconds)
+    require_bool(keep_best=saving.keep_best)
+    require_whole(0, keep_every=saving.keep_every)
+    for name, value in (("keep_best", saving.keep_best), ("keep_every", saving.keep_every)):
+        if value and out is None:
+            raise ValueError(f"{name}={value} needs out, the directory of the run")
+    if saving.keep_best and not config.eval_every:
+        raise ValueError("keep_best=True needs eval_every, environment steps between evaluations")
+
+
+def _require_followers(out: str | Path | None, tensorboard: bool, wandb: str | None) -> None:
+    require_bool(tensorboard=tensorboard)
+    if tensorboard and out is None:
+        raise ValueError("tensorboard=True needs out, the directory of the run")
+    if wandb is not None and not (isinstance(wandb, str) and wandb):
+        raise ValueError(f"wandb={short(wandb)} must be the name of a project")
+    for setting, wanted, package in (("tensorboard", tensorboard, "tensorboardX"), ("wandb", wandb, "wandb")):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ValueError(f"{setting}={wanted!r} needs the package {package}: pip install {package}")
+
+
+def _followers(
+    directory: Path | None, env: str, config: Config, tensorboard: bool, wandb: str | None
+) -> tuple[Callable[[Row | None], Follower], ...]:
+    found: list[Callable[[Row | None], Follower]] = []
+    if tensorboard and directory is not None:
+        found.append(lambda last: TensorBoard(directory, last))
+    if wandb is not None:
+        name = env if directory is None else directory.name
+        found.append(lambda last: WeightsAndBiases(wandb, directory, name, {"env": env, **as_json(config)}))
+    return tuple(found)
+
+
+def require_finite_start(env: Environment, state: TrainState) -> None:
+    """Raises ValueError if a first observation is not finite."""
+    finite = np.isfinite(join_envs(state.actors.env.obs)).reshape(-1, env.observation_size).all(axis=0)
+    if not finite.all():
+        raise ValueError(f"env={env.name}: the first observation is not finite (entries {np.flatnonzero(~finite)[:5]})")

@@ -1,0 +1,144 @@
+"""What a run leaves while it trains: files, loggers, and the state that it has reached."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, nullcontext
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from jaxtrpo.config import Config
+from jaxtrpo.parallel.group import Group
+from jaxtrpo.parallel.processes import is_first
+from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.rollout.types import TrainState
+from jaxtrpo.runs.loggers import Follower
+from jaxtrpo.runs.metrics import Row
+from jaxtrpo.runs.output import Output
+from jaxtrpo.runs.progress import NOTHING_DONE
+from jaxtrpo.runs.termination import KINDS, Interrupts
+from jaxtrpo.training.metrics import no_rows
+from jaxtrpo.training.update import gather
+
+if TYPE_CHECKING:
+    from jaxtrpo.training.run import Run
+
+OnUpdate = Callable[[Row, TrainState], object]
+
+
+class Result(NamedTuple):
+    """What a training run leaves."""
+
+    policy: TrainedPolicy  # callable on observations
+    # The columns of metrics.csv; blanks are NaN. Before the first update those that all algorithms have, empty.
+    metrics: dict[str, np.ndarray]
+    state: TrainState  # everything, on the actors' devices
+    config: Config
+
+
+class Record:
+    """What a run leaves while it trains: its files, what others are told, and the state that it has reached.
+
+    Of several processes only the first has files, but a state is gathered by all: they agree on when.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        state: Callable[[], TrainState],
+        others: Group | None = None,
+        interrupts: Interrupts | None = None,
+    ):
+        """Begins with a state, that of the last of `run.metrics`; OutputError is raised as by `Output`.
+
+        Args:
+          run: that it is of.
+          state: gives it when asked.
+          others: processes that train with this one.
+          interrupts: that all of them shall obey at the same time.
+        """
+        self._run, self._followers, self._others, self._interrupts = run, list[Follower](), others, interrupts
+        # One name: an interrupt finds a state and the number of updates that led to it.
+        self._reached = self._gathered(state, int(run.metrics["update"][-1]) if run.metrics else 0)
+        self._speaks = others is None or is_first()
+        self._writing = nullcontext if others is None else others.busy
+        directory = run.directory if self._speaks else None
+        if others is not None:
+            self._reached.home()
+        with self._writing():
+            self._output = Output(
+                directory, run.saving, run.metrics, lambda place, metrics: run.write(place, metrics, *self._at_home())
+            )
+
+    def _gathered(self, state: Callable[[], TrainState], update: int) -> _Reached:
+        return _Reached(state, functools.cache(lambda: gather(state())), update)
+
+    def _at_home(self) -> tuple[TrainState, int]:
+        return self._reached.home(), self._reached.update
+
+    @property
+    def last(self) -> Row:
+        """Row of the last update."""
+        return self._output.last or NOTHING_DONE
+
+    def follow(self, stack: ExitStack) -> None:
+        """Begins to tell others its metrics, until the stack is closed."""
+        begun = self._run.follow if self._speaks else ()
+        self._followers = [stack.enter_context(closing(begin(self._output.last))) for begin in begun]
+
+    def add(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> None:
+        """Takes in updates, and the state that they led to.
+
+        Raises:
+          KeyboardInterrupt: one of the processes was interrupted or terminated.
+        """
+        self._output.add(rows)
+        self._reached = self._gathered(state, int(rows[-1]["update"] or 0))
+        for follower in self._followers:
+            follower.add(rows)
+        urgency = self._agree(self._output.wants(len(rows)))
+        with self._writing():
+            self._output.keep(len(rows))
+        if self._run.on_update is not None:
+            for row in rows:
+                self._run.on_update(row, state())
+        interruption = KINDS[urgency]
+        if interruption is not None:
+            raise interruption
+
+    def _agree(self, wants: bool) -> int:
+        """Gathers the state if the first process wants to write it; the urgency of interrupts of all processes."""
+        if self._others is None or self._interrupts is None:
+            return 0
+        self._others.turn()
+        agreed = self._run.actors.agree(2 * self._interrupts.urgency + wants)
+        if agreed:
+            self._reached.home()
+        return agreed // 2
+
+    def save(self) -> None:
+        """Makes what was reached a checkpoint."""
+        if self._others is not None:
+            self._reached.home()
+        self._output.save()
+
+    def save_alone(self) -> None:
+        """The same where something went wrong: other processes do not know of it, so nothing is left to be gathered."""
+        if self._others is None:
+            self._output.save()
+
+    def result(self) -> Result:
+        """What is left in the end."""
+        state = self._reached.state()
+        columns = self._output.metrics.columns() or no_rows(self._run.update.hyperparameters())
+        return Result(self._run.policy_of(state), columns, state, self._run.config)
+
+
+class _Reached(NamedTuple):
+    """Where a run is."""
+
+    state: Callable[[], TrainState]  # on the actors' devices
+    home: Callable[[], TrainState]  # gathered
+    update: int

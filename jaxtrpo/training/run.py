@@ -1,0 +1,191 @@
+"""A run that is ready: collect -> learn and adapt -> report, until the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxtrpo.config import Config
+from jaxtrpo.envs.base import Environment, action_space, require_working
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.parallel.actors import Actors, first
+from jaxtrpo.parallel.processes import group, is_first
+from jaxtrpo.policies.networks import PolicyMaker
+from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.rollout.evaluation import Evaluator, evaluation_key, make_evaluator
+from jaxtrpo.rollout.types import TrainState
+from jaxtrpo.runs.checkpoint import save_checkpoint
+from jaxtrpo.runs.config_file import save_config
+from jaxtrpo.runs.directory import hold
+from jaxtrpo.runs.loggers import Follower
+from jaxtrpo.runs.metrics import Metrics, Row
+from jaxtrpo.runs.output import Saving
+from jaxtrpo.runs.policy_file import save_policy
+from jaxtrpo.runs.progress import NOTHING_DONE, Progress
+from jaxtrpo.runs.symptoms import notes, symptoms
+from jaxtrpo.runs.termination import Impatience, Interrupts, Terminated, Termination, termination_as_interrupt
+from jaxtrpo.training.drivers.asynchronous import asynchronous_updates
+from jaxtrpo.training.drivers.replay import replaying_updates
+from jaxtrpo.training.drivers.synchronous import synchronous_updates
+from jaxtrpo.training.metrics import Moment, rows_of
+from jaxtrpo.training.record import OnUpdate, Record, Result
+from jaxtrpo.training.update import Update
+
+
+class Run(NamedTuple):
+    """A training run that is ready to start."""
+
+    env: Environment
+    config: Config
+    actors: Actors
+    maker: PolicyMaker
+    update: Update
+    state: TrainState
+    directory: Path | None
+    started: float  # seconds, perf_counter
+    metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it goes on with a run
+    close: Callable[[], object]  # ends what was started for this run alone
+    notes: tuple[str, ...] = ()  # what a person should know before it starts
+    invalid_is_broken: bool = True  # whether steps are invalid only where a simulation broke
+    saving: Saving = Saving()
+    on_update: OnUpdate | None = None  # called after each update
+    follow: tuple[Callable[[Row | None], Follower], ...] = ()  # given the last row of what it goes on with
+
+    def run(self, *, progress: bool = True) -> Result:
+        """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases.
+
+        Raises:
+          OutputError: the directory cannot be written to any more.
+          Terminated: SIGTERM was received; everything is saved.
+        """
+        others = None if self.actors.here else group()
+        interrupts = None
+        try:
+            with ExitStack() as stack:
+                if others is None:
+                    stack.enter_context(termination_as_interrupt())
+                else:
+                    stack.enter_context(others.together(self._what_then()))
+                    interrupts = stack.enter_context(Interrupts())
+                if self.directory is not None and is_first():
+                    stack.enter_context(hold(self.directory))
+                return self._run(Record(self, lambda: self.state, others, interrupts), progress=progress and is_first())
+        finally:
+            self.close()
+
+    def _what_then(self) -> str:
+        if self.directory is None:
+            return "; nothing was saved, since there was no out"
+        return f"; resume=True (--resume) goes on with the last checkpoint in {self.directory}"
+
+    def _run(self, record: Record, *, progress: bool) -> Result:
+        interruption, looked_for = None, symptoms(invalid_is_broken=self.invalid_is_broken)
+        with (
+            ExitStack() as stack,
+            Progress(self.config.total_steps, record.last, enabled=progress) as bar,
+            closing(self._updates(record.last)) as updates,
+        ):
+            record.follow(stack)
+            for note in self.notes:
+                bar.note(note)
+            try:
+                for moment, rows in updates:
+                    record.add(rows, moment)
+                    bar.update(rows[-1])
+                    for note in notes(looked_for, rows):
+                        bar.note(note)
+            except Impatience:  # the others are anywhere, and nothing can be gathered
+                raise
+            except KeyboardInterrupt as error:
+                interruption = error
+                bar.note("interrupted; keeping what was learned so far")
+            except Exception:
+                record.save_alone()
+                raise
+        record.save()
+        if isinstance(interruption, Termination):
+            raise Terminated
+        return record.result()
+
+    def write(self, place: Path, metrics: Metrics, state: TrainState, updates: int) -> None:
+        """Puts a gathered state, and the metrics of the updates that led to it, into a directory."""
+        save_checkpoint(place, self.env.name, self.config, metrics.columns(updates), state)
+        save_policy(place, self._policy(state.learner.policy, state.learner.obs_moments))
+        save_config(place, self.env.name, self.config)
+
+    def _updates(self, last: Row = NOTHING_DONE) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
+        """What gives the state, and rows of metrics, one an update; the row before them was `last`."""
+        evaluate = self.evaluation(self.evaluator())
+        env_steps = int(last["env_steps"] or 0)
+        started = self.started - float(last["wall_seconds"] or 0)
+        if env_steps >= self.config.total_steps:
+            return
+        with closing(self._moments()) as moments:
+            before = time.perf_counter() - started
+            while env_steps < self.config.total_steps:
+                moment = next(moments)
+                require_working(self.env)
+                now = time.perf_counter() - started
+                rows = rows_of(moment, moment.measured, last, before, now)
+                if not rows:  # the program is sure that it is over, though it counts in numbers that round
+                    return
+                steps_before, last, before = env_steps, rows[-1], now
+                env_steps = int(last["env_steps"])
+                # The policy is known as it is after all of them.
+                last["eval_return"] = evaluate(moment.state, steps_before, env_steps)
+                yield moment.state, rows
+
+    def _moments(self) -> Generator[Moment]:
+        """Updates without end."""
+        if self.update.learner.asynchronous is not None:
+            return asynchronous_updates(self.update, self.state, self.actors)
+        if self.update.learner.replaying is not None:
+            return replaying_updates(self.update, self.state, self.actors)
+        others = None if self.actors.here else group()
+        return synchronous_updates(self.update, self.state, first, others.turn if others else None)
+
+    def evaluator(self) -> Evaluator | None:
+        """Evaluates deterministic policies, if the run has evaluations."""
+        if not self.config.eval_every:
+            return None
+        # Simulators that are elsewhere are in the middle of the training's episodes.
+        env = getattr(self.env, "copy", lambda: self.env)()
+        return make_evaluator(env, self.update.policy, self.actors, self.config.eval_episodes)
+
+    def evaluation(self, evaluator: Evaluator | None) -> Callable[[Callable[[], TrainState], int, int], float]:
+        """(state, steps before, steps now) -> mean return, if there are `eval_every` steps between them; else NaN."""
+        config = self.config
+
+        def evaluate(moment: Callable[[], TrainState], steps_before: int, env_steps: int) -> float:
+            if evaluator is None or env_steps // config.eval_every == steps_before // config.eval_every:
+                return math.nan
+            number = env_steps // config.eval_every % 2**32  # which of its evaluations, as far as a key can count
+            key = jax.random.fold_in(evaluation_key(config.seed), number)
+            learner = moment().learner
+            return evaluator((learner.policy, learner.obs_moments), key).mean
+
+        return evaluate
+
+    def policy_of(self, state: TrainState) -> TrainedPolicy:
+        """The policy of a state, which acts without the run."""
+        return self._policy(*first((state.learner.policy, state.learner.obs_moments)))
+
+    def _policy(self, params: PyTree, moments: Moments) -> TrainedPolicy:
+        return TrainedPolicy(
+            env_name=self.env.name,
+            observation_size=self.env.observation_size,
+            actions=action_space(self.env),
+            maker=self.maker,
+            params=params,
+            moments=moments,
+            observations=getattr(self.env, "observations", None),
+            max_episode_steps=self.config.max_episode_steps,
+        )
