@@ -92,7 +92,7 @@ NAF = without(
 # Tests of each module: files, or tests of one.
 TESTS: dict[str, tuple[str, ...]] = {
     "adapt/improvement": ("test_adapt.py",),
-    "adapt/promise": (*GPS, "test_adapt.py"),
+    "adapt/model_accuracy": (*GPS, "test_adapt.py"),
     "adapt/rule": ("test_adapt.py",),
     "adapt/schedules": ("test_adapt.py",),
     "adapt/trust": ("test_adapt.py",),

@@ -228,8 +228,13 @@ def follow_strengths(rule: Rule, strengths, total_steps=0, first=FIRST) -> tuple
     state, now, found, left = rule.init(first), first, [], float(total_steps)
     for slope, strength in zip(itertools.cycle([0.1, 0.05, 0.2]), strengths, strict=False):
         kl, left = 0.1 * slope, left - float(now["steps_per_update"])
-        # A step of length sqrt(2 KL) along a gradient of length slope / sqrt(2 KL), of which `signal` is true.
-        metrics = {"signal": strength / (slope**2 / (2 * kl)), "slope": slope, "kl": kl, "steps_left": left}
+        # A step of length sqrt(2 KL) along a gradient of length slope / sqrt(2 KL), of which `gain_ratio` is true.
+        metrics = {
+            "gain_ratio": strength / (slope**2 / (2 * kl)),
+            "predicted_gain": slope,
+            "kl": kl,
+            "steps_left": left,
+        }
         state, now = update(state, now, jax.tree.map(jnp.float32, metrics))
         found.append((float(now["max_kl"]), int(now["steps_per_update"])))
     kl, steps = zip(*found, strict=True)
@@ -288,7 +293,12 @@ def test_trust_stays_where_the_gradient_is_as_strong_as_it_aims_at():
 def test_trust_waits_while_no_step_is_made():
     """Where the line search finds none, slope and KL are zero."""
     rule = trust()
-    nothing = {"signal": jnp.float32(0.5), "slope": jnp.float32(0), "kl": jnp.float32(0), "steps_left": jnp.float32(0)}
+    nothing = {
+        "gain_ratio": jnp.float32(0.5),
+        "predicted_gain": jnp.float32(0),
+        "kl": jnp.float32(0),
+        "steps_left": jnp.float32(0),
+    }
     _, now = rule.update(rule.init(FIRST), FIRST, nothing)
     assert (float(now["max_kl"]), int(now["steps_per_update"])) == (pytest.approx(0.004), 2000)
 

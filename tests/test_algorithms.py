@@ -87,7 +87,7 @@ def test_every_algorithm_trains_on_a_real_task_and_is_saved(algorithm, tmp_path)
     assert len(metrics["update"]) >= 3 and metrics["env_steps"][-1] >= 96
     assert set(metrics) >= {*COMMON, *(() if algorithm == "naf" else OF_A_CRITIC)}
     # Blank where there is nothing to tell: no episode, no step before to judge, no time apart.
-    for name in set(metrics) - {"mean_return", "return_100", "signal", "eval_return", "collect_seconds"}:
+    for name in set(metrics) - {"mean_return", "return_100", "gain_ratio", "eval_return", "collect_seconds"}:
         assert np.all(np.isfinite(metrics[name])), name
     # The first batch only shows how large observations are.
     assert np.all(metrics.get("accepted", np.ones(2))[1:] == 1)
@@ -131,7 +131,7 @@ def test_one_and_two_actors_train_alike(algorithm):
     for leaf in jax.tree.leaves(two.state._replace(actors=None)):
         np.testing.assert_array_equal(leaf[0], leaf[1])
     assert list(one.metrics) == list(two.metrics)
-    for name in set(one.metrics) - {*SECONDS, "signal", "cg_residual", "improvement"}:
+    for name in set(one.metrics) - {*SECONDS, "gain_ratio", "cg_residual", "improvement"}:
         np.testing.assert_allclose(two.metrics[name], one.metrics[name], rtol=2e-3, atol=1e-4, err_msg=name)
     params = (jax.tree.leaves(result.policy.params) for result in (one, two))
     for alone, both in zip(*params, strict=True):

@@ -32,7 +32,10 @@ TABLE = [
     ("train X --critic ridge", "mlp or linear or none"),
     ("train InvertedPendulum-v5 --algorithm ppo --max-kl 0.1", "ppo has no max_kl"),
     ("train InvertedPendulum-v5 --algorithm ppo --adapt trust", "adapt=trust"),
-    ("train InvertedPendulum-v5 --adapt promise", "adapt=promise: it goes by promised_before and gained"),
+    (
+        "train InvertedPendulum-v5 --adapt model_accuracy",
+        "adapt=model_accuracy: it goes by previous_predicted_gain and actual_gain",
+    ),
     ("train InvertedPendulum-v5 --algorithm a2c --critic linear", "needs the critic mlp"),
     ("train InvertedPendulum-v5 --device gpu", "is stepped by CPU cores"),
     ("train InvertedPendulum-v5 --processes 2", "nothing has started so many"),

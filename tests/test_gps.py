@@ -12,7 +12,7 @@ from support import actors, counted_compilations, deal_batch, first, random_batc
 from test_algorithms import SECONDS, ActingProbe
 
 import jaxtrpo
-from jaxtrpo.adapt import promise
+from jaxtrpo.adapt import model_accuracy
 from jaxtrpo.algorithms.gps.bounded_lqr import bounded_response
 from jaxtrpo.algorithms.gps.local_models import clipped_mean, local_models, samples_of, shared_model
 from jaxtrpo.algorithms.gps.quadratic_regression import no_sums
@@ -308,7 +308,7 @@ def test_one_and_two_actors_train_alike():
     for leaf in jax.tree.leaves(two.state._replace(actors=None)):
         np.testing.assert_array_equal(leaf[0], leaf[1])
     assert list(one.metrics) == list(two.metrics)
-    for name in ("mean_return", "kl", "local_kl", "promised", "gained", "imitation_kl", "policy_std"):
+    for name in ("mean_return", "kl", "local_kl", "predicted_gain", "actual_gain", "imitation_kl", "policy_std"):
         np.testing.assert_allclose(two.metrics[name], one.metrics[name], rtol=2e-2, atol=1e-3, err_msg=name)
 
 
@@ -327,9 +327,9 @@ def test_shared_model_remembers_so_many_updates(memory, counts):
 def test_what_was_promised_stands_beside_what_was_gained():
     run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=3 * 48)
     metrics = run.run(progress=False).metrics
-    np.testing.assert_allclose(metrics["gained"][1:], np.diff(metrics["mean_return"]), rtol=1e-3, atol=1e-4)
-    np.testing.assert_array_equal(metrics["promised_before"][1:], metrics["promised"][:-1])
-    assert np.isnan(metrics["gained"][0]) and np.isnan(metrics["promised_before"][0])
+    np.testing.assert_allclose(metrics["actual_gain"][1:], np.diff(metrics["mean_return"]), rtol=1e-3, atol=1e-4)
+    np.testing.assert_array_equal(metrics["previous_predicted_gain"][1:], metrics["predicted_gain"][:-1])
+    assert np.isnan(metrics["actual_gain"][0]) and np.isnan(metrics["previous_predicted_gain"][0])
 
 
 def test_states_are_standardised_as_in_the_first_update_for_ever_and_observations_as_in_all():
@@ -373,9 +373,9 @@ def test_what_an_update_tells_is_that_of_numpy(count):
     kl = np.mean(log_stds[1] - log_stds[0] + spread / (2 * np.exp(2 * log_stds[1])) - 0.5)
     np.testing.assert_allclose(columns["entropy"], entropy, rtol=1e-4)
     np.testing.assert_allclose(columns["kl"], kl, rtol=1e-3)
-    assert columns["without_step"] == columns["indefinite"] == 0 and columns["accepted"] == 1
+    assert columns["unsolved_conditions"] == columns["indefinite_trials"] == 0 and columns["accepted"] == 1
     assert kl > 0.01 and 0 < columns["local_kl"] <= columns["max_kl"]
-    assert columns["dynamics_unexplained"] < 1e-3 < columns["reward_unexplained"]
+    assert columns["dynamics_explained_variance"] > 1 - 1e-3 > columns["reward_explained_variance"]
 
 
 def test_networks_that_are_not_finite_are_not_kept():
@@ -395,31 +395,35 @@ def test_bound_holds_for_the_local_controllers():
 
 
 @pytest.mark.parametrize(
-    ("promised", "gained", "factor"),
+    ("predicted_gain", "actual_gain", "factor"),
     [(1.0, 1.0, 2.0), (1.0, 3.0, 2.0), (1.0, 0.5, 1.0), (1.0, 0.25, 2 / 3), (1.0, -5.0, 0.5), (np.nan, np.nan, 1.0)],
 )
 def test_promise_follows_what_came_true(promised, gained, factor):
-    rule, settings = promise(), {"max_kl": jnp.float32(0.1)}
+    rule, settings = model_accuracy(), {"max_kl": jnp.float32(0.1)}
     state = rule.init(settings)
-    _, after = rule.update(state, settings, {"promised_before": jnp.float32(promised), "gained": jnp.float32(gained)})
+    _, after = rule.update(
+        state, settings, {"previous_predicted_gain": jnp.float32(promised), "actual_gain": jnp.float32(gained)}
+    )
     np.testing.assert_allclose(after["max_kl"], 0.1 * factor, rtol=1e-6)
 
 
 def test_steps_end_where_nothing_comes_of_them():
-    rule, now = promise(), {"max_kl": jnp.float32(0.5)}
+    rule, now = model_accuracy(), {"max_kl": jnp.float32(0.5)}
     state = rule.init(now)
     for _ in range(12):
-        state, now = rule.update(state, now, {"promised_before": jnp.float32(1.0), "gained": jnp.float32(0.0)})
+        state, now = rule.update(
+            state, now, {"previous_predicted_gain": jnp.float32(1.0), "actual_gain": jnp.float32(0.0)}
+        )
     np.testing.assert_allclose(now["max_kl"], 0.0005, rtol=1e-5)
 
 
 def test_promise_keeps_its_range():
-    rule, settings = promise(kl_range=(0.5, 1.5)), {"max_kl": jnp.float32(0.1)}
+    rule, settings = model_accuracy(kl_range=(0.5, 1.5)), {"max_kl": jnp.float32(0.1)}
     state = rule.init(settings)
     for gained, end in ((1.0, 0.15), (-9.0, 0.05)):
         now = settings
         for _ in range(5):
-            told = {"promised_before": jnp.float32(1.0), "gained": jnp.float32(gained)}
+            told = {"previous_predicted_gain": jnp.float32(1.0), "actual_gain": jnp.float32(gained)}
             state, now = rule.update(state, now, told)
         np.testing.assert_allclose(now["max_kl"], end, rtol=1e-6)
 
@@ -445,7 +449,10 @@ def test_what_does_not_fit_is_refused_in_one_sentence(words, settings, told):
 
 @pytest.mark.parametrize(
     ("words", "rule", "missing"),
-    [(WORDS, "trust", "signal and slope"), ("trpo", "promise", "promised_before and gained")],
+    [
+        (WORDS, "trust", "gain_ratio and predicted_gain"),
+        ("trpo", "model_accuracy", "previous_predicted_gain and actual_gain"),
+    ],
 )
 def test_rule_that_goes_by_what_is_not_measured_is_refused(words, rule, missing):
     with pytest.raises(ValueError) as error:

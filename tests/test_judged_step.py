@@ -65,7 +65,7 @@ def test_curvature_is_that_of_the_sum_of_directions_of_length_one():
     inner = units @ fisher @ units.T
     np.testing.assert_allclose(np.diagonal(inner), 1, rtol=1e-3)
     assert 0.1 < inner[0, 1] < 0.9
-    assert info["critic_share"] == 0.5
+    assert info["critic_weight"] == 0.5
     np.testing.assert_allclose(natural.direction, np.mean(units, axis=0), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(natural.curvature, np.mean(inner), rtol=1e-3)
 
@@ -94,12 +94,12 @@ def test_the_batch_s_own_gradient_judges_and_the_judge_decides():
     np.testing.assert_allclose(after.slope, judge.slope + (heard - judge.slope) / 40, rtol=1e-4)
     error = standard_error(after)
     assert error[0] > 1.5 * error[1] > 0
-    told = [info[name] for name in ("score_slope", "critic_slope", "score_slope_error", "critic_slope_error")]
+    told = [info[name] for name in ("score_gain", "critic_gain", "score_gain_error", "critic_gain_error")]
     np.testing.assert_allclose(told, [*after.slope, *error], rtol=1e-5)
     units = STEPS * (np.float64(after.directions) - (1 - 1 / STEPS) * before)
     gram = units @ dense(problem, SHAPE, DAMPING).fisher @ units.T
     shares = np.asarray(weights(after, jnp.float32(gram)))
-    np.testing.assert_allclose(info["critic_share"], shares[1], rtol=1e-3)
+    np.testing.assert_allclose(info["critic_weight"], shares[1], rtol=1e-3)
     assert 0.1 < shares[0] < 0.9
     np.testing.assert_allclose(natural.direction, shares @ units, rtol=1e-2, atol=1e-4)
     np.testing.assert_allclose(natural.curvature, shares @ gram @ shares, rtol=1e-3)

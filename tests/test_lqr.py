@@ -147,7 +147,7 @@ def test_indefinite_matrix_is_never_followed_in_silence():
     assert info.found and info.indefinite > 0 and np.all(np.linalg.eigvalsh(found.precision) > 0)
     endless = reward._replace(curvature=jnp.full_like(reward.curvature, jnp.nan))
     stayed, info = bounded_response(dynamics, endless, reference, jnp.float64(1.0), jnp.float64(1.0))
-    assert not info.found and info.kl == 0 and info.promised == 0
+    assert not info.found and info.kl == 0 and info.predicted_gain == 0
     jax.tree.map(np.testing.assert_array_equal, stayed, reference)
 
 

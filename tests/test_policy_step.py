@@ -110,7 +110,7 @@ def _mapped_step(shape, count, surrogate, options):
         before, walked = arguments[:2]
         for new, old, now, then in zip(*map(jax.tree.leaves, (params, before, path.steps, walked.steps)), strict=True):
             np.testing.assert_allclose(now, 0.9 * then + (np.asarray(new) - old), rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(path.promised, 0.9 * walked.promised + info.slope, rtol=1e-5)
+        np.testing.assert_allclose(path.predicted, 0.9 * walked.predicted + info.predicted_gain, rtol=1e-5)
         return params, info
 
     return new_params_and_info
@@ -284,7 +284,7 @@ def test_two_actors_make_the_step_of_one(few, monkeypatch):
         first(both),
         problem.params,
     )
-    for name in ("kl", "improvement", "gradient_norm", "slope", "entropy", "accepted", "line_search_steps"):
+    for name in ("kl", "improvement", "gradient_norm", "predicted_gain", "entropy", "accepted", "line_search_steps"):
         np.testing.assert_allclose(getattr(info_both, name)[0], getattr(info_alone, name)[0], rtol=1e-4, err_msg=name)
 
 
@@ -303,9 +303,9 @@ def test_slope_and_signal_are_those_of_the_surrogate_along_this_step_and_the_las
     def slope(direction: dict) -> float:  # central difference in float64
         return (at(small, direction) - at(-small, direction)) / (2 * small)
 
-    np.testing.assert_allclose(info.slope, slope(taken), rtol=1e-3)
-    np.testing.assert_allclose(info.signal, slope(walked) / 0.5, rtol=1e-3)
-    assert info.slope > 0
+    np.testing.assert_allclose(info.predicted_gain, slope(taken), rtol=1e-3)
+    np.testing.assert_allclose(info.gain_ratio, slope(walked) / 0.5, rtol=1e-3)
+    assert info.predicted_gain > 0
 
 
 @pytest.mark.parametrize(("curvature", "length"), [(4.0, 0.1), (0.0, 0.0), (-1e-9, 0.0), (-4.0, 0.0), (np.nan, 0.0)])

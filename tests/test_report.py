@@ -42,7 +42,7 @@ def make_full_run(place: Path, updates: int = 50, **settings) -> Path:
         {
             "update": i + 1, "env_steps": 1024 * (i + 1), "wall_seconds": 0.1 * (i + 1), "collect_seconds": 0.04,
             "learn_seconds": 0.05, "steps_per_update": 1024, "max_kl": 0.02, "return_100": 10.0 * i + rng.normal(),
-            "kl": 0.01 * rng.uniform(0.5, 1), "signal": rng.normal(), "explained_variance": rng.uniform(),
+            "kl": 0.01 * rng.uniform(0.5, 1), "gain_ratio": rng.normal(), "explained_variance": rng.uniform(),
             "entropy": 3 - 0.01 * i, "policy_std": 0.5, "eval_return": 20.0 * i if i % 10 == 9 else np.nan,
         }
         for i in range(updates)

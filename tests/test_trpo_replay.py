@@ -399,7 +399,7 @@ def test_two_actors_learn_what_one_does(most_flops, monkeypatch):
     jax.tree.map(close, two._replace(memory=(), actions=()), one._replace(memory=(), actions=()))
     # Adam enlarges differences in rounding where a gradient is next to nothing.
     assert np.mean(np.abs(two.actions.params - one.actions.params) > 1e-4) < 0.05
-    for name in ("kl", "critic_unexplained", "critic_share", "advantage_std", "explained_variance"):
+    for name in ("kl", "critic_explained_variance", "critic_weight", "advantage_std", "explained_variance"):
         close(info_of_two[name], info[name], err_msg=name)
 
 
@@ -465,7 +465,7 @@ def test_a_critic_that_is_wrong_loses_its_weight_and_what_remains_learns(monkeyp
     monkeypatch.setattr(module, "critic_surrogate", wrong)
     misled = train(WORDS, **SETTINGS)
     plain = train("trpo(max_kl=0.02)", **SETTINGS)
-    share = misled.metrics["critic_share"]
+    share = misled.metrics["critic_weight"]
     np.testing.assert_allclose(share[: UNJUDGED - 1], 0.5)
     assert np.mean(share[40:]) < 0.05, share
     # One step an episode; 0 is the best return without noise, and the untrained policy has about -0.6.
@@ -482,20 +482,21 @@ def test_a_critic_that_is_right_is_confirmed_and_keeps_a_share(monkeypatch):
     """The batches' own direction is as good here, so that both share what they have in common."""
     monkeypatch.setattr(module, "critic_surrogate", right)
     metrics = train(WORDS.replace("0.02", "0.0005"), **{**SETTINGS, "total_steps": 8_000}).metrics
-    assert np.all(metrics["critic_slope"][20:] > 3 * metrics["critic_slope_error"][20:])
-    assert np.mean(metrics["critic_share"][20:]) > 0.1
+    assert np.all(metrics["critic_gain"][20:] > 3 * metrics["critic_gain_error"][20:])
+    assert np.mean(metrics["critic_weight"][20:]) > 0.1
 
 
 def test_the_critic_of_a_run_explains_what_actions_are_worth():
     result = train(WORDS, **{**SETTINGS, "total_steps": 8_000})
     # Later the policy does what is best, and actions make no difference any more.
-    assert np.mean(result.metrics["critic_unexplained"][5:15]) < 0.5, result.metrics["critic_unexplained"]
+    explained = result.metrics["critic_explained_variance"]
+    assert np.mean(explained[5:15]) > 0.5, explained
     assert np.nanmean(result.metrics["mean_return"][-10:]) > -0.4
 
 
 def test_replay_with_choices_trains():
     result = train_cartpole(total_steps=6_000)
-    assert np.all(np.isfinite(result.metrics["critic_slope"])) and np.all(
+    assert np.all(np.isfinite(result.metrics["critic_gain"])) and np.all(
         result.metrics["kl"] <= result.metrics["max_kl"]
     )
 

@@ -33,7 +33,7 @@ POINTS = 50
 LAST = ("env_steps", "wall_seconds", "update")
 SUMS = ("episodes", "collect_seconds", "learn_seconds", "line_search_steps", "accepted", "invalid_steps")
 MEANS = (
-    "kl", "max_kl", "steps_per_update", "entropy", "policy_std", "explained_variance", "cg_residual", "slope", "signal",
+    "kl", "max_kl", "steps_per_update", "entropy", "policy_std", "explained_variance", "cg_residual", "predicted_gain", "gain_ratio",
     "target_kl", "penalty", "learning_rate", "clip", "clip_fraction", "epochs", "gradient_norm", "staleness",
 )  # fmt: skip
 NAMES = (*LAST, *SUMS, *MEANS, "mean_return", "eval_return")

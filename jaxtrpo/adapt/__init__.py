@@ -1,7 +1,7 @@
 """Rules that change hyperparameters between updates: pure functions of metrics, traced with the learner."""
 
 from jaxtrpo.adapt.improvement import improvement, margin
-from jaxtrpo.adapt.promise import promise
+from jaxtrpo.adapt.model_accuracy import model_accuracy
 from jaxtrpo.adapt.rule import Rule, chain, fixed, require_columns, require_settings
 from jaxtrpo.adapt.schedules import exponential, linear
 from jaxtrpo.adapt.trust import trust
@@ -14,7 +14,7 @@ __all__ = [
     "improvement",
     "linear",
     "margin",
-    "promise",
+    "model_accuracy",
     "require_columns",
     "require_settings",
     "trust",

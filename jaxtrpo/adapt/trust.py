@@ -35,18 +35,18 @@ def trust(
     """Lets each batch judge the steps that were made before it was collected.
 
     Every batch promises that the surrogate rises along the step it makes; most of that is noise, which the step follows
-    as if it were gradient. The next batches can tell, since their noise is another: `signal` in the metrics is the part
+    as if it were gradient. The next batches can tell, since their noise is another: `gain_ratio` in the metrics is the part
     of the promised slope that they still see along the last steps. As in classical trust-region methods (Conn, Gould &
     Toint 2000) what came true is compared with what was promised, but by slopes, which are known far better than
     returns.
 
-    The squared slope over 2 KL is the squared length of the natural gradient, so that signal * slope^2 / (2 KL) is the
+    The squared slope over 2 KL is the squared length of the natural gradient, so that gain_ratio * predicted_gain^2 / (2 KL) is the
     squared length of the part of it that is true, in units of the standardised advantages: its strength. Where it is
     large, there is far to go, and steps may be longer; where little or nothing is left, steps are too long or mostly
     noise, and the region shrinks. The signal alone would not do: the noise has 10 dimensions on InvertedPendulum and
     4,000 on Humanoid, and the part of a step that is true differs as much where the gradients are equally strong.
 
-        found = signal * slope^2 / (2 KL)    slope and KL of this batch's step, signal of the steps before
+        found = gain_ratio * predicted_gain^2 / (2 KL)    of this batch's step; gain_ratio: of the steps before
         log max_kl += gain * clip((found - strength) / usual, -3, 3)    usual: root mean square of found, 50 updates
 
     A region smaller than `kl_range` allows is not made by shorter steps but by larger batches, which cost less time:
@@ -81,7 +81,7 @@ def trust(
         state: _Trust, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
     ) -> tuple[_Trust, Hyperparameters]:
         # NaN before there was a step to judge, and where this update made none.
-        found = metrics["signal"] * metrics["slope"] ** 2 / (2 * metrics["kl"])
+        found = metrics["gain_ratio"] * metrics["predicted_gain"] ** 2 / (2 * metrics["kl"])
         seen = jnp.isfinite(found)
         mean_square = take_in(state.mean_square, found**2, _MEMORY)
         usual = jnp.sqrt(jnp.where(mean_square.mean > 0, mean_square.mean, 1.0))
@@ -103,7 +103,7 @@ def trust(
         update,
         max_steps_per_update,
         changes=("max_kl", "steps_per_update"),
-        reads=("signal", "slope", "kl"),
+        reads=("gain_ratio", "predicted_gain", "kl"),
         words=words,
         replaces=("max_kl", "steps_per_update"),
     )

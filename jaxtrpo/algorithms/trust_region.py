@@ -28,8 +28,8 @@ class StepInfo(NamedTuple):
     cg_iterations: Int[Array, ""]
     cg_residual: Float[Array, ""]  # norm, relative to the gradient's
     gradient_norm: Float[Array, ""]
-    slope: Float[Array, ""]  # of the surrogate where the step begins, along the step: what it gains if nothing bends
-    signal: Float[Array, ""]  # this batch's slope along the last steps, which have not seen it, over what they promised
+    predicted_gain: Float[Array, ""]  # of the surrogate, to first order: its slope along the step
+    gain_ratio: Float[Array, ""]  # the slope that this batch sees along the last steps, over what they predicted
     entropy: Float[Array, ""]  # of the policy that acted, mean over states, nats
 
 
@@ -37,7 +37,7 @@ class Path(NamedTuple):
     """Where the last steps led; every step counts PATH_DECAY of the next."""
 
     steps: PyTree  # sum of what they added to the parameters
-    promised: Float[Array, ""]  # sum of their slopes, each by the batch that made it
+    predicted: Float[Array, ""]  # sum of their slopes, each by the batch that made it
 
 
 PATH_DECAY = 0.9  # a batch judges about ten steps: a single one is mostly noise, and so would be what is said about it
@@ -75,7 +75,7 @@ def finish_step(
     norm = natural.gradient_norm
     return (
         unravel(new_params),
-        Path(unravel(PATH_DECAY * walked + step), PATH_DECAY * path.promised + slope),
+        Path(unravel(PATH_DECAY * walked + step), PATH_DECAY * path.predicted + slope),
         StepInfo(
             kl=search.kl,
             improvement=search.improvement,
@@ -84,8 +84,8 @@ def finish_step(
             cg_iterations=natural.cg.iterations,
             cg_residual=natural.cg.residual_norm / jnp.where(norm > 0, norm, 1.0),
             gradient_norm=norm,
-            slope=slope,
-            signal=jnp.where(path.promised > 0, natural.gradient @ walked / path.promised, jnp.nan),
+            predicted_gain=slope,
+            gain_ratio=jnp.where(path.predicted > 0, natural.gradient @ walked / path.predicted, jnp.nan),
             entropy=natural.entropy,
         ),
     )

@@ -14,7 +14,7 @@ from typing import Any
 _ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf", "gps")
 
 
-_RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "promise", "chain")
+_RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "model_accuracy", "chain")
 
 
 KINDS: Mapping[str, Mapping[str, str]] = {

@@ -22,7 +22,9 @@ class BoundedInfo(NamedTuple):
     """What one search did."""
 
     kl: Float[Array, "*batch"]  # expected KL(controller || reference), nats, summed over time
-    promised: Float[Array, "*batch"]  # expected return of the controller less that of the reference, by the models
+    predicted_gain: Float[
+        Array, "*batch"
+    ]  # expected return of the controller less that of the reference, by the models
     multiplier: Float[Array, "*batch"]  # that the bound was met with
     found: Bool[Array, "*batch"]  # if not, the controller is the reference
     indefinite: Int[Array, "*batch"]  # trials without a best controller, which were not followed
@@ -57,12 +59,12 @@ def bounded_response(
         middle = (search.low + search.high) / 2
         candidate, definite = best_response(dynamics, reward, reference, unit * jnp.exp(middle))
         after = outcome(dynamics, reward, candidate, reference)
-        promised = after.return_ - before.return_
+        predicted_gain = after.return_ - before.return_
         # Comparisons with NaN are false, so what is not finite is never allowed.
-        allowed = definite & (after.kl <= max_kl) & (promised >= 0) & all_finite(candidate)
+        allowed = definite & (after.kl <= max_kl) & (predicted_gain >= 0) & all_finite(candidate)
         info = BoundedInfo(
             kl=after.kl,
-            promised=promised,
+            predicted_gain=predicted_gain,
             multiplier=unit * jnp.exp(middle),
             found=jnp.bool_(True),
             indefinite=search.info.indefinite,

@@ -37,7 +37,7 @@ class GPSState(NamedTuple):
     sums: Sums  # of the model that all conditions and the last updates share
     optimizer: optax.OptState
     return_: Float[Array, ""]  # mean over the samples of the update before; NaN before the first
-    promised: Float[Array, ""]  # of the step after it
+    predicted_gain: Float[Array, ""]  # of the step after it
 
 
 def gps(
@@ -104,7 +104,7 @@ def gps(
                 sums=no_sums(size, spec.observation_size + 1),
                 optimizer=optimizer.init(ravel_pytree(params)[0]),
                 return_=jnp.float32(jnp.nan),
-                promised=jnp.float32(jnp.nan),
+                predicted_gain=jnp.float32(jnp.nan),
             )
 
         def learn(
@@ -152,7 +152,7 @@ def gps(
             params, memory = optax.tree.where(healthy, (params, memory), (learner.policy, learner.optimizer))
 
             mean_return = _mean_over_actors(jnp.mean(found.return_))
-            promised = _mean_over_actors(jnp.mean(search.promised))
+            predicted_gain = _mean_over_actors(jnp.mean(search.predicted_gain))
             old = policy.apply(learner.policy, normalize(batch.steps.obs, learner.obs_moments))
             new = policy.apply(params, normalize(batch.steps.obs, moments))
             count = sum_over_actors(jnp.sum(weight))
@@ -162,16 +162,18 @@ def gps(
                 "kl": sum_over_actors(jnp.sum(weight * kl_divergence(old, new))) / count,
                 "local_kl": sum_over_actors(jnp.sum(search.kl)) / sum_over_actors(jnp.sum(models.seen)),
                 "imitation_kl": left,
-                "promised": promised,
-                "promised_before": learner.promised,
-                "gained": mean_return - learner.return_,
-                "without_step": sum_over_actors(jnp.sum(~search.found)),
-                "indefinite": sum_over_actors(jnp.sum(search.indefinite)),
+                "predicted_gain": predicted_gain,
+                "previous_predicted_gain": learner.predicted_gain,
+                "actual_gain": mean_return - learner.return_,
+                "unsolved_conditions": sum_over_actors(jnp.sum(~search.found)),
+                "indefinite_trials": sum_over_actors(jnp.sum(search.indefinite)),
                 "accepted": healthy,
-                "dynamics_unexplained": jnp.median(shared.unexplained[:-1]),
-                "reward_unexplained": shared.unexplained[-1],
+                "dynamics_explained_variance": 1 - jnp.median(shared.unexplained[:-1]),
+                "reward_explained_variance": 1 - shared.unexplained[-1],
             }
-            return GPSState(params, moments, frame, add(remembered, fresh_sums), memory, mean_return, promised), info
+            return GPSState(
+                params, moments, frame, add(remembered, fresh_sums), memory, mean_return, predicted_gain
+            ), info
 
         return Learner(init, learn)
 
@@ -180,7 +182,7 @@ def gps(
         words,
         starts,
         make,
-        adapt="promise",
+        adapt="model_accuracy",
         critic="none",
         num_envs=conditions * samples,
         episodes=WholeEpisodes(conditions, samples, horizon),

@@ -114,11 +114,11 @@ def judged_direction(
     )
     error = standard_error(judge)
     info = {
-        "score_slope": judge.slope[0],
-        "score_slope_error": error[0],
-        "critic_share": shares[1],
-        "critic_slope": judge.slope[1],
-        "critic_slope_error": error[1],
+        "score_gain": judge.slope[0],
+        "score_gain_error": error[0],
+        "critic_weight": shares[1],
+        "critic_gain": judge.slope[1],
+        "critic_gain_error": error[1],
     }
     solutions = jnp.stack([each.solved.direction for each in directions[1:]])
     usable = jnp.isfinite(solutions).all(axis=1, keepdims=True)

@@ -236,7 +236,7 @@ def trpo_replay(
                 return moments, about(spec, params, found)
 
             moments, more = once(conclude)()
-            info = {**more, **dict(sorted({**info, "critic_unexplained": unexplained}.items()))}
+            info = {**more, **dict(sorted({**info, "critic_explained_variance": 1 - unexplained}.items()))}
             memory = Memory(path, followed, usual)
             return ReplayState(params, fitted, learned, moments, rewards, memory, learner.replay), info
 

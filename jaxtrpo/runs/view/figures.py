@@ -34,7 +34,7 @@ LOOKS = (
     Look("Return of the last 100 episodes; points: the deterministic policy's", ("return_100",), points="eval_return"),
     Look("KL of each step, nats; dashed: its bound", ("kl", "max_kl"), log=True),
     Look("Environment steps an update", ("steps_per_update",)),
-    Look("Signal: part of the promised improvement that is not noise", ("signal",)),
+    Look("Gain ratio: fraction of the predicted gain that later batches confirm", ("gain_ratio",)),
     Look("Explained variance of the value critic", ("explained_variance",)),
     Look("Entropy of the policy, nats", ("entropy",)),
     Look("Standard deviation of actions", ("policy_std",)),

@@ -12,14 +12,14 @@ from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.rollout.types import Hyperparameters
 
 
-def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.001, 10.0)) -> Rule:
-    """Compares what the models promised of a step with what the next samples gave.
+def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.001, 10.0)) -> Rule:
+    """Compares what the models predicted of a step with what the next samples gave.
 
     If returns rise by a - b kl along the step, of which the models only see a, the best KL is the one at which
 
-        kl' = kl * promised / (2 (promised - gained))
+        kl' = kl * predicted / (2 (predicted - actual))
 
-    (Montgomery & Levine 2016, section 4.2). Where more came than was promised, it grows as fast as it may. It goes with
+    (Montgomery & Levine 2016, section 4.2). Where more came than was predicted, it grows as fast as it may. It goes with
     `gps`, which measures both.
 
     Where all returns are alike already, models promise what cannot come, so that steps must be able to end: with a
@@ -32,16 +32,19 @@ def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, 
     Raises:
       ValueError: the bounds are not in order.
     """
-    words = call_in_words(promise, locals())
+    words = call_in_words(model_accuracy, locals())
     require_bounds(change=change, kl_range=kl_range)
 
     def update(
         first: Float[Array, ""], hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
     ) -> tuple[Float[Array, ""], Hyperparameters]:
-        promised, gained = metrics["promised_before"], metrics["gained"]  # NaN before there was a step to judge
-        missing = promised - gained
-        factor = jnp.where(missing > 0, promised / (2 * jnp.where(missing > 0, missing, 1.0)), change[1])
-        factor = jnp.where(jnp.isfinite(promised) & (promised > 0), jnp.clip(factor, *change), 1.0)
+        predicted, actual = (
+            metrics["previous_predicted_gain"],
+            metrics["actual_gain"],
+        )  # NaN before there was a step to judge
+        missing = predicted - actual
+        factor = jnp.where(missing > 0, predicted / (2 * jnp.where(missing > 0, missing, 1.0)), change[1])
+        factor = jnp.where(jnp.isfinite(predicted) & (predicted > 0), jnp.clip(factor, *change), 1.0)
         low, high = kl_range
         kl = jnp.clip(factor * hyperparameters["max_kl"], low * first, high * first)
         return first, {**hyperparameters, "max_kl": kl}
@@ -50,6 +53,6 @@ def promise(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, 
         lambda hyperparameters: hyperparameters["max_kl"],
         update,
         changes=("max_kl",),
-        reads=("promised_before", "gained"),
+        reads=("previous_predicted_gain", "actual_gain"),
         words=words,
     )
