@@ -33,8 +33,9 @@ POINTS = 50
 LAST = ("env_steps", "wall_seconds", "update")
 SUMS = ("episodes", "collect_seconds", "learn_seconds", "line_search_steps", "accepted", "invalid_steps")
 MEANS = (
-    "kl", "max_kl", "steps_per_update", "entropy", "policy_std", "explained_variance", "cg_residual", "predicted_gain", "gain_ratio",
-    "target_kl", "penalty", "learning_rate", "clip", "clip_fraction", "epochs", "gradient_norm", "staleness",
+    "kl", "max_kl", "steps_per_update", "entropy", "policy_std", "explained_variance", "cg_residual",
+    "predicted_gain", "gain_ratio", "target_kl", "penalty", "learning_rate",
+    "clip", "clip_fraction", "epochs", "gradient_norm", "staleness",
 )  # fmt: skip
 NAMES = (*LAST, *SUMS, *MEANS, "mean_return", "eval_return")
 RUN = ("run", "env", "seed")  # the first columns; the settings are between them and those of the curve

@@ -1,4 +1,4 @@
-"""The rule of guided policy search: bold where models keep what they promise."""
+"""The rule of guided policy search: larger steps where the fitted models are accurate."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from jaxtrpo.rollout.types import Hyperparameters
 
 
 def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.001, 10.0)) -> Rule:
-    """Compares what the models predicted of a step with what the next samples gave.
+    """Adapts max KL by comparing the predicted gain of a step with the actual one.
 
     If returns rise by a - b kl along the step, of which the models only see a, the best KL is the one at which
 
         kl' = kl * predicted / (2 (predicted - actual))
 
-    (Montgomery & Levine 2016, section 4.2). Where more came than was predicted, it grows as fast as it may. It goes with
-    `gps`, which measures both.
+    (Montgomery & Levine 2016, section 4.2). If the actual gain exceeds the predicted one, max KL
+    grows as fast as it may. Needs `gps`, which measures both.
 
     Where all returns are alike already, models promise what cannot come, so that steps must be able to end: with a
     smallest KL of a tenth, policies that balanced InvertedPendulum came to drop it again.

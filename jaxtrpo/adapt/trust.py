@@ -35,14 +35,14 @@ def trust(
     """Lets each batch judge the steps that were made before it was collected.
 
     Every batch promises that the surrogate rises along the step it makes; most of that is noise, which the step follows
-    as if it were gradient. The next batches can tell, since their noise is another: `gain_ratio` in the metrics is the part
+    as if it were gradient. The next batches can tell, since their noise is another: the metric `gain_ratio` is the part
     of the promised slope that they still see along the last steps. As in classical trust-region methods (Conn, Gould &
     Toint 2000) what came true is compared with what was promised, but by slopes, which are known far better than
     returns.
 
-    The squared slope over 2 KL is the squared length of the natural gradient, so that gain_ratio * predicted_gain^2 / (2 KL) is the
-    squared length of the part of it that is true, in units of the standardised advantages: its strength. Where it is
-    large, there is far to go, and steps may be longer; where little or nothing is left, steps are too long or mostly
+    The squared slope over 2 KL is the squared length of the natural gradient, so that
+    gain_ratio * predicted_gain^2 / (2 KL) is the squared length of the part of it that is true, in units of the
+    standardised advantages: its strength. Where it is large, there is far to go, and steps may be longer; where little or nothing is left, steps are too long or mostly
     noise, and the region shrinks. The signal alone would not do: the noise has 10 dimensions on InvertedPendulum and
     4,000 on Humanoid, and the part of a step that is true differs as much where the gradients are equally strong.
 

@@ -22,9 +22,7 @@ class BoundedInfo(NamedTuple):
     """What one search did."""
 
     kl: Float[Array, "*batch"]  # expected KL(controller || reference), nats, summed over time
-    predicted_gain: Float[
-        Array, "*batch"
-    ]  # expected return of the controller less that of the reference, by the models
+    predicted_gain: Float[Array, "*batch"]  # expected return of the controller less that of the reference
     multiplier: Float[Array, "*batch"]  # that the bound was met with
     found: Bool[Array, "*batch"]  # if not, the controller is the reference
     indefinite: Int[Array, "*batch"]  # trials without a best controller, which were not followed

@@ -395,14 +395,14 @@ def test_bound_holds_for_the_local_controllers():
 
 
 @pytest.mark.parametrize(
-    ("predicted_gain", "actual_gain", "factor"),
+    ("predicted", "actual", "factor"),
     [(1.0, 1.0, 2.0), (1.0, 3.0, 2.0), (1.0, 0.5, 1.0), (1.0, 0.25, 2 / 3), (1.0, -5.0, 0.5), (np.nan, np.nan, 1.0)],
 )
-def test_promise_follows_what_came_true(promised, gained, factor):
+def test_max_kl_follows_the_actual_gain(predicted, actual, factor):
     rule, settings = model_accuracy(), {"max_kl": jnp.float32(0.1)}
     state = rule.init(settings)
     _, after = rule.update(
-        state, settings, {"previous_predicted_gain": jnp.float32(promised), "actual_gain": jnp.float32(gained)}
+        state, settings, {"previous_predicted_gain": jnp.float32(predicted), "actual_gain": jnp.float32(actual)}
     )
     np.testing.assert_allclose(after["max_kl"], 0.1 * factor, rtol=1e-6)
 

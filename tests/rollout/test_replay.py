@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from jax.extend.core import jaxprs_in_params
 from support import actors, deal_batch, first, random_batch, spread
 from test_algorithms import ActingProbe, tiny
-from test_many import Program
+from test_train_many import Program
 
 from jaxtrpo import train_many
 from jaxtrpo.ops.minibatches import over_drawn_minibatches

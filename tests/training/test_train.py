@@ -230,8 +230,8 @@ def test_metrics_of_no_update_have_the_common_columns(begun, tmp_path):
 COLUMNS = (
     "update", "env_steps", "wall_seconds", "collect_seconds", "learn_seconds", "steps_per_update", "max_kl",
     "episodes", "mean_return", "return_100", "invalid_steps",
-    "kl", "improvement", "line_search_steps", "accepted", "cg_iterations", "cg_residual", "gradient_norm", "predicted_gain",
-    "gain_ratio", "entropy", "policy_std", "explained_variance", "advantage_std", "eval_return",
+    "kl", "improvement", "line_search_steps", "accepted", "cg_iterations", "cg_residual", "gradient_norm",
+    "predicted_gain", "gain_ratio", "entropy", "policy_std", "explained_variance", "advantage_std", "eval_return",
 )  # fmt: skip
 VARYING = "improvement(window=1, steps_delta=16, steps_bounds=(16, 64))"  # its batches differ, and it remembers
 PARTS = {**TINY, "steps_per_update": 32, "adapt": VARYING, "eval_every": 64, "eval_episodes": 2}
