@@ -42,8 +42,8 @@ def trust(
 
     The squared slope over 2 KL is the squared length of the natural gradient, so that
     gain_ratio * predicted_gain^2 / (2 KL) is the squared length of the part of it that is true, in units of the
-    standardised advantages: its strength. Where it is large, there is far to go, and steps may be longer; where little or nothing is left, steps are too long or mostly
-    noise, and the region shrinks. The signal alone would not do: the noise has 10 dimensions on InvertedPendulum and
+    standardised advantages: its strength. Where it is large, there is far to go, and steps may be longer; where little
+    or nothing is left, steps are too long or mostly noise, and the region shrinks. The signal alone would not do: the noise has 10 dimensions on InvertedPendulum and
     4,000 on Humanoid, and the part of a step that is true differs as much where the gradients are equally strong.
 
         found = gain_ratio * predicted_gain^2 / (2 KL)    of this batch's step; gain_ratio: of the steps before
