@@ -45,7 +45,7 @@ def seconds_of_parts(name: str, steps_per_update: int, rounds: int) -> dict[str,
 
     state: TrainState = parts.run.state
     lowered = parts.run.update.lower(state)
-    collect, (learn, _) = lowered.compile_collect(), lowered.compile_learn()
+    collect, learn = lowered.compile_collect(), lowered.compile_learn()
     for _ in range(max(3, rounds * SIZES[0] // steps_per_update) + 1):  # the first one compiles
         state, batch = timed("collect", lambda state=state: collect(state))
         learner: LearnerState = state.learner

@@ -48,7 +48,7 @@ def trained(name: str, steps: int, seed: int, fresh: int) -> tuple[Run, PyTree, 
     """The run; its learner when it was stopped; the last batches before, and the new ones."""
     run = prepare(name, actors=1, seed=seed, total_steps=steps, max_steps_per_update=1024)
     state, lowered = run.state, run.update.lower(run.state)
-    collect, (learn, _) = lowered.compile_collect(), lowered.compile_learn()
+    collect, learn = lowered.compile_collect(), lowered.compile_learn()
     size = run.update.sizes.segment_steps
     held: list[Batch] = []
     while True:

@@ -10,6 +10,7 @@ on seeds from 100 on.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import time
 from collections.abc import Iterator
@@ -94,7 +95,7 @@ def run(task: str, algorithm: str, seed: int) -> Iterator[dict]:
             rows.append({**which, "exploring": row["mean_return"], "seen": seen, "unseen": unseen})
         last = steps
 
-    prepared._replace(on_update=on_update).run(progress=False)
+    dataclasses.replace(prepared, on_update=on_update).run(progress=False)
     return iter(rows)
 
 

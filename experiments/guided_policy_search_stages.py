@@ -40,7 +40,7 @@ def milliseconds(actors: int) -> dict[str, float]:
     """Medians of each stage, compiled by itself, on the first batch of a run, and of learning as a whole."""
     run = prepare(TASK, algorithm="gps", actors=actors, seed=100, total_steps=100_000)
     lowered, settings = run.update.lower(run.state), defaults_of(gps)
-    collect, (learn, _) = lowered.compile_collect(), lowered.compile_learn()
+    collect, learn = lowered.compile_collect(), lowered.compile_learn()
     state, batch = collect(run.state)
     policy, space, optimizer = run.update.policy, action_space(run.env), optax.scale_by_adam()
     size = run.env.observation_size + space.size

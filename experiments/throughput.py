@@ -65,7 +65,7 @@ def whole_update(name: str, steps_per_update: int, num_envs: int, seconds: float
     """Collecting and learning of a training run, as many updates as take about so long."""
     run = prepare(name, adapt="fixed", steps_per_update=steps_per_update, num_envs=num_envs)
     state, lowered = run.state, run.update.lower(run.state)
-    collect, (learn, _) = lowered.compile_collect(), lowered.compile_learn()
+    collect, learn = lowered.compile_collect(), lowered.compile_learn()
 
     def updates(count: int) -> float:
         nonlocal state

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -218,3 +219,11 @@ def spread(tree: object, count: int) -> object:
 def first(tree: object) -> object:
     """The first actor's value, in NumPy."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[0], tree)
+
+
+def with_method(thing: Any, **methods: Callable) -> Any:
+    """A copy of an object that has other methods."""
+    changed = copy.copy(thing)
+    for name, method in methods.items():
+        object.__setattr__(changed, name, method)
+    return changed

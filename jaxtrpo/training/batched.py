@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +15,6 @@ import numpy as np
 from jaxtrpo.parallel.actors import Trainings
 from jaxtrpo.rollout.evaluation import Evaluator
 from jaxtrpo.rollout.types import TrainState
-from jaxtrpo.runs.checkpoint import Checkpoint
 from jaxtrpo.runs.directory import hold
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.progress import Progress
@@ -24,22 +24,20 @@ from jaxtrpo.training.drivers.synchronous import synchronous_updates
 from jaxtrpo.training.metrics import Moment, rows_of
 from jaxtrpo.training.prepare import require_finite_start, restored
 from jaxtrpo.training.record import Record, Result
-from jaxtrpo.training.run import Run
-
-Planned = tuple[Run, Checkpoint | None]
+from jaxtrpo.training.run import Plan
 
 
 class Program(NamedTuple):
     """Trainings that are one program."""
 
     names: Sequence[str]
-    planned: Sequence[Planned]  # each of them, for these `trainings`
+    plans: Sequence[Plan]  # each of them, for these `trainings`
     trainings: Trainings  # as many, or a few more
 
 
-def require_same_sizes(planned: Sequence[Planned]) -> None:
+def require_same_sizes(plans: Sequence[Plan]) -> None:
     """Raises ValueError where trainings go on that were begun with batches of different sizes."""
-    if len({run.update.sizes for run, _ in planned}) > 1:
+    if len({plan.update.sizes for plan in plans}) > 1:
         raise ValueError("resume=True (--resume): trainings that differ in num_envs cannot go on together; give it")
 
 
@@ -56,7 +54,7 @@ def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]
     interruption: KeyboardInterrupt | None = None
     with ExitStack() as stack:
         for program in programs:
-            for each, _ in program.planned:
+            for each in program.plans:
                 if each.directory is not None:
                     stack.enter_context(hold(each.directory))
         stack.enter_context(termination_as_interrupt())
@@ -83,7 +81,7 @@ def _in_short(names: Sequence[str]) -> str:
 def _from_now(program: Program) -> Program:
     """The same, whose clocks did not run while it waited for others."""
     now = time.perf_counter()
-    return program._replace(planned=[(run._replace(started=now), saved) for run, saved in program.planned])
+    return program._replace(plans=[dataclasses.replace(plan, started=now) for plan in program.plans])
 
 
 def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[list[Result], KeyboardInterrupt | None]:
@@ -94,29 +92,29 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
       said: shown beside the progress.
       progress: show the mean of all.
     """
-    _, planned, trainings = program
-    run, _ = planned[0]
+    _, plans, trainings = program
+    first = plans[0]
     interruption: KeyboardInterrupt | None = None
     with ExitStack() as stack:
-        state = _first_state(planned, trainings)
-        evaluator, begun = run.evaluator(), functools.cache(lambda: jax.device_get(state))
+        state = _first_state(plans, trainings)
+        evaluator, begun = first.evaluator(), functools.cache(lambda: jax.device_get(state))
         parts = [
-            _Training(*each, evaluator, functools.partial(_part, begun, number)) for number, each in enumerate(planned)
+            _Training(each, evaluator, functools.partial(_part, begun, number)) for number, each in enumerate(plans)
         ]
         for each in parts:
             each.record.follow(stack)
-        bar = stack.enter_context(Progress(run.config.total_steps, _mean(parts), enabled=progress))
-        for note in (*run.notes, *([] if said is None else [said])):
+        bar = stack.enter_context(Progress(first.config.total_steps, _mean(parts), enabled=progress))
+        for note in (*first.notes, *([] if said is None else [said])):
             bar.note(note)
-        looked_for = symptoms(invalid_is_broken=run.invalid_is_broken)
-        moments = stack.enter_context(closing(synchronous_updates(run.update, state, np.asarray)))
+        looked_for = symptoms(invalid_is_broken=first.invalid_is_broken)
+        moments = stack.enter_context(closing(synchronous_updates(first.update, state, jax.device_get)))
         try:
             while not all(each.over for each in parts):
                 moment = next(moments)
                 now, whole = time.perf_counter(), functools.cache(_on_host(moment))
                 for number, each in enumerate(parts):
                     if not each.over:
-                        each.add(moment, moment.measured[number], functools.partial(_part, whole, number), now)
+                        each.add(moment, moment.measured.values[number], functools.partial(_part, whole, number), now)
                 mean = _mean(parts)
                 bar.update(mean)
                 for note in notes(looked_for, [mean]):
@@ -136,14 +134,12 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
 class _Training:
     """One of them, and what it has come to."""
 
-    def __init__(
-        self, run: Run, saved: Checkpoint | None, evaluator: Evaluator | None, state: Callable[[], TrainState]
-    ):
-        run = run if saved is None else run._replace(metrics=saved.metrics)
-        self.record, self._evaluate = Record(run, state), run.evaluation(evaluator)
-        self._total_steps = run.config.total_steps
+    def __init__(self, plan: Plan, evaluator: Evaluator | None, state: Callable[[], TrainState]):
+        metrics = {} if plan.saved is None else plan.saved.metrics
+        self.record, self._evaluate = Record(plan, metrics, state), plan.evaluation(evaluator)
+        self._total_steps = plan.config.total_steps
         self._before = float(self.record.last["wall_seconds"] or 0)
-        self._started = run.started - self._before  # perf_counter, as if it had never stopped
+        self._started = plan.started - self._before  # perf_counter, as if it had never stopped
         self.over = self._steps() >= self._total_steps
 
     def add(self, moment: Moment, measured: np.ndarray, state: Callable[[], TrainState], now: float) -> None:
@@ -166,20 +162,19 @@ class _Training:
         return int(self.record.last["env_steps"] or 0)
 
 
-def _first_state(planned: Sequence[Planned], trainings: Trainings) -> TrainState:
+def _first_state(plans: Sequence[Plan], trainings: Trainings) -> TrainState:
     """Of all; where some go on, theirs are put in the place of new ones."""
-    run, _ = planned[0]
-    padded = [*planned, *[planned[-1]] * (trainings.number - len(planned))]
-    keys = np.stack([jax.random.PRNGKey(each.config.seed) for each, _ in padded])
-    settings = jax.tree.map(lambda *leaves: np.stack(leaves), *[each.update.hyperparameters() for each, _ in padded])
-    state = trainings.map(run.update.first_state)(keys, settings)
-    require_finite_start(run.env, state)
-    if all(saved is None for _, saved in planned):
+    padded = [*plans, *[plans[-1]] * (trainings.number - len(plans))]
+    keys = np.stack([jax.random.PRNGKey(each.config.seed) for each in padded])
+    settings = jax.tree.map(lambda *leaves: np.stack(leaves), *[each.update.hyperparameters() for each in padded])
+    state = trainings.map(plans[0].update.first_state)(keys, settings)
+    require_finite_start(plans[0].env, state)
+    if all(plan.saved is None for plan in plans):
         return state
     host = jax.tree.map(np.array, jax.device_get(state))
-    for number, (each, saved) in enumerate(planned):
-        if saved is not None:
-            one, _ = restored(each, saved)
+    for number, each in enumerate(plans):
+        if each.saved is not None:
+            one, _ = restored(each, each.saved)
             jax.tree.map(lambda all_, leaf, number=number: all_.__setitem__(number, leaf), host, one)
     return trainings.map(lambda tree: tree)(host)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from flax import struct
 from jaxtyping import Array, Float, Int, PyTree
 
 from jaxtrpo.adapt import Rule, require_columns
@@ -26,23 +27,37 @@ class Column(NamedTuple):
     whole: bool  # whether it counts something
 
 
-class Moment(NamedTuple):
-    """Updates, as they were made: one, or several that are one program."""
+@struct.dataclass
+class Measured:
+    """The metrics of updates as one array: a device gives one number as slowly as all of them."""
 
-    state: Callable[[], TrainState]  # after them, on the actors' devices; made when someone asks
-    columns: tuple[Column, ...]
-    measured: np.ndarray  # [update, column]; [training, update, column] where several trainings are one program
+    values: Any  # Float[Array, "... column"], of JAX or on the host
+    columns: tuple[Column, ...] = struct.field(pytree_node=False)
+
+
+def as_measured(metrics: Mapping[str, Array]) -> Measured:
+    """Stacks the metrics of one update; traced."""
+    values = [jnp.asarray(value) for value in metrics.values()]
+    columns = tuple(Column(name, value.dtype.kind in "biu") for name, value in zip(metrics, values, strict=True))
+    return Measured(jnp.stack([value.astype(jnp.float32) for value in values]), columns)
+
+
+class Moment(NamedTuple):
+    """Updates that a driver has made: one, or several that are one program."""
+
+    state: Callable[[], TrainState]  # after them, on the actors' devices; computed on demand
+    measured: Measured  # [update, column]; [training, update, column] where several trainings are one program
     collect_seconds: float  # of all of them; NaN where collecting and learning are one program
     learn_seconds: float
 
 
 def report(
     state: TrainState, batch: Batch, learned: PyTree, info: dict[str, Array], rule: Rule, sizes: Sizes
-) -> tuple[TrainState, dict[str, Array]]:
+) -> tuple[TrainState, Measured]:
     """Counts episodes and adapts the settings.
 
     Returns:
-      The state after the update, and what was measured in it, common columns first.
+      The state after the update, and its metrics, those of every algorithm first.
     """
     hyperparameters = state.hyperparameters
     episodes, finished = remember(state.episodes, batch)
@@ -62,12 +77,7 @@ def report(
     }
     require_columns(rule, about)
     adapt, hyperparameters = rule.update(state.adapt, hyperparameters, about)
-    return state._replace(hyperparameters=hyperparameters, adapt=adapt), measured
-
-
-def columns_of(measured: Mapping[str, Array]) -> tuple[Column, ...]:
-    """The columns that measurements become."""
-    return tuple(Column(name, jnp.asarray(value).dtype.kind in "biu") for name, value in measured.items())
+    return state._replace(hyperparameters=hyperparameters, adapt=adapt), as_measured(measured)
 
 
 REMEMBERED = 100
@@ -120,7 +130,7 @@ def rows_of(moment: Moment, measured: np.ndarray, last: Row, before: float, now:
     update, env_steps = int(last["update"] or 0), int(last["env_steps"] or 0)
     rows = []
     for part, values in enumerate(made, 1):
-        of_update = as_row(moment.columns, values)
+        of_update = as_row(moment.measured.columns, values)
         env_steps += int(of_update["steps_per_update"])
         row = {
             "update": update + part,

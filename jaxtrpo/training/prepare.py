@@ -36,8 +36,8 @@ from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Saving
 from jaxtrpo.training.defaults import fill_in, with_whole_episodes
 from jaxtrpo.training.record import OnUpdate
-from jaxtrpo.training.run import Run
-from jaxtrpo.training.update import Parts, make_update, segments_of_run
+from jaxtrpo.training.run import Plan, Run
+from jaxtrpo.training.update import Parts, counted_apart, make_update, segments_of_run
 
 
 class Options(NamedTuple):
@@ -61,7 +61,7 @@ class Options(NamedTuple):
 
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
     """Checks everything that a person may get wrong; arguments and errors as in `train`."""
-    return begin(*plan(env, arguments))
+    return begin(plan(env, arguments))
 
 
 def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[str]:
@@ -80,13 +80,21 @@ def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[
         )
 
 
-def begin(run: Run, saved: Checkpoint | None) -> Run:
-    """The same with its first state, or the one that it goes on from."""
+def begin(plan: Plan) -> Run:
+    """Gives a run its first state, or that of its checkpoint."""
     try:
-        return _begin(run) if saved is None else _go_on(run, saved)
+        if plan.saved is None:
+            state, metrics, note = plan.update.start(plan.config.seed), {}, None
+            require_finite_start(plan.env, state)
+        else:
+            gathered, note = restored(plan, plan.saved)
+            state, metrics = plan.update.place(gathered), plan.saved.metrics
     except BaseException:
-        run.close()
+        plan.close()
         raise
+    notes = plan.notes if note is None else (*plan.notes, note)
+    fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
+    return Run(**{**fields, "notes": notes}, state=state, metrics=metrics)
 
 
 def plan(
@@ -95,8 +103,8 @@ def plan(
     *,
     actors: Actors | None = None,
     trainings: Trainings | None = None,
-) -> tuple[Run, Checkpoint | None]:
-    """A run without its first state, and the checkpoint that it goes on from, if there is one.
+) -> Plan:
+    """Checks everything that a user may get wrong, and puts a run together.
 
     Args:
       env: as for `train`.
@@ -111,16 +119,16 @@ def plan(
     if others is None:
         return _plan(env, arguments)
     try:
-        run, saved = _plan(env, arguments)
+        planned = _plan(env, arguments)
     except (ValueError, TypeError, OSError) as error:
         others.exchange({"error": str(error)}, TOGETHER_SECONDS)
         raise
     try:
-        require_same(others.exchange(_to_compare(run, saved, arguments), TOGETHER_SECONDS), others.place.index)
+        require_same(others.exchange(_to_compare(planned, arguments), TOGETHER_SECONDS), others.place.index)
     except BaseException:
-        run.close()
+        planned.close()
         raise
-    return run, saved
+    return planned
 
 
 def _join(processes: Any) -> None:
@@ -129,11 +137,12 @@ def _join(processes: Any) -> None:
     join(processes)
 
 
-def _to_compare(run: Run, saved: Checkpoint | None, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _to_compare(plan: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What processes that train together must have in common."""
     files = {name: str(arguments.get(name)) for name in ("out", "overwrite", "resume", "keep_best", "keep_every")}
+    saved = plan.saved
     goes_on = None if saved is None else int(saved.metrics["update"][-1]) if saved.metrics else 0
-    return {"env": run.env.name, **as_json(run.config), **files, "checkpoint's update": goes_on, **versions()}
+    return {"env": plan.env.name, **as_json(plan.config), **files, "checkpoint's update": goes_on, **versions()}
 
 
 def _plan(
@@ -141,7 +150,7 @@ def _plan(
     arguments: Mapping[str, Any],
     actors: Actors | None = None,
     trainings: Trainings | None = None,
-) -> tuple[Run, Checkpoint | None]:
+) -> Plan:
     started = time.perf_counter()
     options = Options(**{name: value for name, value in arguments.items() if name in Options._fields})
     config = make_config({name: value for name, value in arguments.items() if name not in Options._fields})
@@ -174,16 +183,15 @@ def _plan(
             if trainings and update.learner.waits and is_program(environment):  # all at once
                 learners = trainings.number
             replay.require_memory(learners, memory_of(devices))
-        run = Run(
+        return Plan(
             env=environment,
             config=config,
             actors=actors,
             maker=parts.policy,
             update=update,
-            state=None,  # pyright: ignore[reportArgumentType]
             directory=directory,
+            saved=saved,
             started=started,
-            metrics={},
             close=close,
             notes=tuple(_notes(environment, config, replay)),
             # Otherwise they may also be those after an episode of a fixed batch, or those that only reset.
@@ -192,7 +200,6 @@ def _plan(
             on_update=options.on_update,
             follow=_followers(directory, environment.name, config, options.tensorboard, options.wandb),
         )
-        return run, saved
     except BaseException:
         close()
         raise
@@ -229,6 +236,7 @@ def _parts(config: Config, options: Options) -> tuple[Parts, int]:
         policy=policy_maker(options.policy),
         critic=value("critic", chosen.critic if options.critic is None else options.critic, CriticMaker),
         rule=value("adapt", chosen.adapt if options.adapt is None else options.adapt, Rule),
+        rule_was_chosen=options.adapt is not None,
         surrogate=options.surrogate,
         discount=config.discount,
         normalize_observations=config.normalize_observations,
@@ -236,36 +244,24 @@ def _parts(config: Config, options: Options) -> tuple[Parts, int]:
     return parts, usual_steps
 
 
-def _begin(run: Run) -> Run:
-    state = run.update.start(run.config.seed)
-    require_finite_start(run.env, state)
-    return run._replace(state=state)
-
-
-def _go_on(run: Run, saved: Checkpoint) -> Run:
-    state, note = restored(run, saved)
-    notes = run.notes if note is None else (*run.notes, note)
-    return run._replace(state=run.update.place(state), metrics=saved.metrics, notes=notes)
-
-
-def restored(run: Run, saved: Checkpoint) -> tuple[TrainState, str | None]:
+def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
     """The gathered state of a run that goes on, and what a person should know of it.
 
     Raises:
       ValueError: it is another run.
     """
-    require_same_run(saved, run.env.name, run.config)
-    state = restore(saved.state, run.update.shapes())
-    parts = 1 if run.update.learner.waits else run.actors.count
-    total = segments_of_run(run.config.total_steps, run.update.sizes, parts)
+    require_same_run(saved, plan.env.name, plan.config)
+    state = restore(saved.state, plan.update.shapes())
+    parts = counted_apart(plan.update.learner, plan.actors)
+    total = segments_of_run(plan.config.total_steps, plan.update.sizes, parts)
     state = state._replace(total_segments=np.int32(total))
-    if not run.update.learner.waits:  # counts the segments of single actors, who may be others now
+    if not plan.update.learner.waits:  # counts the segments of single actors, who may be others now
         done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # nothing yet if it ended before an update
-        state = state._replace(segments=np.int32(done * parts // run.update.sizes.segment_steps))
-    if getattr(run.env, "saves_state", True):
+        state = state._replace(segments=np.int32(done * parts // plan.update.sizes.segment_steps))
+    if getattr(plan.env, "saves_state", True):
         return state, None
-    note = f"the simulators of {run.env.name} cannot be saved: all of them begin new episodes"
-    return run.update.restart(state), note
+    note = f"the simulators of {plan.env.name} cannot be saved: all of them begin new episodes"
+    return plan.update.restart(state), note
 
 
 def _open(options: Options) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +23,7 @@ from jaxtrpo.training.metrics import no_rows
 from jaxtrpo.training.update import gather
 
 if TYPE_CHECKING:
-    from jaxtrpo.training.run import Run
+    from jaxtrpo.training.run import Plan
 
 OnUpdate = Callable[[Row, TrainState], object]
 
@@ -46,30 +46,32 @@ class Record:
 
     def __init__(
         self,
-        run: Run,
+        plan: Plan,
+        metrics: Mapping[str, np.ndarray],
         state: Callable[[], TrainState],
         others: Group | None = None,
         interrupts: Interrupts | None = None,
     ):
-        """Begins with a state, that of the last of `run.metrics`; OutputError is raised as by `Output`.
+        """Begins with a state, that of the last of `metrics`; OutputError is raised as by `Output`.
 
         Args:
-          run: that it is of.
+          plan: of the run.
+          metrics: columns of the updates before, if it is resumed.
           state: gives it when asked.
           others: processes that train with this one.
           interrupts: that all of them shall obey at the same time.
         """
-        self._run, self._followers, self._others, self._interrupts = run, list[Follower](), others, interrupts
+        self._plan, self._followers, self._others, self._interrupts = plan, list[Follower](), others, interrupts
         # One name: an interrupt finds a state and the number of updates that led to it.
-        self._reached = self._gathered(state, int(run.metrics["update"][-1]) if run.metrics else 0)
+        self._reached = self._gathered(state, int(metrics["update"][-1]) if metrics else 0)
         self._speaks = others is None or is_first()
         self._writing = nullcontext if others is None else others.busy
-        directory = run.directory if self._speaks else None
+        directory = plan.directory if self._speaks else None
         if others is not None:
             self._reached.home()
         with self._writing():
             self._output = Output(
-                directory, run.saving, run.metrics, lambda place, metrics: run.write(place, metrics, *self._at_home())
+                directory, plan.saving, metrics, lambda place, metrics: plan.write(place, metrics, *self._at_home())
             )
 
     def _gathered(self, state: Callable[[], TrainState], update: int) -> _Reached:
@@ -85,7 +87,7 @@ class Record:
 
     def follow(self, stack: ExitStack) -> None:
         """Begins to tell others its metrics, until the stack is closed."""
-        begun = self._run.follow if self._speaks else ()
+        begun = self._plan.follow if self._speaks else ()
         self._followers = [stack.enter_context(closing(begin(self._output.last))) for begin in begun]
 
     def add(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> None:
@@ -101,9 +103,9 @@ class Record:
         urgency = self._agree(self._output.wants(len(rows)))
         with self._writing():
             self._output.keep(len(rows))
-        if self._run.on_update is not None:
+        if self._plan.on_update is not None:
             for row in rows:
-                self._run.on_update(row, state())
+                self._plan.on_update(row, state())
         interruption = KINDS[urgency]
         if interruption is not None:
             raise interruption
@@ -113,7 +115,7 @@ class Record:
         if self._others is None or self._interrupts is None:
             return 0
         self._others.turn()
-        agreed = self._run.actors.agree(2 * self._interrupts.urgency + wants)
+        agreed = self._plan.actors.agree(2 * self._interrupts.urgency + wants)
         if agreed:
             self._reached.home()
         return agreed // 2
@@ -132,8 +134,8 @@ class Record:
     def result(self) -> Result:
         """What is left in the end."""
         state = self._reached.state()
-        columns = self._output.metrics.columns() or no_rows(self._run.update.hyperparameters())
-        return Result(self._run.policy_of(state), columns, state, self._run.config)
+        columns = self._output.metrics.columns() or no_rows(self._plan.update.hyperparameters())
+        return Result(self._plan.policy_of(state), columns, state, self._plan.config)
 
 
 class _Reached(NamedTuple):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -22,7 +22,7 @@ from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.evaluation import Evaluator, evaluation_key, make_evaluator
 from jaxtrpo.rollout.types import TrainState
-from jaxtrpo.runs.checkpoint import save_checkpoint
+from jaxtrpo.runs.checkpoint import Checkpoint, save_checkpoint
 from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.directory import hold
 from jaxtrpo.runs.loggers import Follower
@@ -40,117 +40,30 @@ from jaxtrpo.training.record import OnUpdate, Record, Result
 from jaxtrpo.training.update import Update
 
 
-class Run(NamedTuple):
-    """A training run that is ready to start."""
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """A run that has been checked and put together, without a state: everything here is static."""
 
     env: Environment
     config: Config
     actors: Actors
     maker: PolicyMaker
     update: Update
-    state: TrainState
     directory: Path | None
+    saved: Checkpoint | None  # to resume from
     started: float  # seconds, perf_counter
-    metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it goes on with a run
     close: Callable[[], object]  # ends what was started for this run alone
-    notes: tuple[str, ...] = ()  # what a person should know before it starts
-    invalid_is_broken: bool = True  # whether steps are invalid only where a simulation broke
-    saving: Saving = Saving()
-    on_update: OnUpdate | None = None  # called after each update
-    follow: tuple[Callable[[Row | None], Follower], ...] = ()  # given the last row of what it goes on with
-
-    def run(self, *, progress: bool = True) -> Result:
-        """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases.
-
-        Raises:
-          OutputError: the directory cannot be written to any more.
-          Terminated: SIGTERM was received; everything is saved.
-        """
-        others = None if self.actors.here else group()
-        interrupts = None
-        try:
-            with ExitStack() as stack:
-                if others is None:
-                    stack.enter_context(termination_as_interrupt())
-                else:
-                    stack.enter_context(others.together(self._what_then()))
-                    interrupts = stack.enter_context(Interrupts())
-                if self.directory is not None and is_first():
-                    stack.enter_context(hold(self.directory))
-                return self._run(Record(self, lambda: self.state, others, interrupts), progress=progress and is_first())
-        finally:
-            self.close()
-
-    def _what_then(self) -> str:
-        if self.directory is None:
-            return "; nothing was saved, since there was no out"
-        return f"; resume=True (--resume) goes on with the last checkpoint in {self.directory}"
-
-    def _run(self, record: Record, *, progress: bool) -> Result:
-        interruption, looked_for = None, symptoms(invalid_is_broken=self.invalid_is_broken)
-        with (
-            ExitStack() as stack,
-            Progress(self.config.total_steps, record.last, enabled=progress) as bar,
-            closing(self._updates(record.last)) as updates,
-        ):
-            record.follow(stack)
-            for note in self.notes:
-                bar.note(note)
-            try:
-                for moment, rows in updates:
-                    record.add(rows, moment)
-                    bar.update(rows[-1])
-                    for note in notes(looked_for, rows):
-                        bar.note(note)
-            except Impatience:  # the others are anywhere, and nothing can be gathered
-                raise
-            except KeyboardInterrupt as error:
-                interruption = error
-                bar.note("interrupted; keeping what was learned so far")
-            except Exception:
-                record.save_alone()
-                raise
-        record.save()
-        if isinstance(interruption, Termination):
-            raise Terminated
-        return record.result()
+    notes: tuple[str, ...]  # for the user, before the run starts
+    invalid_is_broken: bool  # whether steps are invalid only where a simulation broke
+    saving: Saving
+    on_update: OnUpdate | None  # called after each update
+    follow: tuple[Callable[[Row | None], Follower], ...]  # begin loggers, given the last row of the run that is resumed
 
     def write(self, place: Path, metrics: Metrics, state: TrainState, updates: int) -> None:
         """Puts a gathered state, and the metrics of the updates that led to it, into a directory."""
         save_checkpoint(place, self.env.name, self.config, metrics.columns(updates), state)
         save_policy(place, self._policy(state.learner.policy, state.learner.obs_moments))
         save_config(place, self.env.name, self.config)
-
-    def _updates(self, last: Row = NOTHING_DONE) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
-        """What gives the state, and rows of metrics, one an update; the row before them was `last`."""
-        evaluate = self.evaluation(self.evaluator())
-        env_steps = int(last["env_steps"] or 0)
-        started = self.started - float(last["wall_seconds"] or 0)
-        if env_steps >= self.config.total_steps:
-            return
-        with closing(self._moments()) as moments:
-            before = time.perf_counter() - started
-            while env_steps < self.config.total_steps:
-                moment = next(moments)
-                require_working(self.env)
-                now = time.perf_counter() - started
-                rows = rows_of(moment, moment.measured, last, before, now)
-                if not rows:  # the program is sure that it is over, though it counts in numbers that round
-                    return
-                steps_before, last, before = env_steps, rows[-1], now
-                env_steps = int(last["env_steps"])
-                # The policy is known as it is after all of them.
-                last["eval_return"] = evaluate(moment.state, steps_before, env_steps)
-                yield moment.state, rows
-
-    def _moments(self) -> Generator[Moment]:
-        """Updates without end."""
-        if self.update.learner.asynchronous is not None:
-            return asynchronous_updates(self.update, self.state, self.actors)
-        if self.update.learner.replaying is not None:
-            return replaying_updates(self.update, self.state, self.actors)
-        others = None if self.actors.here else group()
-        return synchronous_updates(self.update, self.state, first, others.turn if others else None)
 
     def evaluator(self) -> Evaluator | None:
         """Evaluates deterministic policies, if the run has evaluations."""
@@ -189,3 +102,100 @@ class Run(NamedTuple):
             observations=getattr(self.env, "observations", None),
             max_episode_steps=self.config.max_episode_steps,
         )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Run(Plan):
+    """A training run that is ready to start."""
+
+    state: TrainState  # on the actors' devices
+    metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it is resumed
+
+    def run(self, *, progress: bool = True) -> Result:
+        """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases.
+
+        Raises:
+          OutputError: the directory cannot be written to any more.
+          Terminated: SIGTERM was received; everything is saved.
+        """
+        others = None if self.actors.here else group()
+        interrupts = None
+        try:
+            with ExitStack() as stack:
+                if others is None:
+                    stack.enter_context(termination_as_interrupt())
+                else:
+                    stack.enter_context(others.together(self._what_then()))
+                    interrupts = stack.enter_context(Interrupts())
+                if self.directory is not None and is_first():
+                    stack.enter_context(hold(self.directory))
+                return self._run(
+                    Record(self, self.metrics, lambda: self.state, others, interrupts), progress=progress and is_first()
+                )
+        finally:
+            self.close()
+
+    def _what_then(self) -> str:
+        if self.directory is None:
+            return "; nothing was saved, since there was no out"
+        return f"; resume=True (--resume) goes on with the last checkpoint in {self.directory}"
+
+    def _run(self, record: Record, *, progress: bool) -> Result:
+        interruption, looked_for = None, symptoms(invalid_is_broken=self.invalid_is_broken)
+        with (
+            ExitStack() as stack,
+            Progress(self.config.total_steps, record.last, enabled=progress) as bar,
+            closing(self._updates(record.last)) as updates,
+        ):
+            record.follow(stack)
+            for note in self.notes:
+                bar.note(note)
+            try:
+                for moment, rows in updates:
+                    record.add(rows, moment)
+                    bar.update(rows[-1])
+                    for note in notes(looked_for, rows):
+                        bar.note(note)
+            except Impatience:  # the others are anywhere, and nothing can be gathered
+                raise
+            except KeyboardInterrupt as error:
+                interruption = error
+                bar.note("interrupted; keeping what was learned so far")
+            except Exception:
+                record.save_alone()
+                raise
+        record.save()
+        if isinstance(interruption, Termination):
+            raise Terminated
+        return record.result()
+
+    def _updates(self, last: Row = NOTHING_DONE) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
+        """What gives the state, and rows of metrics, one an update; the row before them was `last`."""
+        evaluate = self.evaluation(self.evaluator())
+        env_steps = int(last["env_steps"] or 0)
+        started = self.started - float(last["wall_seconds"] or 0)
+        if env_steps >= self.config.total_steps:
+            return
+        with closing(self._moments()) as moments:
+            before = time.perf_counter() - started
+            while env_steps < self.config.total_steps:
+                moment = next(moments)
+                require_working(self.env)
+                now = time.perf_counter() - started
+                rows = rows_of(moment, moment.measured.values, last, before, now)
+                if not rows:  # the program is sure that it is over, though it counts in numbers that round
+                    return
+                steps_before, last, before = env_steps, rows[-1], now
+                env_steps = int(last["env_steps"])
+                # The policy is known as it is after all of them.
+                last["eval_return"] = evaluate(moment.state, steps_before, env_steps)
+                yield moment.state, rows
+
+    def _moments(self) -> Generator[Moment]:
+        """Updates without end."""
+        if self.update.learner.asynchronous is not None:
+            return asynchronous_updates(self.update, self.state, self.actors)
+        if self.update.learner.replaying is not None:
+            return replaying_updates(self.update, self.state, self.actors)
+        others = None if self.actors.here else group()
+        return synchronous_updates(self.update, self.state, first, others.turn if others else None)

@@ -94,13 +94,13 @@ def _planned(environment: Environment, cases: Sequence[Case], devices: Sequence[
     number = min(len(devices), len(cases))
     trainings = Trainings(tuple(devices[:number]), -(-len(cases) // number) * number)  # a few more, to be dealt out
     alone = Actors(tuple(devices[:1]))
-    planned = [plan(environment, case.arguments, actors=alone, trainings=trainings) for case in cases]
-    for run, saved in planned:
-        if saved is not None:
-            require_same_run(saved, run.env.name, run.config)
-    if is_program(environment) and planned[0][0].update.learner.waits:
-        require_same_sizes(planned)
-    return Program([case.name for case in cases], planned, trainings)
+    plans = [plan(environment, case.arguments, actors=alone, trainings=trainings) for case in cases]
+    for each in plans:
+        if each.saved is not None:
+            require_same_run(each.saved, each.env.name, each.config)
+    if is_program(environment) and plans[0].update.learner.waits:
+        require_same_sizes(plans)
+    return Program([case.name for case in cases], plans, trainings)
 
 
 def _of_one_program(environment: Environment, cases: Sequence[Case], device: Sequence[Any]) -> list[list[int]] | None:
@@ -113,10 +113,10 @@ def _of_one_program(environment: Environment, cases: Sequence[Case], device: Seq
     for number, case in enumerate(cases):
         chosen = tuple(case.chosen.items())
         if chosen not in programs:
-            run, _ = plan(once, case.arguments, actors=Actors(tuple(device)))
+            run = plan(once, case.arguments, actors=Actors(tuple(device)))
             if not run.update.learner.waits:
                 return None
-            programs[chosen] = (run.update.program(), run.update.at_once) if several else ()
+            programs[chosen] = (run.update.program(), run.update.algorithm.updates_at_once) if several else ()
         groups.setdefault(programs[chosen], []).append(number)
     return list(groups.values())
 
@@ -153,7 +153,7 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
                     raise KeyboardInterrupt
 
             try:
-                run = begin(*plan(where, {**arguments, "on_update": look}, actors=Actors((device,))))
+                run = begin(plan(where, {**arguments, "on_update": look}, actors=Actors((device,))))
                 result = run.run(progress=False)
             finally:
                 if where is not env:

@@ -1,7 +1,8 @@
-"""One update of a run: the functions that are compiled, mapped over actors, and put together here."""
+"""One update of a run: collect, learn and adapt, put together and compiled."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Int, PyTree, UInt32
 
 from jaxtrpo.adapt import Rule, require_settings
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
@@ -25,10 +26,12 @@ from jaxtrpo.rollout.collect import Collect as CollectPart
 from jaxtrpo.rollout.collect import make_collect, start_actors, whole_episodes
 from jaxtrpo.rollout.replay import Insert, compile_insert, inserted, without_replay
 from jaxtrpo.rollout.types import Acting, ActorState, Batch, Hyperparameters, TrainState
-from jaxtrpo.training.metrics import Column, columns_of, no_episodes, report
+from jaxtrpo.training.metrics import Measured, no_episodes, report
 
+# Compiled; leaves have a leading axis of actors.
 Collect = Callable[[TrainState], tuple[TrainState, Batch]]
-Learn = Callable[[TrainState, Batch], tuple[TrainState, Float[Array, "actor metric"]]]
+Learn = Callable[[TrainState, Batch], tuple[TrainState, Measured]]
+Several = Callable[[TrainState], tuple[TrainState, Measured]]
 
 
 class Parts(NamedTuple):
@@ -38,69 +41,216 @@ class Parts(NamedTuple):
     policy: PolicyMaker
     critic: CriticMaker
     rule: Rule
-    surrogate: Surrogate | None  # what the policy maximises, if not what the algorithm would
+    rule_was_chosen: bool  # by the user; otherwise it is the algorithm's own, and fits
+    surrogate: Surrogate | None  # what the policy maximises in place of the algorithm's own surrogate
     discount: float
     normalize_observations: bool
 
 
-Several = Callable[[TrainState], tuple[TrainState, Float[Array, "actor update metric"]]]
-
-
 class Lowered(NamedTuple):
-    """The parts of an update, not yet compiled. All may be compiled at the same time, on threads."""
+    """The parts of an update, traced and ready to be compiled; all may be compiled at the same time, on threads."""
 
     compile_collect: Callable[[], Collect]
-    # What batches go through before `learn`: into the replay buffer. None without one.
-    compile_insert: Callable[[], Insert | None]
-    compile_learn: Callable[[], tuple[Learn, tuple[Column, ...]]]  # and what it measures, in order
+    compile_insert: Callable[[], Insert | None]  # writes a batch into the replay buffer; None without one
+    compile_learn: Callable[[], Learn]
 
 
-class Update(NamedTuple):
-    """The parts of a run. Leaves of states, batches and metrics have a leading axis of actors."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Update:
+    """The functions of a run; everything here is static.
 
+    A state is *gathered* (on the host, no axis of actors: `shapes`, `restart`) or *placed* (on the devices, each leaf
+    with a leading axis of actors: `start`, `place`, `lower`). `first_state`, `collect`, `learn` and `several` are one
+    actor's part, to be mapped over actors or trainings.
+    """
+
+    env: Environment
+    actors: Actors
+    trainings: Trainings | None  # of which this run is one, if several are compiled as one program
+    algorithm: Algorithm
     policy: Policy
     learner: Learner
-    hyperparameters: Callable[[], Hyperparameters]  # that training starts with
-    start: Callable[[int], TrainState]  # seed -> first state
-    # The same of a key and settings to start with, neither compiled nor dealt out.
-    first_state: Callable[[UInt32[Array, "2"], Hyperparameters], TrainState]
-    shapes: Callable[[], TrainState]  # of a gathered state
-    place: Callable[[TrainState], TrainState]  # undoes `gather`
-    restart: Callable[[TrainState], TrainState]  # a gathered state with new episodes in all environments
-    lower: Callable[[TrainState], Lowered]  # for states like this one
-    # Whole updates, as one program; those after the end of the run are not made, and their metrics are NaN.
-    compile_several: Callable[[TrainState], tuple[Several, tuple[Column, ...]]]
-    at_once: int  # how many updates that program makes
-    # All that is compiled for one training, as text: two trainings with the same differ in data alone.
-    program: Callable[[], str]
-    # One actor's part, not mapped: (actor state, learner state, hyperparameters) -> (actor state, batch).
-    collect: Callable[[ActorState, Acting, Hyperparameters], tuple[ActorState, Batch]]
     rule: Rule
-    sizes: Sizes
+    sizes: Sizes  # of batches
+    total_segments: int  # after which the run ends
+    _starts: Environment  # the environment that episodes are collected in: `env`, or `env` with repeated first states
+    _collect: CollectPart
+
+    # States.
+
+    def hyperparameters(self) -> Hyperparameters:
+        """The traced settings that training starts with."""
+        return first_hyperparameters(self.algorithm)
+
+    def first_state(self, key: UInt32[Array, "2"], hyperparameters: Hyperparameters) -> TrainState:
+        """The gathered state before the first update; traced."""
+        for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
+        return TrainState(
+            actors=start_actors(self._starts, for_env, self.sizes.num_envs),
+            learner=self.learner.init(for_policy, for_critic),
+            episodes=no_episodes(),
+            hyperparameters=hyperparameters,
+            adapt=self.rule.init(hyperparameters),
+            key=for_run,
+            segments=jnp.int32(0),
+            total_segments=jnp.int32(self.total_segments),
+        )
+
+    def start(self, seed: int) -> TrainState:
+        """The placed state before the first update."""
+        # It runs once: optimising it would take longer than it saves.
+        run_once = jax.jit(self._usual_first_state, compiler_options={"xla_backend_optimization_level": "0"})
+        with self.actors.on_first():
+            begun = jax.block_until_ready(run_once(jax.random.PRNGKey(seed)))
+        require_working(self.env)
+        return self.place(begun)
+
+    def shapes(self) -> TrainState:
+        """Shapes and types of a gathered state."""
+        return jax.eval_shape(self._usual_first_state, jax.random.PRNGKey(0))
+
+    def place(self, state: TrainState) -> TrainState:
+        """Puts a gathered state onto the devices; undoes `gather`."""
+        shared = self.actors.replicate(state._replace(actors=None))
+        return shared._replace(actors=self.actors.split_envs(state.actors))
+
+    def restart(self, state: TrainState) -> TrainState:
+        """Begins new episodes in all environments of a gathered state."""
+        with self.actors.on_first():
+            key = jax.random.fold_in(key_for("restart", jnp.asarray(state.key)), state.segments)
+            begun = jax.device_get(jax.jit(self.env.reset, static_argnums=1)(key, self.sizes.num_envs))
+        require_working(self.env)
+        no_return = np.zeros_like(state.actors.episode_return)
+        return state._replace(actors=state.actors._replace(env=begun, episode_return=no_return))
+
+    # One actor's part.
+
+    def collect(self, actor: ActorState, acting: Acting, hyperparameters: Hyperparameters) -> tuple[ActorState, Batch]:
+        """Collects a batch of `steps_per_update` steps, or of one segment before the scale of observations is known."""
+        # A segment is enough to see how large observations are, before which no policy learns (see `standardize`).
+        number = jnp.where(acting.obs_moments.known, segments_of(hyperparameters, self.sizes), 1)
+        return self._collect(actor, acting, number)
+
+    def learn(self, state: TrainState, batch: Batch) -> tuple[TrainState, Measured]:
+        """Learns from a batch that is in the replay buffer already, if there is one, and adapts the settings."""
+        # Folded in rather than split: algorithms count up from their key, so those of two updates must not be adjacent.
+        key = jax.random.fold_in(state.key, state.segments)
+        learned, info = self.learner.learn(state.learner, batch, state.hyperparameters, key)
+        return report(state, batch, learned, info, self.rule, self.sizes)
+
+    def several(self, state: TrainState) -> tuple[TrainState, Measured]:
+        """Makes `updates_at_once` updates; those after the end of the run change nothing, and measure NaN."""
+        nothing = jax.tree.map(lambda leaf: jnp.full(leaf.shape, jnp.nan), jax.eval_shape(self._whole, state)[1])
+
+        def one(state: TrainState, _: None) -> tuple[TrainState, Measured]:
+            over = state.segments >= state.total_segments
+            return jax.lax.cond(over, lambda state: (state, nothing), self._whole, state)
+
+        return jax.lax.scan(one, state, length=self.algorithm.updates_at_once)
+
+    def _usual_first_state(self, key: UInt32[Array, "2"]) -> TrainState:
+        return self.first_state(key, self.hyperparameters())
+
+    def _whole(self, state: TrainState) -> tuple[TrainState, Measured]:
+        """Collects, inserts and learns."""
+        actor, batch = self.collect(state.actors, state.learner, state.hyperparameters)
+        learner = inserted(self.learner.replay, state.learner, batch)
+        learned, measured = self.learn(state._replace(actors=None, learner=learner), batch)
+        return learned._replace(actors=actor), measured
+
+    def _first(self, key: UInt32[Array, "2"], hyperparameters: Hyperparameters) -> tuple[TrainState, Measured]:
+        """All that a run computes: its first state, and an update."""
+        return self._whole(self.first_state(key, hyperparameters))
+
+    # Compiled.
+
+    def lower(self, state: TrainState) -> Lowered:
+        """Traces collecting for placed states like this one; learning is traced where it is compiled."""
+        collecting = self._mapped(self.collect).lower(state.actors, state.learner, state.hyperparameters)
+        _, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), collecting.out_info)
+        return Lowered(
+            functools.partial(_compile_collect, collecting),
+            functools.partial(self._compile_insert, state, batch),
+            functools.partial(self._compile_learn, state, batch),
+        )
+
+    def compile_several(self, state: TrainState) -> Several:
+        """Compiles `several` for placed states like this one."""
+        return self._mapped(self.several).lower(state).compile()
+
+    def program(self) -> str:
+        """All that is compiled for one training, as text: two trainings with the same text differ in data alone."""
+        return self._on_one_actor().lower(*self._first_arguments()).as_text()
+
+    def require_columns(self) -> None:
+        """Traces an update, which raises ValueError if the rule reads a metric that the algorithm does not measure."""
+        jax.eval_shape(self._on_one_actor(), *self._first_arguments())
+
+    def _on_one_actor(self) -> jax.stages.Wrapped:
+        return Actors(self.actors.own[:1]).map(self._first)
+
+    def _first_arguments(self) -> PyTree:
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype),
+            (np.zeros(2, np.uint32), self.hyperparameters()),
+        )
+
+    def _mapped(self, function: Callable, *, in_turn: bool = False, donate: Sequence[int] = ()) -> jax.stages.Wrapped:
+        if self.trainings is None:
+            return self.actors.map(function, donate=donate)
+        return self.trainings.map(function, donate=donate, in_turn=in_turn)
+
+    def _compile_insert(self, state: TrainState, batch: Batch) -> Insert | None:
+        if self.learner.replay is None:
+            return None
+        mapped = functools.partial(self._mapped, in_turn=True)
+        return compile_insert(self.learner.replay, mapped, state.learner.replay, batch)
+
+    def _compile_learn(self, state: TrainState, batch: Batch) -> Learn:
+        has_replay = self.learner.replay is not None
+
+        def learn(state: TrainState, batch: Batch) -> tuple[TrainState, Measured]:
+            state, measured = self.learn(state, batch)
+            # A program that returned the ring would copy it.
+            return state._replace(learner=without_replay(state.learner)) if has_replay else state, measured
+
+        compiled = self._mapped(learn, in_turn=True).lower(state._replace(actors=None), batch).compile()
+
+        def learn_all(state: TrainState, batch: Batch) -> tuple[TrainState, Measured]:
+            learned, measured = compiled(state._replace(actors=None), batch)
+            if has_replay:
+                learned = learned._replace(learner=learned.learner._replace(replay=state.learner.replay))
+            return learned._replace(actors=state.actors), measured
+
+        return learn_all
+
+
+def _compile_collect(collecting: jax.stages.Lowered) -> Collect:
+    compiled = collecting.compile()
+
+    def collect_all(state: TrainState) -> tuple[TrainState, Batch]:
+        actor, batch = compiled(state.actors, state.learner, state.hyperparameters)
+        return state._replace(actors=actor), batch
+
+    return collect_all
 
 
 def make_update(
     env: Environment, parts: Parts, sizes: Sizes, actors: Actors, total_steps: int, trainings: Trainings | None = None
 ) -> Update:
-    """Puts policy, critic, collecting, learning and adapting together. Nothing is compiled before it is called.
+    """Checks that the parts of a run fit each other, and puts them together. Nothing is compiled.
 
     Args:
-      env: where.
+      env: the environment.
       parts: what learns.
       sizes: of batches.
-      actors: who collect and learn.
-      total_steps: of the run, environment steps.
-      trainings: of which this is one, if several are one program; `actors` is then one.
+      actors: devices that collect and learn.
+      total_steps: environment steps of the run.
+      trainings: of which this run is one, if several are compiled as one program; `actors` is then one.
 
     Raises:
-      ValueError: parts do not fit each other or the environment; one sentence.
+      ValueError: the parts do not fit each other or the environment; one sentence.
     """
-
-    def mapped(function: Callable, *, in_turn: bool = False, donate: Sequence[int] = ()) -> jax.stages.Wrapped:
-        if trainings is None:
-            return actors.map(function, donate=donate)
-        return trainings.map(function, donate=donate, in_turn=in_turn)
-
     algorithm, rule = parts.algorithm, parts.rule
     require_settings(rule, algorithm.hyperparameters, algorithm.words)
     policy = parts.policy.make(env.observation_size, action_space(env))
@@ -123,167 +273,29 @@ def make_update(
             f"steps_per_update={spec.steps_per_update} must be at least {2 * actors.count}, two for each of the "
             f"{actors.count} actors that do not wait for each other"
         )
-    where, collect_batch = _collecting(env, policy, algorithm, sizes)
-    total_segments = segments_of_run(total_steps, sizes, 1 if learner.waits else actors.count)
-
-    def first_state(key: UInt32[Array, "2"], hyperparameters: Hyperparameters) -> TrainState:
-        for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
-        return TrainState(
-            actors=start_actors(where, for_env, sizes.num_envs),
-            learner=learner.init(for_policy, for_critic),
-            episodes=no_episodes(),
-            hyperparameters=hyperparameters,
-            adapt=rule.init(hyperparameters),
-            key=for_run,
-            segments=jnp.int32(0),
-            total_segments=jnp.int32(total_segments),
-        )
-
-    def hyperparameters() -> Hyperparameters:
-        return first_hyperparameters(algorithm)
-
-    def usual_first_state(key: UInt32[Array, "2"]) -> TrainState:
-        return first_state(key, hyperparameters())
-
-    def start(seed: int) -> TrainState:
-        # It runs once: optimising it would take longer than it saves.
-        run_once = jax.jit(usual_first_state, compiler_options={"xla_backend_optimization_level": "0"})
-        with actors.on_first():
-            begun = jax.block_until_ready(run_once(jax.random.PRNGKey(seed)))
-        require_working(env)
-        return place(begun)
-
-    def shapes() -> TrainState:
-        return jax.eval_shape(usual_first_state, jax.random.PRNGKey(0))
-
-    def restart(state: TrainState) -> TrainState:
-        with actors.on_first():
-            key = jax.random.fold_in(key_for("restart", jnp.asarray(state.key)), state.segments)
-            begun = jax.device_get(jax.jit(env.reset, static_argnums=1)(key, sizes.num_envs))
-        require_working(env)
-        no_return = np.zeros_like(state.actors.episode_return)
-        return state._replace(actors=state.actors._replace(env=begun, episode_return=no_return))
-
-    def place(state: TrainState) -> TrainState:
-        shared = actors.replicate(state._replace(actors=None))
-        return shared._replace(actors=actors.split_envs(state.actors))
-
-    def collect(actor: ActorState, acting: Acting, hyperparameters: Hyperparameters) -> tuple[ActorState, Batch]:
-        # A segment is enough to see how large observations are, before which no policy learns (see `standardize`).
-        number = jnp.where(acting.obs_moments.known, segments_of(hyperparameters, sizes), 1)
-        return collect_batch(actor, acting, number)
-
-    def with_batch(state: TrainState, batch: Batch) -> TrainState:
-        return state._replace(actors=None, learner=inserted(learner.replay, state.learner, batch))
-
-    columns: list[Column] = []  # known when `learn` is traced
-
-    def learn(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, " metric"]]:
-        hyperparameters = state.hyperparameters
-        # Algorithms number it, so that it must not be one that lies beside that of the next update.
-        key = jax.random.fold_in(state.key, state.segments)
-        learned, info = learner.learn(state.learner, batch, hyperparameters, key)
-        state, measured = report(state, batch, learned, info, rule, sizes)
-        columns[:] = columns_of(measured)
-        return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
-
-    def several(state: TrainState) -> tuple[TrainState, Float[Array, "update metric"]]:
-        def update(state: TrainState) -> tuple[TrainState, Array]:
-            actor, batch = collect(state.actors, state.learner, state.hyperparameters)
-            learned, measured = learn(with_batch(state, batch), batch)
-            return learned._replace(actors=actor), measured
-
-        nothing = jnp.full(jax.eval_shape(update, state)[1].shape, jnp.nan)
-
-        def one(state: TrainState, _: None) -> tuple[TrainState, Array]:
-            return jax.lax.cond(state.segments >= state.total_segments, lambda state: (state, nothing), update, state)
-
-        return jax.lax.scan(one, state, length=algorithm.updates_at_once)
-
-    def compile_several(state: TrainState) -> tuple[Several, tuple[Column, ...]]:
-        compiled = mapped(several).lower(state).compile()
-        return compiled, tuple(columns)
-
-    def one_update(key: UInt32[Array, "2"], hyperparameters: Hyperparameters) -> tuple[TrainState, Array]:
-        begun = first_state(key, hyperparameters)
-        actor, batch = collect(begun.actors, begun.learner, begun.hyperparameters)
-        learned, measured = learn(with_batch(begun, batch), batch)
-        return learned._replace(actors=actor), measured
-
-    one_actor = Actors(actors.own[:1])
-    first_arguments = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), (np.zeros(2, np.uint32), hyperparameters())
-    )
-
-    def program() -> str:
-        return one_actor.map(one_update).lower(*first_arguments).as_text()
-
-    if rule.reads and rule.words != algorithm.adapt and learner.waits:
-        # Traced for this alone, as by one actor: what an algorithm measures is known only then.
-        jax.eval_shape(one_actor.map(one_update), *first_arguments)
-
-    mapped_collect = mapped(collect)
-
-    def learn_without_replay(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, " metric"]]:
-        state, measured = learn(state, batch)
-        return state._replace(learner=without_replay(state.learner)), measured
-
-    mapped_learn = mapped(learn if learner.replay is None else learn_without_replay, in_turn=True)
-
-    def lower(state: TrainState) -> Lowered:
-        traced = mapped_collect.lower(state.actors, state.learner, state.hyperparameters)
-        _, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), traced.out_info)
-
-        def compile_collect() -> Collect:
-            compiled = traced.compile()
-
-            def collect_all(state: TrainState) -> tuple[TrainState, Batch]:
-                actor, batch = compiled(state.actors, state.learner, state.hyperparameters)
-                return state._replace(actors=actor), batch
-
-            return collect_all
-
-        def compile_inserting() -> Insert | None:
-            if learner.replay is None:
-                return None
-            return compile_insert(learner.replay, functools.partial(mapped, in_turn=True), state.learner.replay, batch)
-
-        def compile_learn() -> tuple[Learn, tuple[Column, ...]]:
-            compiled = mapped_learn.lower(state._replace(actors=None), batch).compile()
-
-            def learn_all(state: TrainState, batch: Batch) -> tuple[TrainState, Float[Array, "actor metric"]]:
-                learned, measured = compiled(state._replace(actors=None), batch)
-                if learner.replay is not None:
-                    learned = learned._replace(learner=learned.learner._replace(replay=state.learner.replay))
-                return learned._replace(actors=state.actors), measured
-
-            return learn_all, tuple(columns)
-
-        return Lowered(compile_collect, compile_inserting, compile_learn)
-
-    return Update(
+    starts, collect = _collecting(env, policy, algorithm, sizes)
+    update = Update(
+        env=env,
+        actors=actors,
+        trainings=trainings,
+        algorithm=algorithm,
         policy=policy,
         learner=learner,
-        hyperparameters=hyperparameters,
-        start=start,
-        first_state=first_state,
-        shapes=shapes,
-        place=place,
-        restart=restart,
-        lower=lower,
-        compile_several=compile_several,
-        at_once=algorithm.updates_at_once,
-        program=program,
-        collect=collect,
         rule=rule,
         sizes=sizes,
+        total_segments=segments_of_run(total_steps, sizes, counted_apart(learner, actors)),
+        _starts=starts,
+        _collect=collect,
     )
+    if rule.reads and parts.rule_was_chosen and learner.waits:
+        update.require_columns()
+    return update
 
 
 def _collecting(
     env: Environment, policy: Policy, algorithm: Algorithm, sizes: Sizes
 ) -> tuple[Environment, CollectPart]:
-    """What batches are collected in, and how."""
+    """The environment that batches are collected in, and how."""
     lengths = {"segment_length": sizes.segment_length, "max_segments": sizes.max_segments}
     if algorithm.episodes is None:
         return env, make_collect(env, policy, **lengths)
@@ -299,13 +311,18 @@ def first_hyperparameters(algorithm: Algorithm) -> Hyperparameters:
     }
 
 
+def counted_apart(learner: Learner, actors: Actors) -> int:
+    """Into how many parts a segment is cut for counting: actors that do not wait for each other count their own."""
+    return 1 if learner.waits else actors.count
+
+
 def segments_of_run(total_steps: int, sizes: Sizes, parts: int) -> int:
     """Segments that a run ends with.
 
     Args:
       total_steps: of the run, environment steps.
       sizes: of batches.
-      parts: into which a segment of all actors is cut where each counts by itself.
+      parts: into which a segment of all actors is cut (see `counted_apart`).
 
     Raises:
       ValueError: a compiled program cannot count so many; one sentence.
@@ -320,7 +337,7 @@ def segments_of_run(total_steps: int, sizes: Sizes, parts: int) -> int:
 
 
 def gather(state: TrainState) -> TrainState:
-    """A copy on the host, the same however many actors there are: what they share once, and all environments."""
+    """Copies a placed state to the host: what actors share once, and all environments; independent of their number."""
     return first(state._replace(actors=None))._replace(actors=join_envs(state.actors))
 
 

@@ -338,11 +338,11 @@ def test_standard_deviations_of_all_states_are_told_and_everyone_knows_the_same(
     run = prepare(ActingProbe(), **{**TINY, "policy": policy, "algorithm": "pg", "actors": count})
     lowered = run.update.lower(run.state)
     collect = lowered.compile_collect()
-    learn, columns = lowered.compile_learn()
+    learn = lowered.compile_learn()
     begun, _ = learn(*collect(run.state))  # knows how large observations are
     state, batch = collect(begun)
     state, measured = learn(state, batch)
-    told = np.asarray(measured)[:, [column.name for column in columns].index("policy_std")]
+    told = np.asarray(measured.values)[:, [column.name for column in measured.columns].index("policy_std")]
     assert len(told) == count and len(set(told)) == 1
     params, moments = (
         jax.tree.map(lambda leaf: leaf[0], part) for part in (state.learner.policy, begun.learner.obs_moments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -92,7 +93,9 @@ def learned(name: str, observation: float = 1.0, reward: float = 1.0, late: int 
         lambda path, leaf: leaf * np.float32(factors[path[-1].name]) if path[-1].name in factors else leaf,
         run.state.actors.env,
     )
-    return run._replace(state=run.state._replace(actors=run.state.actors._replace(env=env))).run(progress=False)
+    return dataclasses.replace(run, state=run.state._replace(actors=run.state.actors._replace(env=env))).run(
+        progress=False
+    )
 
 
 def parameters(result) -> list[np.ndarray]:

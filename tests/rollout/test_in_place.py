@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
 import numpy as np
 import pytest
-from support import actors, deal_batch, random_batch, spread
+from support import actors, deal_batch, random_batch, spread, with_method
 from test_algorithms import ActingProbe, tiny
 from test_asynchronous import Trouble
 from test_replay import filled, replay
@@ -91,12 +92,11 @@ def fail_in_update(run: Run, number: int, error: BaseException) -> Run:
         lowered = run.update.lower(state)
 
         def compile_learn():
-            learn, columns = lowered.compile_learn()
-            return Trouble(learn, number - 1, error), columns
+            return Trouble(lowered.compile_learn(), number - 1, error)
 
         return lowered._replace(compile_learn=compile_learn)
 
-    return run._replace(update=run.update._replace(lower=lower))
+    return dataclasses.replace(run, update=with_method(run.update, lower=lower))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of luck")])

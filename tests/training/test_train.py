@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import serialization
-from support import counted_compilations
+from support import counted_compilations, with_method
 
 import jaxtrpo
 from jaxtrpo.adapt import Rule, improvement
@@ -172,7 +173,7 @@ def test_devices_that_jax_started_without_are_pointed_out():
     code = """if True:
         import jax
         jax.devices()
-        from jaxtrpo import devices
+        from jaxtrpo.parallel import devices
         devices.available_cores = lambda: 64
         assert devices.choose_actors().count == 1
         devices.choose_actors(3)
@@ -202,7 +203,7 @@ def stop_in_the_third_update(run: Run, error: BaseException) -> Run:
 
         return lowered._replace(compile_collect=compile_collect)
 
-    return run._replace(update=run.update._replace(lower=lower))
+    return dataclasses.replace(run, update=with_method(run.update, lower=lower))
 
 
 def test_interrupted_training_keeps_what_it_learned(tmp_path):
@@ -218,7 +219,7 @@ def test_metrics_of_no_update_have_the_common_columns(begun, tmp_path):
     def interrupted(state):
         raise KeyboardInterrupt
 
-    metrics = run._replace(update=run.update._replace(lower=interrupted)).run(progress=False).metrics
+    metrics = dataclasses.replace(run, update=with_method(run.update, lower=interrupted)).run(progress=False).metrics
     assert list(metrics) == [*COLUMNS[:11], "eval_return"]
     for name, column in metrics.items():
         assert column.shape == (0,) and column.dtype == begun[0].metrics[name].dtype, name

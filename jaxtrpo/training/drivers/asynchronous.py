@@ -15,13 +15,12 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.parallel.actors import Actors, first, join_envs
 from jaxtrpo.rollout.types import ActorState, Batch, TrainState
-from jaxtrpo.training.metrics import Column, Moment, columns_of, report
+from jaxtrpo.training.metrics import Measured, Moment, report
 from jaxtrpo.training.update import Update
 
 WAITING_UPDATES = 16  # that actors may be ahead of who reads them
@@ -38,7 +37,7 @@ class _Shared(NamedTuple):
 def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
     """Updates in the order in which they are applied, without end; actors stop when the iterator is closed."""
     alone = [Actors((device,)) for device in actors.devices]
-    work, apply, columns = _compile(update, state, alone)
+    work, apply = _compile(update, state, alone)
     parts = tuple(part_of(state.actors, number) for number in range(actors.count))
     shared = _Shared(part_of(state._replace(actors=None), 0), parts, 0)
     lock, stop = threading.Lock(), threading.Event()
@@ -66,7 +65,8 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
             reach = functools.cache(functools.partial(whole, shared))  # whoever asks twice
             learned = time.perf_counter() - collected
             # Still alone, so that they are read in the order in which they were applied.
-            put(made, Moment(reach, columns, first(measured)[None], collected - begin, learned), stop)
+            values = jax.tree.map(lambda values: values[None], first(measured))
+            put(made, Moment(reach, values, collected - begin, learned), stop)
 
     with actor_threads(one_update, actors.count, made, stop):
         while True:
@@ -108,8 +108,8 @@ def actor_threads(
                 thread.join()
 
 
-def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[list[Any], Any, tuple[Column, ...]]:
-    """Each actor's part of an update, and the applying, for its device; and what is measured."""
+def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[list[Any], Any]:
+    """Each actor's part of an update, and the applying, for its device."""
     learner = update.learner.asynchronous
     assert learner is not None
     sizes = update.sizes._replace(num_envs=update.sizes.num_envs // len(alone))
@@ -120,13 +120,9 @@ def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[li
         actor, batch = update.collect(actor, acting, hyperparameters)
         return actor, batch, *learner.gradient(acting, batch, hyperparameters, key)
 
-    columns: list[Column] = []  # known when `apply` is traced
-
-    def apply(state: TrainState, batch: Batch, gradient: PyTree, info: dict[str, Array]) -> tuple[TrainState, Array]:
+    def apply(state: TrainState, batch: Batch, gradient: PyTree, info: dict[str, Array]) -> tuple[TrainState, Measured]:
         learned = learner.apply(state.learner, gradient, state.hyperparameters)
-        state, measured = report(state, batch, learned, info, update.rule, sizes)
-        columns[:] = columns_of(measured)
-        return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
+        return report(state, batch, learned, info, update.rule, sizes)
 
     shared = part_of(state._replace(actors=None), 0)
     arguments = shared.learner, shared.hyperparameters, key_of(shared)
@@ -139,7 +135,7 @@ def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[li
     )
     info = {**info, "staleness": jax.ShapeDtypeStruct((1,), np.int32)}
     applying = alone[0].map(apply).lower(shared, batch, gradient, info).compile()
-    return [one.compile() for one in lowered], applying, tuple(columns)
+    return [one.compile() for one in lowered], applying
 
 
 @jax.jit

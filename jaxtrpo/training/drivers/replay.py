@@ -14,7 +14,6 @@ from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
@@ -23,7 +22,7 @@ from jaxtrpo.parallel.actors import Actors, first, join_envs
 from jaxtrpo.rollout.replay import Insert, ReplayInPlace, compile_insert, without_replay
 from jaxtrpo.rollout.types import ActorState, Batch, TrainState
 from jaxtrpo.training.drivers.asynchronous import actor_threads, key_of, move, part_of, put
-from jaxtrpo.training.metrics import Column, Moment, columns_of, report
+from jaxtrpo.training.metrics import Measured, Moment, report
 from jaxtrpo.training.update import Update, segments_of
 
 
@@ -46,7 +45,6 @@ class _Compiled(NamedTuple):
     take_in: Any  # (learner state, batch) -> learner state, both without the replay buffer
     train: Any  # (learner state, new steps, settings, key) -> (learner state without the buffer, what happened)
     report: Any  # (state, batch, what happened) -> (state, measured)
-    columns: tuple[Column, ...]
 
 
 def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
@@ -91,7 +89,8 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
             shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
             # Each row may ask for it.
             whole = functools.cache(functools.partial(_whole, update, now, replay, tuple(reached)))
-            yield Moment(whole, compiled.columns, np.stack(measured), float("nan"), time.perf_counter() - begin)
+            rows = jax.tree.map(lambda *values: np.stack(values), *measured)
+            yield Moment(whole, rows, float("nan"), time.perf_counter() - begin)
 
 
 def _steps_of_a_segment(update: Update, actors: Actors) -> int:
@@ -148,13 +147,10 @@ def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
 
     train = alone[0].map(train_without_replay).lower(shared.learner, new_steps, shared.hyperparameters, key_of(shared))
     _, info = shape(train)
-    columns: list[Column] = []  # known when `count` is traced
 
-    def count(state: TrainState, batch: Batch, info: dict[str, Array]) -> tuple[TrainState, Array]:
-        state, measured = report(state, batch, None, info, update.rule, sizes)
-        columns[:] = columns_of(measured)
-        return state, jnp.stack([jnp.asarray(value, jnp.float32) for value in measured.values()])
+    def count(state: TrainState, batch: Batch, info: dict[str, Array]) -> tuple[TrainState, Measured]:
+        return report(state, batch, None, info, update.rule, sizes)
 
     # Without the learner, whose ring would be copied.
     counting = alone[0].map(count).lower(shared._replace(learner=None), batch, info).compile()
-    return _Compiled([one.compile() for one in collect], insert, take_in, train.compile(), counting, tuple(columns))
+    return _Compiled([one.compile() for one in collect], insert, take_in, train.compile(), counting)

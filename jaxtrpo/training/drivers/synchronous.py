@@ -8,20 +8,18 @@ import time
 from collections.abc import Callable, Generator
 
 import jax
-import numpy as np
-from jaxtyping import Array
 
 from jaxtrpo.parallel.background import in_background
 from jaxtrpo.rollout.replay import ReplayInPlace
 from jaxtrpo.rollout.types import TrainState
-from jaxtrpo.training.metrics import Moment
+from jaxtrpo.training.metrics import Measured, Moment
 from jaxtrpo.training.update import Update
 
 
 def synchronous_updates(
     update: Update,
     state: TrainState,
-    read: Callable[[Array], np.ndarray],
+    read: Callable[[Measured], Measured],
     meet: Callable[[], None] | None = None,
 ) -> Generator[Moment]:
     """Updates without end, from a state on.
@@ -29,15 +27,15 @@ def synchronous_updates(
     Args:
       update: its functions.
       state: on the devices.
-      read: what was measured, on the host, without the axis of actors.
+      read: copies metrics to the host, and takes away the axis of actors.
       meet: called before actors first meet in an update.
     """
     meet = meet or (lambda: None)
-    return (_several if update.at_once > 1 else _one_by_one)(update, state, read, meet)
+    return (_several if update.algorithm.updates_at_once > 1 else _one_by_one)(update, state, read, meet)
 
 
 def _one_by_one(
-    update: Update, state: TrainState, read: Callable[[Array], np.ndarray], meet: Callable[[], None]
+    update: Update, state: TrainState, read: Callable[[Measured], Measured], meet: Callable[[], None]
 ) -> Generator[Moment]:
     """All actors collect, and then they learn."""
     lowered = update.lower(state)
@@ -52,24 +50,24 @@ def _one_by_one(
         begin = time.perf_counter()
         state, batch = jax.block_until_ready(collect(state))
         collected = time.perf_counter()
-        run_learn, columns = learn()
+        run_learn = learn()
         meet()
         state, measured = run_learn(state._replace(learner=replay.take_in(state.learner, batch)), batch)
-        values = read(measured)[..., None, :]
+        values = jax.tree.map(lambda values: values[..., None, :], read(measured))
         learned = time.perf_counter()
         # Whoever asks twice gets the same.
         reach = functools.cache(functools.partial(whole, state))
-        yield Moment(reach, columns, values, collected - begin, learned - collected)
+        yield Moment(reach, values, collected - begin, learned - collected)
 
 
 def _several(
-    update: Update, state: TrainState, read: Callable[[Array], np.ndarray], meet: Callable[[], None]
+    update: Update, state: TrainState, read: Callable[[Measured], Measured], meet: Callable[[], None]
 ) -> Generator[Moment]:
     """Updates so short that starting each would take longest: several are one program."""
-    run, columns = update.compile_several(state)
+    run = update.compile_several(state)
     while True:
         begin = time.perf_counter()
         meet()
         state, measured = jax.block_until_ready(run(state))
         values = read(measured)
-        yield Moment(lambda state=state: state, columns, values, math.nan, time.perf_counter() - begin)
+        yield Moment(lambda state=state: state, values, math.nan, time.perf_counter() - begin)

@@ -221,7 +221,7 @@ def test_an_update_is_whole_episodes_from_the_same_first_states():
     seen = []
     run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=150)
     lowered = run.update.lower(run.state)
-    collect, (learn, _) = lowered.compile_collect(), lowered.compile_learn()
+    collect, learn = lowered.compile_collect(), lowered.compile_learn()
     state = run.state
     for _ in range(3):
         state, batch = collect(state)
@@ -351,11 +351,11 @@ def told(spoil=lambda state: state, count: int = 1, **settings):
     run = prepare(LinearQuadratic(falls=True), algorithm=WORDS, policy=POLICY, actors=count, total_steps=1, seed=3)
     lowered = run.update.lower(run.state)
     state, batch = lowered.compile_collect()(run.state)
-    learn, columns = lowered.compile_learn()
+    learn = lowered.compile_learn()
     state = spoil(state)
     after, measured = learn(state, batch)
-    names = [column.name for column in columns]
-    return run.update.policy, state, batch, after, dict(zip(names, np.asarray(measured)[0], strict=True))
+    names = [column.name for column in measured.columns]
+    return run.update.policy, state, batch, after, dict(zip(names, np.asarray(measured.values)[0], strict=True))
 
 
 @pytest.mark.parametrize("count", [1, 2])
