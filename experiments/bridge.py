@@ -26,7 +26,7 @@ from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine, versions  # noqa: E402
 from common.peer import peer  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.envs.base import require_working  # noqa: E402
+from jaxtrpo.envs.abilities import require_working  # noqa: E402
 from jaxtrpo.training.train import prepare  # noqa: E402
 
 # What each task has, with a guess of steps per second; their own vector entry point is in one process, as "sync" is.

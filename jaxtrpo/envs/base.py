@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
 
+from jaxtrpo.envs.abilities import actions_of
 from jaxtrpo.envs.actions import ActionSpace as ActionSpace
 from jaxtrpo.parallel.collectives import most_of_trainings
 
@@ -35,18 +36,7 @@ class Environment(Protocol):
     Both functions are compiled with the code around them and can be called as they are too. An environment whose
     episode ends starts the next one in the same step.
 
-    An environment may also have: `action_counts`, the numbers of choices where actions are choices (actions are then
-    whole numbers from 0, one a coordinate); `action_shape`, where a trained policy shall give actions that are not
-    flat; `observations` (`jaxtrpo.envs.observations.Observations`), where it shall take observations that are not; and,
-    where what a state holds is only a handle to simulators elsewhere, of which there is one set:
-    `saves_state = False`, `copy()`, which gives another set of them, `close()`, which ends them, `failure`, the error
-    of one that failed, and `for_groups(n)`, the same environment for `n` actors. `wastes_steps = True` says that some
-    steps only reset, and are `invalid`. `is_program = True` says that its
-    functions are JAX programs and nothing else, so that `train_many` can make one program of several trainings.
-
-    One that can be seen has `seconds_per_step`, and `render(physics, width, height)`, which gives a picture for each of
-    several `EnvState.physics` of one environment; or `watched(policy, seed)` where only a simulator that is made for it
-    can be seen.
+    What it may be able to do beyond this, such as to be drawn, is in `jaxtrpo.envs.abilities`.
     """
 
     name: str
@@ -63,13 +53,6 @@ class Environment(Protocol):
     def step(self, state: EnvState, action: Float[Array, "env action"]) -> EnvState:
         """Applies one action to each environment, and resets those whose episode ends with it."""
         ...
-
-
-def require_working(env: Environment) -> None:
-    """Raises the error of a simulator that failed inside compiled code, which cannot raise it."""
-    failure = getattr(env, "failure", None)
-    if failure is not None:
-        raise failure
 
 
 NO_TIME_LIMIT = np.iinfo(np.int32).max
@@ -102,8 +85,8 @@ def require_time_limit(env: Environment, setting: str) -> None:
 
 def action_space(env: Environment) -> ActionSpace:
     """The actions of an environment."""
-    counts, shape = getattr(env, "action_counts", ()), getattr(env, "action_shape", None)
-    return ActionSpace(np.asarray(env.action_low), np.asarray(env.action_high), tuple(counts), shape)
+    counts, shape = actions_of(env)
+    return ActionSpace(np.asarray(env.action_low), np.asarray(env.action_high), counts, shape)
 
 
 class Transition(NamedTuple):

@@ -2,21 +2,73 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.messages import short, type_name
 from jaxtrpo.envs._support.names import unknown_name
+from jaxtrpo.envs.abilities import abandon, for_groups, is_jax_program
 from jaxtrpo.envs.base import Environment, has_time_limit
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.mujoco.task import Task
 
-BRAX_PREFIX, GYMNAX_PREFIX, GYMNASIUM_PREFIX = "brax:", "gymnax:", "gymnasium:"
-MJX_PREFIX, PLAYGROUND_PREFIX = "mjx:", "playground:"
-PROGRAMS = BRAX_PREFIX, GYMNAX_PREFIX, MJX_PREFIX, PLAYGROUND_PREFIX
+GYMNASIUM_PREFIX = "gymnasium:"
+
+
+class Kind(NamedTuple):
+    """A kind of environment that a prefix of the name chooses."""
+
+    # (name without the prefix, time limit in steps or None, options) -> environment. Packages are imported there, by
+    # whoever asks for them: Brax alone takes seconds.
+    make: Callable[[str, int | None, dict[str, Any]], Environment]
+    is_program: bool  # whether its environments are JAX programs
+
+
+def _brax(name: str, steps: int | None, options: dict[str, Any]) -> Environment:
+    from jaxtrpo.envs.brax import make_brax_env
+
+    shown = f"brax:{name}"
+    name, _, backend = name.partition("/")
+    if backend and options.get("backend", backend) != backend:
+        raise ValueError(f"{shown} and backend={options['backend']!r} contradict each other; give only one of them")
+    named = {"backend": backend} if backend else {}
+    options = {**named, **_with_limit(shown, "episode_length", steps, options)}
+    _require_options(shown, options, ("backend", "episode_length"))
+    return make_brax_env(name, **options)
+
+
+def _gymnax(name: str, steps: int | None, options: dict[str, Any]) -> Environment:
+    from jaxtrpo.envs.gymnax import make_gymnax_env
+
+    return make_gymnax_env(name, **_with_limit(f"gymnax:{name}", "max_steps_in_episode", steps, options))
+
+
+def _playground(name: str, steps: int | None, options: dict[str, Any]) -> Environment:
+    from jaxtrpo.envs.playground import make_playground_env
+
+    return make_playground_env(name, **_with_limit(f"playground:{name}", "episode_length", steps, options))
+
+
+def _mjx(name: str, steps: int | None, options: dict[str, Any]) -> Environment:
+    from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
+    from jaxtrpo.envs.mujoco.tasks import TASKS
+
+    if name not in TASKS:
+        raise ValueError(unknown_name(name, TASKS, prefix="mjx:"))
+    _require_options(f"mjx:{name}", options, ("impl",))
+    return MjxEnvironment(_limited(TASKS[name](), steps), **options)
+
+
+KINDS: Mapping[str, Kind] = {
+    "brax:": Kind(_brax, is_program=True),
+    "gymnax:": Kind(_gymnax, is_program=True),
+    "mjx:": Kind(_mjx, is_program=True),
+    "playground:": Kind(_playground, is_program=True),
+}
 
 
 def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = None, **options: Any) -> Environment:
@@ -47,38 +99,11 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
     if callable(name) or name.startswith(GYMNASIUM_PREFIX):
         return _from_gymnasium(name, **limit, **options)
     ours = {option: value for option, value in options.items() if option != "groups"}  # who steps ours does not matter
-    if name.startswith(BRAX_PREFIX):
-        from jaxtrpo.envs.brax import make_brax_env  # Brax takes seconds to import, so only who asks for it pays
-
-        brax_name, _, backend = name.removeprefix(BRAX_PREFIX).partition("/")
-        if backend and ours.get("backend", backend) != backend:
-            raise ValueError(f"{name} and backend={ours['backend']!r} contradict each other; give only one of them")
-        ours = {
-            **({"backend": backend} if backend else {}),
-            **_with_limit(name, "episode_length", max_episode_steps, ours),
-        }
-        _require_options(name, ours, ("backend", "episode_length"))
-        return make_brax_env(brax_name, **ours)
-    if name.startswith(GYMNAX_PREFIX):
-        from jaxtrpo.envs.gymnax import make_gymnax_env  # an optional package
-
-        ours = _with_limit(name, "max_steps_in_episode", max_episode_steps, ours)
-        return make_gymnax_env(name.removeprefix(GYMNAX_PREFIX), **ours)
-    if name.startswith(PLAYGROUND_PREFIX):
-        from jaxtrpo.envs.playground import make_playground_env  # an optional package
-
-        ours = _with_limit(name, "episode_length", max_episode_steps, ours)
-        return make_playground_env(name.removeprefix(PLAYGROUND_PREFIX), **ours)
+    for prefix, kind in KINDS.items():
+        if name.startswith(prefix):
+            return kind.make(name.removeprefix(prefix), max_episode_steps, ours)
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
-    if name.startswith(MJX_PREFIX):
-        from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
-
-        task = name.removeprefix(MJX_PREFIX)
-        if task not in TASKS:
-            raise ValueError(unknown_name(task, TASKS, prefix=MJX_PREFIX))
-        _require_options(name, ours, ("impl",))
-        return MjxEnvironment(_limited(TASKS[task](), max_episode_steps), **ours)
     if name in TASKS:
         _require_options(name, ours, (), f"; {GYMNASIUM_PREFIX}{name} takes what Gymnasium's constructor does")
         from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
@@ -88,8 +113,8 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
 
     if name in gymnasium.registry or ":" in name:
         return _from_gymnasium(name, name=name, **limit, **options)
-    kinds = ", or brax:NAME, gymnax:NAME, mjx:NAME or playground:NAME"
-    raise ValueError(unknown_name(name, TASKS, also=gymnasium.registry) + kinds)
+    *kinds, last = (f"{prefix}NAME" for prefix in KINDS)
+    raise ValueError(f"{unknown_name(name, TASKS, also=gymnasium.registry)}, or {', '.join(kinds)} or {last}")
 
 
 def _with_limit(name: str, called: str, steps: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,8 +145,9 @@ def _require_options(name: str, given: Iterable[str], known: Sequence[str], inst
 
 def is_program(env: Any) -> bool:
     """Whether what a person may give as an environment is a JAX program (see `jaxtrpo.envs.base.Environment`)."""
-    named = isinstance(env, str) and env.startswith(PROGRAMS)
-    return named or bool(getattr(env, "is_program", False))
+    if isinstance(env, str):
+        return any(env.startswith(prefix) and kind.is_program for prefix, kind in KINDS.items())
+    return is_jax_program(env)
 
 
 def environment_for(
@@ -141,10 +167,10 @@ def environment_for(
         made = make_env(env, groups=actors, max_episode_steps=max_episode_steps)
     elif isinstance(env, Environment):
         _require_sizes(env)
-        made = getattr(env, "for_groups", lambda count: env)(actors)
+        made = for_groups(env, actors)
     else:
         raise ValueError(f"env={short(env, 60)} must be {_what_works(env)}")
-    close = getattr(made, "abandon", lambda: None) if made is not env else lambda: None
+    close = functools.partial(abandon, made) if made is not env else lambda: None
     if max_episode_steps not in (None, made.episode_length):
         close()
         if not isinstance(env, Environment):

@@ -13,14 +13,8 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.messages import short
-from jaxtrpo.envs.base import (
-    MOST_STEPS_WITHOUT_LIMIT,
-    Environment,
-    EnvState,
-    action_space,
-    has_time_limit,
-    require_working,
-)
+from jaxtrpo.envs.abilities import require_working
+from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, EnvState, action_space, has_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.ops.moments import Moments

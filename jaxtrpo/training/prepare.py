@@ -19,6 +19,7 @@ from jaxtrpo.config.checks import require_bool, require_not_negative, require_wh
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import KINDS, parse, require_one_value
 from jaxtrpo.critics.critic import CriticMaker
+from jaxtrpo.envs.abilities import saves_state, wastes_steps
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
@@ -195,7 +196,7 @@ def _plan(
             close=close,
             notes=tuple(_notes(environment, config, replay)),
             # Otherwise they may also be those after an episode of a fixed batch, or those that only reset.
-            invalid_is_broken=parts.algorithm.episodes is None and not getattr(environment, "wastes_steps", False),
+            invalid_is_broken=parts.algorithm.episodes is None and not wastes_steps(environment),
             saving=saving,
             on_update=options.on_update,
             follow=_followers(directory, environment.name, config, options.tensorboard, options.wandb),
@@ -258,7 +259,7 @@ def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
     if not plan.update.learner.waits:  # counts the segments of single actors, who may be others now
         done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # nothing yet if it ended before an update
         state = state._replace(segments=np.int32(done * parts // plan.update.sizes.segment_steps))
-    if getattr(plan.env, "saves_state", True):
+    if saves_state(plan.env):
         return state, None
     note = f"the simulators of {plan.env.name} cannot be saved: all of them begin new episodes"
     return plan.update.restart(state), note

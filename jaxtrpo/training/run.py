@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxtrpo.config import Config
-from jaxtrpo.envs.base import Environment, action_space, require_working
+from jaxtrpo.envs.abilities import copy_of, observations_of, require_working
+from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, first
 from jaxtrpo.parallel.processes import group, is_first
@@ -70,7 +71,7 @@ class Plan:
         if not self.config.eval_every:
             return None
         # Simulators that are elsewhere are in the middle of the training's episodes.
-        env = getattr(self.env, "copy", lambda: self.env)()
+        env = copy_of(self.env)
         return make_evaluator(env, self.update.policy, self.actors, self.config.eval_episodes)
 
     def evaluation(self, evaluator: Evaluator | None) -> Callable[[Callable[[], TrainState], int, int], float]:
@@ -99,7 +100,7 @@ class Plan:
             maker=self.maker,
             params=params,
             moments=moments,
-            observations=getattr(self.env, "observations", None),
+            observations=observations_of(self.env),
             max_episode_steps=self.config.max_episode_steps,
         )
 

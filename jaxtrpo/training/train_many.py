@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from jaxtrpo.config import Config
+from jaxtrpo.envs.abilities import copy_of
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.envs.traced_once import TracedOnce
@@ -143,7 +144,7 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
             return None
         device = free.get()
         try:
-            where = getattr(env, "copy", lambda: env)()  # simulators that are elsewhere are in one training only
+            where = copy_of(env)  # simulators outside of JAX serve one training only
             asked = arguments.get("on_update")
 
             def look(row: Row, state: TrainState) -> None:

@@ -17,7 +17,8 @@ from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.config import Sizes
 from jaxtrpo.critics.critic import CriticMaker
-from jaxtrpo.envs.base import Environment, action_space, require_working
+from jaxtrpo.envs.abilities import require_working
+from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs

@@ -23,7 +23,7 @@ from support import actors
 import jaxtrpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.envs import base
-from jaxtrpo.envs.base import require_working
+from jaxtrpo.envs.abilities import require_working
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env

@@ -32,7 +32,7 @@ class GymnasiumEnvironment:
     `final_obs` is the observation before.
 
     Where a simulator fails, `failure` says how, and compiled code goes on with steps that are no experience, or first
-    observations that are zero: whoever called it has to ask (see `jaxtrpo.envs.base.require_working`).
+    observations that are zero: whoever called it has to ask (see `jaxtrpo.envs.abilities.require_working`).
     """
 
     saves_state = False

@@ -1,0 +1,191 @@
+"""What an environment may be able to do beyond `Environment`: a protocol for each ability.
+
+An environment has an ability by having its members; nothing is to be declared or inherited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from jaxtyping import PyTree
+
+from jaxtrpo.envs.observations import Observations
+
+
+@runtime_checkable
+class Discrete(Protocol):
+    """Actions are choices: whole numbers from 0, one per coordinate."""
+
+    action_counts: tuple[int, ...]  # choices of each coordinate; empty where actions are real numbers
+
+
+@runtime_checkable
+class ShapedActions(Protocol):
+    """A trained policy returns actions that are not flat."""
+
+    action_shape: tuple[int, ...]
+
+
+@runtime_checkable
+class StructuredObservations(Protocol):
+    """A trained policy takes observations that are not flat."""
+
+    observations: Observations
+
+
+@runtime_checkable
+class JaxProgram(Protocol):
+    """`reset` and `step` are JAX programs without callbacks: they run on accelerators, and under `vmap`."""
+
+    is_program: bool
+
+
+@runtime_checkable
+class Resumable(Protocol):
+    """Says whether its states can be saved; without this attribute they can."""
+
+    saves_state: bool  # False where a state is a handle to simulators elsewhere, of which there is one set
+
+
+@runtime_checkable
+class Copyable(Protocol):
+    """Has one set of simulators, and can make another."""
+
+    def copy(self) -> Any:
+        """Returns the same environment with simulators of its own."""
+        ...
+
+
+@runtime_checkable
+class Grouped(Protocol):
+    """Deals its simulators out to actors."""
+
+    def for_groups(self, groups: int) -> Any:
+        """Returns the same environment for that many actors."""
+        ...
+
+
+@runtime_checkable
+class Closeable(Protocol):
+    """Has simulators to shut down."""
+
+    def close(self) -> None:
+        """Shuts them down; a reset starts new ones."""
+        ...
+
+
+@runtime_checkable
+class Abandonable(Protocol):
+    """Has simulators that compiled code may still be stepping when they are shut down."""
+
+    def abandon(self) -> None:
+        """Shuts them down for good."""
+        ...
+
+
+@runtime_checkable
+class Fallible(Protocol):
+    """Has simulators that can fail inside compiled code, which cannot raise an exception."""
+
+    @property
+    def failure(self) -> Exception | None:
+        """The error of the first simulator that failed."""
+        ...
+
+
+@runtime_checkable
+class Wasteful(Protocol):
+    """Has steps that only reset, and are marked `invalid`."""
+
+    wastes_steps: bool
+
+
+@runtime_checkable
+class Renderable(Protocol):
+    """Draws states that were stepped elsewhere."""
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Simulated seconds of a step."""
+        ...
+
+    def render(self, physics: Any, width: int, height: int) -> Iterator[np.ndarray]:
+        """Yields a picture [height, width, 3] for each `EnvState.physics` of a single environment."""
+        ...
+
+
+@runtime_checkable
+class Watchable(Protocol):
+    """Draws only episodes of a simulator that is made to be drawn."""
+
+    def watched(
+        self, act: Callable[[np.ndarray], Any], seed: int, width: int, height: int
+    ) -> tuple[float, Iterator[tuple[np.ndarray, float]]]:
+        """Plays an episode.
+
+        Args:
+          act: flat observations [1, obs] -> flat actions [1, action].
+          seed: of the first state.
+          width: pixels, if it can choose.
+          height: pixels, if it can choose.
+
+        Returns:
+          Simulated seconds of a step; and pictures, each with the return up to it.
+        """
+        ...
+
+
+def is_jax_program(env: object) -> bool:
+    """Whether the functions of an environment are JAX programs and nothing else."""
+    return isinstance(env, JaxProgram) and env.is_program
+
+
+def saves_state(env: object) -> bool:
+    """Whether states can be saved and resumed from."""
+    return not isinstance(env, Resumable) or env.saves_state
+
+
+def wastes_steps(env: object) -> bool:
+    """Whether some steps only reset."""
+    return isinstance(env, Wasteful) and env.wastes_steps
+
+
+def copy_of(env: Any) -> Any:
+    """Returns an environment with simulators of its own; the same one if it has none."""
+    return env.copy() if isinstance(env, Copyable) else env
+
+
+def for_groups(env: Any, groups: int) -> Any:
+    """Returns an environment for that many actors; the same one if that makes no difference."""
+    return env.for_groups(groups) if isinstance(env, Grouped) else env
+
+
+def close(env: object) -> None:
+    """Shuts down the simulators of an environment, if it has any."""
+    if isinstance(env, Closeable):
+        env.close()
+
+
+def abandon(env: object) -> None:
+    """Shuts down the simulators of an environment for good, if it has any."""
+    if isinstance(env, Abandonable):
+        env.abandon()
+
+
+def require_working(env: object) -> None:
+    """Raises the error of a simulator that failed inside compiled code."""
+    if isinstance(env, Fallible) and env.failure is not None:
+        raise env.failure
+
+
+def actions_of(env: object) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Choices of each action coordinate, and the shape of actions if they are not flat."""
+    counts = tuple(env.action_counts) if isinstance(env, Discrete) else ()
+    return counts, env.action_shape if isinstance(env, ShapedActions) else None
+
+
+def observations_of(env: object) -> PyTree:
+    """How a trained policy's observations are flattened; None if they are flat."""
+    return env.observations if isinstance(env, StructuredObservations) else None
