@@ -157,32 +157,19 @@ def make_config(settings: Mapping[str, Any]) -> Config:
 
     Raises:
       ValueError: a setting is out of bounds.
-      TypeError: there is no such setting; the message lists near names.
+      TypeError: there is no such setting; the message says which part has it, or near names.
     """
+    from jaxtrpo.config.specs import place_of_setting
+
     known = [field.name for field in dataclasses.fields(Config)]
     for name in settings:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
-            moved = MOVED.get(name)
+            place = place_of_setting(name)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
-            raise TypeError(f"unknown setting {name!r}{f'; it is now {moved}' if moved else hint}")
+            hint = f"; write {place}" if place else hint
+            raise TypeError(f"unknown setting {name!r}{hint}")
     return Config(**settings)
-
-
-# Where settings went that every run used to have.
-MOVED = {
-    "advantages": 'algorithm="trpo(gae_lambda=1)"',
-    **{
-        name: f'algorithm="trpo({name}=...)"'
-        for name in ("gae_lambda", "advantage_memory", "fisher_samples", "cg_iterations", "cg_damping",
-                     "line_search_shrink", "line_search_steps")
-    },
-    **{f"critic_{name}": f'critic="mlp({name}=...)"'
-       for name in ("hidden", "epochs", "minibatch_size", "learning_rate")},
-    "normalize_returns": 'critic="mlp(normalize_returns=...)"',
-    "policy_hidden": 'policy="mlp(hidden=...)"',
-    "initial_log_std": 'policy="mlp(initial_log_std=...)"',
-}  # fmt: skip
 
 
 def _require_room(largest: int, first: int) -> None:

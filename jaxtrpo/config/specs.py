@@ -109,6 +109,16 @@ def said(kind: str, words: str) -> list[tuple[str, Any]]:
     return found
 
 
+def place_of_setting(name: str) -> str | None:
+    """Where a setting belongs that is not one of the run: `algorithm="trpo(gae_lambda=...)"`; None if nothing has it."""
+    for kind, factories in KINDS.items():
+        for part in factories:
+            for setting in (name, name.removeprefix(f"{kind}_")):
+                if setting in inspect.signature(factory(kind, part)).parameters:
+                    return f'{kind}="{part}({setting}=...)"'
+    return None
+
+
 def require_not_said(kind: str, words: str, name: str, value: Any) -> None:
     """Refuses a value of a setting that words give another value of.
 

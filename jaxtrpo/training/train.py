@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm
@@ -21,11 +19,26 @@ from jaxtrpo.training.record import OnUpdate, Result
 def train(
     env: str | Environment | Callable[[], Any],
     *,
+    total_steps: int = Config.total_steps,
+    seed: int = Config.seed,
     algorithm: Algorithm | str = Config.algorithm,
     policy: Any = Config.policy,
-    critic: CriticMaker | str | None = None,
-    adapt: Rule | str | None = None,
+    critic: CriticMaker | str | None = Config.critic,
+    adapt: Rule | str | None = Config.adapt,
     surrogate: Surrogate | None = None,
+    max_kl: float | None = Config.max_kl,
+    steps_per_update: int | None = Config.steps_per_update,
+    max_steps_per_update: int | None = Config.max_steps_per_update,
+    discount: float = Config.discount,
+    normalize_observations: bool = Config.normalize_observations,
+    actors: int | None = Config.actors,
+    device: str = Config.device,
+    processes: int | None = Config.processes,
+    num_envs: int | None = Config.num_envs,
+    segment_length: int | None = Config.segment_length,
+    max_episode_steps: int | None = Config.max_episode_steps,
+    eval_every: int = Config.eval_every,
+    eval_episodes: int = Config.eval_episodes,
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -36,11 +49,12 @@ def train(
     tensorboard: bool = False,
     wandb: str | None = None,
     progress: bool = True,
-    **settings: Any,
+    **unknown: Never,
 ) -> Result:
     """Trains a policy.
 
-    Algorithm, policy, critic and rule are values, such as `ppo(clip=0.1)`, or their words, as in the shell.
+    Algorithm, policy, critic and rule are values, such as `ppo(clip=0.1)`, or spec strings, as in the shell. Settings
+    that are not listed below are described in `jaxtrpo.Config`.
 
     Args:
       env: name (see `make_env`), a function that returns a `gymnasium.Env`, or an environment of your own.
@@ -69,7 +83,6 @@ def train(
       tensorboard: write event files into `out`/tensorboard.
       wandb: project of Weights & Biases (the package `wandb`) that is told the metrics; its own settings say where.
       progress: show a bar, or lines where the output is no terminal.
-      **settings: see `jaxtrpo.Config`.
 
     Returns:
       The policy and the metrics.
@@ -78,7 +91,7 @@ def train(
       ValueError: a setting is out of bounds or does not fit the others, the environment is not known, its first
         observation is not finite, or the run in `out` is not one that can go on so. Nothing has been compiled or
         written then.
-      TypeError: there is no such setting.
+      TypeError: there is no such setting; the message says which part has it, or near names.
       FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` says what to do with it.
       BlockingIOError: another process is writing to `out`.
       SimulatorError: a simulator of Gymnasium's kind failed while training; what was learned before is saved.
@@ -86,37 +99,5 @@ def train(
       ConnectionError: other processes do not come, or are gone before the training begins.
       Terminated: a SystemExit, since SIGTERM was received; everything is saved.
     """
-    run = prepare(
-        env,
-        algorithm=algorithm,
-        policy=policy,
-        critic=critic,
-        adapt=adapt,
-        surrogate=surrogate,
-        out=out,
-        overwrite=overwrite,
-        resume=resume,
-        checkpoint_seconds=checkpoint_seconds,
-        keep_best=keep_best,
-        keep_every=keep_every,
-        on_update=on_update,
-        tensorboard=tensorboard,
-        wandb=wandb,
-        **settings,
-    )
-    return run.run(progress=progress)
-
-
-def _with_settings(function: Callable) -> inspect.Signature:
-    """The signature that `help` shows: every setting by name, with its default."""
-    signature = inspect.signature(function)
-    own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
-    settings = [
-        inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-        for field in dataclasses.fields(Config)
-        if field.name not in signature.parameters
-    ]
-    return signature.replace(parameters=[*own, *settings])
-
-
-train.__signature__ = _with_settings(train)  # pyright: ignore[reportFunctionMemberAccess]
+    arguments = {name: value for name, value in locals().items() if name not in ("progress", "unknown")}
+    return prepare(**arguments, **unknown).run(progress=progress)

@@ -356,11 +356,11 @@ def test_standard_deviations_of_all_states_are_told_and_everyone_knows_the_same(
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        ({"gae_lambda": 0.9}, "unknown setting 'gae_lambda'; it is now algorithm=\"trpo(gae_lambda=...)\""),
-        ({"critic_epochs": 3}, "unknown setting 'critic_epochs'; it is now critic=\"mlp(epochs=...)\""),
-        ({"policy_hidden": (3,)}, "unknown setting 'policy_hidden'; it is now policy=\"mlp(hidden=...)\""),
+        ({"gae_lambda": 0.9}, "unknown setting 'gae_lambda'; write algorithm=\"trpo(gae_lambda=...)\""),
+        ({"critic_epochs": 3}, "unknown setting 'critic_epochs'; write critic=\"mlp(epochs=...)\""),
+        ({"policy_hidden": (3,)}, "unknown setting 'policy_hidden'; write policy=\"mlp(hidden=...)\""),
         ({"total_step": 3}, "unknown setting 'total_step'; did you mean total_steps"),
-        ({"clip": 0.1}, "unknown setting 'clip'"),
+        ({"clip": 0.1}, "unknown setting 'clip'; write algorithm=\"ppo(clip=...)\""),
     ],
 )
 def test_settings_that_train_does_not_have_are_told_where_they_are(setting, said):
