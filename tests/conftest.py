@@ -1,10 +1,13 @@
 import gc
 import os
-import tempfile
+import time
 from pathlib import Path
 
 import jax
 import pytest
+from platformdirs import user_cache_path
+
+from jaxtrpo.runs.compilation_cache import processor
 
 jax.config.update("jax_num_cpu_devices", 2)
 
@@ -16,9 +19,12 @@ if "XLA_FLAGS" not in os.environ:
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(flags)
 
-# Many tests start the same training: it is compiled once; and once for all, where JAX_COMPILATION_CACHE_DIR says where.
-compiled = tempfile.TemporaryDirectory(prefix="jaxtrpo-tests-")
-jax.config.update("jax_compilation_cache_dir", jax.config.jax_compilation_cache_dir or compiled.name)
+# What is compiled is kept from run to run, for all workers and the processes that tests start, and dropped when nobody
+# has asked for it in two weeks.
+KEPT_SECONDS = 14 * 24 * 3600
+compiled = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(user_cache_path("jaxtrpo") / "tests" / processor()))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+jax.config.update("jax_compilation_cache_dir", compiled)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 # Linux lets a process map 65,530 pieces of memory, XLA takes dozens a program, and ends a process that gets no more.
@@ -26,8 +32,13 @@ MAPS = Path("/proc/self/maps")
 MANY_MAPS = 30_000
 
 
-def pytest_unconfigure():
-    compiled.cleanup()
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workerinput"):  # pytest-xdist: a worker
+        return
+    now = time.time()
+    for path in Path(compiled).glob("*"):
+        if now - max(path.stat().st_atime, path.stat().st_mtime) > KEPT_SECONDS:
+            path.unlink(missing_ok=True)
 
 
 @pytest.fixture(autouse=True)

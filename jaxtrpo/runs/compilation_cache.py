@@ -22,7 +22,7 @@ def cache_compilations() -> None:
     options = cast(Any, jax.config)  # whose attributes are made at run time
     if options.jax_compilation_cache_dir or not options.jax_enable_compilation_cache:
         return
-    directory = user_cache_path("jaxtrpo") / "compiled" / _processor()
+    directory = user_cache_path("jaxtrpo") / "compiled" / processor()
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError:
@@ -36,7 +36,7 @@ def cache_compilations() -> None:
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
 
 
-def _processor() -> str:
+def processor() -> str:
     """Names the kind of CPU. Home directories are shared by machines, and code of one may crash another."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
