@@ -110,7 +110,7 @@ def said(kind: str, words: str) -> list[tuple[str, Any]]:
 
 
 def place_of_setting(name: str) -> str | None:
-    """Where a setting belongs that is not one of the run: `algorithm="trpo(gae_lambda=...)"`; None if nothing has it."""
+    """The spec string that takes a setting, such as `algorithm="trpo(gae_lambda=...)"`; None if no part has it."""
     for kind, factories in KINDS.items():
         for part in factories:
             for setting in (name, name.removeprefix(f"{kind}_")):

@@ -11,7 +11,7 @@ import functools
 import queue
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -43,10 +43,6 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
     lock, stop = threading.Lock(), threading.Event()
     made: queue.Queue[Moment | BaseException] = queue.Queue(WAITING_UPDATES)
 
-    def whole(shared: _Shared) -> TrainState:
-        joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(join_envs, shared.actors))
-        return update.place(first(shared.state)._replace(actors=joined))
-
     def one_update(number: int) -> None:
         nonlocal shared
         begin = time.perf_counter()
@@ -62,7 +58,7 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
             after, measured = jax.block_until_ready(apply(shared.state, *found))
             reached = (*shared.actors[:number], actor, *shared.actors[number + 1 :])
             shared = _Shared(after, reached, shared.updates + 1)
-            reach = functools.cache(functools.partial(whole, shared))  # whoever asks twice
+            reach = functools.cache(functools.partial(whole, update, shared.state, shared.actors))  # whoever asks twice
             learned = time.perf_counter() - collected
             # Still alone, so that they are read in the order in which they were applied.
             values = jax.tree.map(lambda values: values[None], first(measured))
@@ -142,6 +138,18 @@ def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[li
 def key_of(state: TrainState) -> Array:
     """Of the next update, for a state with an axis of one actor."""
     return jax.vmap(jax.random.fold_in)(state.key, state.segments)
+
+
+def whole(update: Update, state: TrainState, parts: Sequence[ActorState]) -> TrainState:
+    """The placed state of a run.
+
+    Args:
+      update: its functions.
+      state: all but the actors, with an axis of one actor.
+      parts: each actor's state, with an axis of one actor.
+    """
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(join_envs, parts))
+    return update.place(first(state)._replace(actors=joined))
 
 
 def part_of(tree: PyTree, number: int) -> PyTree:

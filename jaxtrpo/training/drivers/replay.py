@@ -18,10 +18,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.parallel.actors import Actors, first, join_envs
+from jaxtrpo.parallel.actors import Actors, first
 from jaxtrpo.rollout.replay import Insert, ReplayInPlace, compile_insert, without_replay
 from jaxtrpo.rollout.types import ActorState, Batch, TrainState
-from jaxtrpo.training.drivers.asynchronous import actor_threads, key_of, move, part_of, put
+from jaxtrpo.training.drivers.asynchronous import actor_threads, key_of, move, part_of, put, whole
 from jaxtrpo.training.metrics import Measured, Moment, report
 from jaxtrpo.training.update import Update, segments_of
 
@@ -88,9 +88,9 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
             now = now._replace(learner=learned._replace(replay=learner.replay))
             shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
             # Each row may ask for it.
-            whole = functools.cache(functools.partial(_whole, update, now, replay, tuple(reached)))
+            reach = functools.cache(functools.partial(_whole, update, now, replay, tuple(reached)))
             rows = jax.tree.map(lambda *values: np.stack(values), *measured)
-            yield Moment(whole, rows, float("nan"), time.perf_counter() - begin)
+            yield Moment(reach, rows, float("nan"), time.perf_counter() - begin)
 
 
 def _steps_of_a_segment(update: Update, actors: Actors) -> int:
@@ -116,8 +116,7 @@ def _all_of(made: queue.Queue) -> list[_Collected]:
 
 def _whole(update: Update, state: TrainState, replay: ReplayInPlace, reached: tuple[ActorState, ...]) -> TrainState:
     """The state of the run, as all actors would have it."""
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(join_envs, reached))
-    return update.place(first(state._replace(learner=replay.whole(state.learner)))._replace(actors=joined))
+    return whole(update, state._replace(learner=replay.whole(state.learner)), reached)
 
 
 def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
