@@ -71,7 +71,7 @@ def test_examples_of_every_kind_of_ones_own_are_there():
 
 
 def test_the_readme_is_read_in_five_minutes():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 130
 
 
 def test_links_between_pages_lead_somewhere():

@@ -180,4 +180,4 @@ def test_a_field_that_the_model_has_none_of_is_empty():
 def test_documentation_shows_this_example():
     here = Path(__file__)
     example = here.read_text().split("# [example\n")[1].split("# example]")[0].strip()
-    assert example in (here.parent.parent / "docs" / "how-to" / "environment.md").read_text()
+    assert example in (here.parents[2] / "docs" / "how-to" / "environment.md").read_text()
