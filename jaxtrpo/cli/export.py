@@ -29,8 +29,8 @@ class Export:
     episodes: int = 10
     """episodes of that evaluation"""
     max_episode_steps: int | None = None
-    """time limit of that evaluation in environment steps; if not given, that of the training run. Without a time limit,
-    episodes are stopped after 10,000 steps"""
+    """time limit of that evaluation in environment steps; if not given, that of the training run.
+    Without a time limit, episodes are stopped after 10,000 steps"""
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""

@@ -94,13 +94,13 @@ def _resolve_overrides(before: Config, now: Config) -> Config:
     from jaxtrpo.config.specs import KINDS, said, without_argument
 
     for kind in KINDS:
-        words = getattr(now, kind)
-        for name, value in said(kind, words or ""):
+        spec = getattr(now, kind)
+        for name, value in said(kind, spec or ""):
             other = getattr(now, name, None)
-            new_words, new_value = words != getattr(before, kind), other != getattr(before, name, None)
-            if other in (None, value) or new_words == new_value:
+            new_spec, new_value = spec != getattr(before, kind), other != getattr(before, name, None)
+            if other in (None, value) or new_spec == new_value:
                 continue
-            change = {name: None} if new_words else {kind: without_argument(words, name)}
+            change = {name: None} if new_spec else {kind: without_argument(spec, name)}
             now = dataclasses.replace(now, **change)
     return now
 

@@ -22,7 +22,7 @@ SHOWN = 10  # trials in the printed table
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Search over settings: each trial trains several seeds, one run per core. The same command resumes it."""
+    """Search over settings, with several seeds per trial and one run per core; the same command resumes it."""
 
     env: Positional[Annotated[str, arg(metavar="ENV")]]
     """environment, as for `jaxtrpo train`"""
@@ -30,8 +30,8 @@ class Sweep:
     grid: UseAppendAction[tuple[str, ...]] = ()
     """values of a setting, such as max_kl=0.005,0.01; several settings are tried in all combinations"""
     random: UseAppendAction[tuple[str, ...]] = ()
-    """distribution of a setting: "log(critic_learning_rate, 1e-4, 1e-2)", uniform(...), integer(...) or choice(NAME,
-    VALUE, ...)"""
+    """distribution of a setting: "log(critic_learning_rate, 1e-4, 1e-2)", uniform(...), integer(...) or
+    choice(NAME, VALUE, ...)"""
     tpe: FlagCreatePairsOff[bool] = False
     """sample with TPE (tree-structured Parzen estimator), guided by earlier trials, instead of at random"""
     trials: int | None = None
@@ -41,8 +41,8 @@ class Sweep:
     out: Path = Path("sweep")
     """directory for the runs, the table sweep.csv and the plot sweep.png"""
     storage: str | None = None
-    """URL of a database, such as postgresql://..., that lets several machines share the sweep; if not given,
-    study.sqlite in the directory --out"""
+    """URL of a database, such as postgresql://..., that lets several machines share the sweep;
+    if not given, study.sqlite in the directory --out"""
     cores: int | None = None
     """runs at a time, one per core; if not given, all cores"""
 

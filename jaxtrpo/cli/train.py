@@ -26,7 +26,8 @@ class Train:
     """Train a policy."""
 
     env: Positional[Annotated[str, arg(metavar="ENV")]]
-    """environment: HalfCheetah-v5 or another Gymnasium id, gymnasium:NAME for Gymnasium's own version of a MuJoCo task,
+    """environment: HalfCheetah-v5 or another Gymnasium id,
+    gymnasium:NAME for Gymnasium's own version of a MuJoCo task that jaxtrpo steps natively,
     mjx:NAME for a MuJoCo task on MJX, brax:NAME, gymnax:NAME or playground:NAME"""
     config: Annotated[Config, arg(name="")] = dataclasses.field(default_factory=Config)
     like: Annotated[Path | None, arg(name="config")] = None
@@ -38,8 +39,8 @@ class Train:
     resume: FlagCreatePairsOff[bool] = False
     """resume the run in the directory --out, if any; only total_steps, actors, processes and device may change"""
     seeds: int | None = None
-    """train this number of seeds, counting up from --seed, in directories such as DIR/seed-0: in one program if the
-    environment is written in JAX, otherwise in parallel, one per core"""
+    """train this number of seeds, counting up from --seed, in directories such as DIR/seed-0;
+    in one program if the environment is written in JAX, otherwise in parallel, one per core"""
     checkpoint_seconds: float = 60.0
     """seconds between checkpoints; another is saved at the end and on interruption or termination"""
     keep_best: FlagCreatePairsOff[bool] = False
@@ -183,8 +184,8 @@ class Evaluate:
     env: str | None = None
     """environment; if not given, the one the policy was trained in"""
     max_episode_steps: int | None = None
-    """time limit in environment steps; if not given, that of the training run, or that of --env itself. Without a time
-    limit, episodes are stopped after 10,000 steps"""
+    """time limit in environment steps; if not given, that of the training run, or that of --env itself.
+    Without a time limit, episodes are stopped after 10,000 steps"""
     backend: str | None = None
     """physics backend of a Brax environment"""
 

@@ -36,8 +36,8 @@ class Video:
     env: str | None = None
     """environment; if not given, the one each policy was trained in"""
     max_episode_steps: int | None = None
-    """time limit in environment steps; if not given, that of the training run, or that of --env itself. Without a time
-    limit, episodes are stopped after 10,000 steps"""
+    """time limit in environment steps; if not given, that of the training run, or that of --env itself.
+    Without a time limit, episodes are stopped after 10,000 steps"""
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""

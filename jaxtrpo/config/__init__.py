@@ -37,13 +37,13 @@ class Config:
     critic: str | None = None
     """critic, which predicts returns: mlp, linear, none or a spec string; if not given, the algorithm's default"""
     adapt: str | None = None
-    """rule that adapts settings during training: trust, fixed, "linear(learning_rate=0)", ...; if not given, the
-    algorithm's default"""
+    """rule that adapts settings during training: trust, fixed, "linear(learning_rate=0)", ...;
+    if not given, the algorithm's default"""
     max_kl: float | None = None
     """initial trust-region radius in nats, the same as "trpo(max_kl=...)"; if not given, the algorithm's default"""
     steps_per_update: int | None = None
-    """initial batch size: environment steps of all actors per update, rounded down to whole segments; if not given, the
-    algorithm's default"""
+    """initial batch size: environment steps of all actors per update, rounded down to segments;
+    if not given, the algorithm's default"""
     max_steps_per_update: int | None = None
     """largest batch size that the rule may choose, in environment steps; if not given, the rule's own limit"""
     discount: float = 0.99
@@ -51,25 +51,26 @@ class Config:
     normalize_observations: bool = True
     """normalise observations by their running mean and standard deviation"""
     actors: int | None = None
-    """number of actors, the devices that collect and learn, over all processes; if not given, one per CPU core or
-    accelerator"""
+    """number of actors, the devices that collect and learn, over all processes;
+    if not given, one per CPU core or accelerator"""
     device: str = "auto"
-    """device type of the actors: cpu, gpu, tpu or auto; auto takes an accelerator, if there is one, for environments
-    written in JAX and the CPU for all others"""
+    """device type of the actors: cpu, gpu, tpu or auto;
+    auto uses an accelerator, if there is one, for environments written in JAX, and the CPU otherwise"""
     processes: int | None = None
-    """number of processes that train jointly, which must match the launcher; if not given, the number that the launcher
-    started, else 1"""
+    """number of processes that train jointly, which must match the launcher;
+    if not given, the number that the launcher started, or 1"""
     num_envs: int | None = None
-    """environments of all actors together; if not given, the algorithm's default on CPUs, more if steps_per_update is
-    above the algorithm's default, and 2,048 per actor on accelerators"""
+    """environments of all actors together;
+    if not given, the algorithm's default, more if steps_per_update is given and larger than the algorithm's default;
+    on accelerators 2048 per actor"""
     segment_length: int | None = None
-    """steps of each environment in a segment, the unit of batch sizes; if not given, 16, or fewer if the first batch is
-    smaller"""
+    """steps of each environment in a segment, the unit of batch sizes;
+    if not given, 16, or fewer if the first batch is smaller"""
     max_episode_steps: int | None = None
     """time limit of episodes, in environment steps; if not given, the environment's own"""
     eval_every: int = 0
-    """environment steps between evaluations of the deterministic policy during training; 0 means none. Without a time
-    limit, evaluation episodes are stopped after 10,000 steps"""
+    """environment steps between evaluations of the deterministic policy during training; 0 for none.
+    Without a time limit, evaluation episodes are stopped after 10,000 steps"""
     eval_episodes: int = 10
     """episodes per evaluation"""
 

@@ -164,8 +164,6 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
             require_not_said(part, settings[part] or "", inner, value)
             settings[part] = with_argument(settings[part] or default_spec(part), inner, value)
         else:
-            raise ValueError(
-                f"unknown setting {name!r}; settings of a spec string look like critic_learning_rate"
-            )
+            raise ValueError(f"unknown setting {name!r}; settings of a spec string look like critic_learning_rate")
     require_one_value(settings, usual)
     return settings

@@ -162,9 +162,9 @@ class _Scheduler:
     def _train(self, trial: optuna.Trial, seed: int) -> float | None:
         """Trains a run and returns its final return_100, or None if it failed."""
         out = place_of(self.sweep.directory, trial.number) / f"seed-{seed}"
-        words = [self.sweep.env, *self.sweep.flags(trial.params), "--seed", str(seed), "--actors", "1", "--quiet"]
+        arguments = [self.sweep.env, *self.sweep.flags(trial.params), "--seed", str(seed), "--actors", "1", "--quiet"]
         self._wait_until_free(out)
-        command = [sys.executable, "-m", "jaxtrpo", "train", *words, "--out", str(out), "--resume"]
+        command = [sys.executable, "-m", "jaxtrpo", "train", *arguments, "--out", str(out), "--resume"]
         environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
         # In a new session: an interrupt from the terminal reaches only the sweep, which terminates its runs.
         how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
