@@ -352,7 +352,7 @@ def test_run_goes_on_with_another_number_of_actors(begun, parts, tmp_path):
         ({"adapt": "fixed"}, "adapt=trust, .*not .*adapt=fixed"),
         ({"overwrite": True}, "contradict each other"),
         ({"out": None}, "needs out"),
-        ({"env": "Hopper-v5"}, "is of InvertedPendulum-v5, not Hopper-v5"),
+        ({"env": "Hopper-v5"}, "was trained in InvertedPendulum-v5, not Hopper-v5"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
