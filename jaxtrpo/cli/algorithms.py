@@ -12,13 +12,13 @@ from jaxtrpo.cli.command import Work
 
 @dataclasses.dataclass(frozen=True)
 class Algorithms:
-    """List algorithms, rules, critics and policies with their settings."""
+    """List all algorithms, rules, critics and policies with their settings and defaults."""
 
     name: Positional[Annotated[str | None, arg(metavar="NAME")]] = None
-    """only what is called so"""
+    """show only the entries of this name"""
 
     def prepare(self) -> Work:
-        """As for `Train`."""
+        """See `Command.prepare`."""
         from jaxtrpo.cli.catalogue import catalogue
 
         text = catalogue(self.name)

@@ -1,4 +1,4 @@
-"""What there is to choose from, as `jaxtrpo algorithms` prints it: read from the functions and their docstrings."""
+"""The text of `jaxtrpo algorithms`, made from the signatures and docstrings of the factories."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jaxtrpo.config.specs import KINDS, factory
 
 TITLES = {
     "algorithm": "Algorithms (--algorithm)",
-    "adapt": "Rules that change settings while training (--adapt)",
+    "adapt": "Rules that adapt settings during training (--adapt)",
     "critic": "Critics (--critic)",
     "policy": "Policies (--policy)",
 }
@@ -21,10 +21,10 @@ WIDTH = 110
 
 
 def catalogue(name: str | None = None) -> str:
-    """Every algorithm, rule, critic and policy with its settings, or those of one name.
+    """Describes all algorithms, rules, critics and policies with their settings, or only those of one name.
 
     Raises:
-      ValueError: there is nothing of that name.
+      ValueError: the name is unknown.
     """
     parts = []
     for kind, title in TITLES.items():
@@ -33,7 +33,7 @@ def catalogue(name: str | None = None) -> str:
             parts.append(f"{title}\n\n" + "\n\n".join(entries))
     if not parts:
         known = sorted({each for names in KINDS.values() for each in names})
-        raise ValueError(f"there is no {name!r}; there are {', '.join(known)}")
+        raise ValueError(f"unknown name {name!r}; choose from {', '.join(known)}")
     return "\n\n\n".join(parts)
 
 
@@ -41,20 +41,20 @@ def _entry(kind: str, name: str) -> str:
     make = factory(kind, name)
     text = docstring_parser.parse(inspect.getdoc(make) or "")
     lines = [f"  {name}", _wrapped(text.short_description or "", 4)]
-    told = {parameter.arg_name.lstrip("*"): parameter.description or "" for parameter in text.params}
+    described = {parameter.arg_name.lstrip("*"): parameter.description or "" for parameter in text.params}
     for parameter in inspect.signature(make).parameters.values():
         given = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-        lines += [f"      {parameter.name}{given}", _wrapped(told.get(parameter.name, ""), 10)]
-    lines += _goes_with(kind, name)
+        lines += [f"      {parameter.name}{given}", _wrapped(described.get(parameter.name, ""), 10)]
+    lines += _defaults(kind, name)
     return "\n".join(line for line in lines if line.strip())
 
 
-def _goes_with(kind: str, name: str) -> Iterator[str]:
+def _defaults(kind: str, name: str) -> Iterator[str]:
     if kind != "algorithm":
         return
-    made: Algorithm = factory(kind, name)()
-    starts = ", ".join(f"{setting}={value:g}" for setting, value in made.hyperparameters.items())
-    yield _wrapped(f"Rules can change {starts}. Unless told otherwise: rule {made.adapt}, critic {made.critic}.", 4)
+    algorithm: Algorithm = factory(kind, name)()
+    starts = ", ".join(f"{setting}={value:g}" for setting, value in algorithm.hyperparameters.items())
+    yield _wrapped(f"Rules can adapt {starts}. Default rule: {algorithm.adapt}; default critic: {algorithm.critic}.", 4)
 
 
 def _wrapped(text: str, indent: int) -> str:

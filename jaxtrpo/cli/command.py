@@ -1,4 +1,4 @@
-"""What every command is: words that become work."""
+"""The interface of all commands, and checks that they share."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Protocol
 
 FAILED, INPUT_ERROR, INTERRUPTED = 1, 2, 130
 
-Work = Callable[[], int]  # to an exit code
+Work = Callable[[], int]  # runs the command and returns the exit code
 
 
 class Command(Protocol):
-    """The words of a command, read."""
+    """The parsed arguments of a command."""
 
     def prepare(self) -> Work:
-        """Checks everything that a person may get wrong; raises ValueError, TypeError or OSError."""
+        """Validates all user input, raising ValueError, TypeError or OSError, and returns the work to do."""
         ...
 
 
 def needs(command: str, error: ModuleNotFoundError, extra: str) -> ValueError:
-    """One sentence for a package that a command needs and that is not installed."""
+    """Returns the error for a missing optional package; `extra` installs it."""
     return ValueError(f"`jaxtrpo {command}` needs the package {error.name}: pip install 'jaxtrpo[{extra}]'")
 
 
 def require_some(directories: Sequence[Path]) -> None:
-    """Raises ValueError if no run was given."""
+    """Raises ValueError if no directory was given."""
     if not directories:
         raise ValueError("DIR: give the directory of at least one run")
 
 
 def require_place(out: Path) -> None:
-    """Raises NotADirectoryError if there is no directory in which a file could lie."""
+    """Raises NotADirectoryError if the parent directory of an output file does not exist."""
     if not out.expanduser().absolute().parent.is_dir():
-        raise NotADirectoryError(f"out={str(out)!r}: there is no directory {out.parent}")
+        raise NotADirectoryError(f"out={str(out)!r}: no such directory: {out.parent}")

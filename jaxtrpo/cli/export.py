@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """Write a policy as ONNX and StableHLO, for those who have no jaxtrpo."""
+    """Export a policy as ONNX and StableHLO, for use without jaxtrpo."""
 
     directory: Positional[Annotated[Path, arg(metavar="DIR")]]
-    """a run, or a state that was kept of one"""
+    """directory of a run or of a snapshot"""
     out: Path | None = None
-    """directory of policy.onnx and policy.stablehlo; DIR/export if not given"""
+    """directory for policy.onnx and policy.stablehlo; if not given, DIR/export"""
     card: FlagCreatePairsOff[bool] = False
-    """also a model card, README.md, in the form that the Hugging Face hub reads; lets the policy act for it"""
+    """also evaluate the policy and write a model card, README.md, for the Hugging Face Hub"""
     episodes: int = 10
-    """of the evaluation in the card"""
+    """episodes of that evaluation"""
     max_episode_steps: int | None = None
-    """time limit of that evaluation, in steps; that of the training if not given. Without any, an episode is stopped
-    after 10,000 steps"""
+    """time limit of that evaluation in environment steps; if not given, that of the training run.
+    Without a time limit, episodes are stopped after 10,000 steps"""
 
     def prepare(self) -> Work:
-        """As for `Train`."""
+        """See `Command.prepare`."""
         from jaxtrpo.parallel.devices import choose_actors
         from jaxtrpo.rollout.evaluation import where_to_act
         from jaxtrpo.runs.export import export_policy
         from jaxtrpo.runs.policy_file import load_policy
 
         require_whole(1, episodes=self.episodes)
-        choose_actors(program=True)  # it may be
+        choose_actors(program=True)  # the environment may be a JAX program
         policy = load_policy(self.directory)
         where_to_act(policy, None, self.max_episode_steps)
         out = (self.out or self.directory / "export").expanduser()
@@ -62,7 +62,7 @@ class Export:
         return work
 
     def _write_card(self, policy: TrainedPolicy, out: Path) -> int:
-        """Afterwards: an environment that cannot be made here costs the card alone."""
+        """Writes the card, after the export, so that an unavailable environment costs only the card."""
         from jaxtrpo.config.messages import one_line
         from jaxtrpo.envs.gymnasium.errors import SimulatorError
         from jaxtrpo.rollout.evaluation import prepare_evaluation
@@ -73,11 +73,14 @@ class Export:
             evaluation = prepare_evaluation(policy, None, self.episodes, self.max_episode_steps)(0)
         except (ValueError, SimulatorError) as error:
             why = one_line(str(error).partition("\n\n")[0], 1000)
-            print(f"jaxtrpo: error: --card: {why}; there is no card, but what is named above is whole", file=sys.stderr)
+            print(
+                f"jaxtrpo: error: --card: {why}; the card was not written, but the files above are complete",
+                file=sys.stderr,
+            )
             return FAILED
         try:
             run = read_run(find_runs([self.directory])[0])
-        except FileNotFoundError:  # a kept state has no metrics.csv
+        except FileNotFoundError:  # a snapshot has no metrics.csv
             run = None
         print(write_card(policy, run, evaluation, out))
         return 0

@@ -1,4 +1,4 @@
-"""The command `jaxtrpo`. Whatever takes long to import is imported when it is known to be needed."""
+"""The command `jaxtrpo`. Slow imports are deferred until a command needs them, so that --help is instant."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.runs.config_file import load_config
 from jaxtrpo.runs.directory import OutputError
 
-_OFTEN = ("grid", "random")  # flags that may be there several times
+_REPEATABLE = ("grid", "random")  # flags that may be given several times
 _COMMANDS = (Train, Launch, Evaluate, Sweep, Plot, Video, Report, Watch, Export, Algorithms, Config)
 _SWITCHES = {
     field.name.replace("_", "-")
@@ -36,21 +36,21 @@ _SWITCHES = {
 
 
 def parse(arguments: Sequence[str]) -> Command:
-    """Reads a command line.
+    """Parses a command line.
 
     Raises:
-      SystemExit: there was a --help, or an error in the words themselves, which has been reported.
+      SystemExit: --help was given, or the arguments are malformed, which has been reported.
       ValueError: a setting is out of bounds.
     """
-    if list(arguments[:1]) == ["launch"] and "--" in arguments:  # what follows is read by those who do it
+    if list(arguments[:1]) == ["launch"] and "--" in arguments:  # the started processes parse the rest
         at = list(arguments).index("--")
         launched = parse([*arguments[:at], "train"])
         assert isinstance(launched, Launch)
         return dataclasses.replace(launched, words=tuple(arguments[at + 1 :]))
     _require_once(arguments)
-    repeated = _run_to_repeat(arguments)
-    as_before: dict[str, Any] = {} if repeated is None else {"default": repeated}
-    train = Annotated[Train, subcommand("train", prefix_name=False, **as_before)]
+    repeated = _run_from_config(arguments)
+    defaults: dict[str, Any] = {} if repeated is None else {"default": repeated}
+    train = Annotated[Train, subcommand("train", prefix_name=False, **defaults)]
     launch = Annotated[Launch, subcommand("launch", prefix_name=False)]
     evaluate = Annotated[Evaluate, subcommand("evaluate", prefix_name=False)]
     plot = Annotated[Plot, subcommand("plot", prefix_name=False)]
@@ -69,16 +69,16 @@ def parse(arguments: Sequence[str]) -> Command:
     )
     if repeated is None or not isinstance(command, Train):
         return command
-    return dataclasses.replace(command, config=_with_what_was_typed(repeated.config, command.config))
+    return dataclasses.replace(command, config=_resolve_overrides(repeated.config, command.config))
 
 
 def _require_once(arguments: Sequence[str]) -> None:
-    """Raises ValueError for a flag that is given twice with different values: the last would win in silence."""
-    given: dict[str, tuple[str, str]] = {}  # by name: what is said, and how
+    """Raises ValueError for a flag given twice with different values, of which the last would silently win."""
+    given: dict[str, tuple[str, str]] = {}  # by name: value, and text as typed
     for word, following in itertools.pairwise([*arguments, ""]):
         flag, joined, value = word.partition("=")
         name = flag.removeprefix("--").replace("_", "-")
-        if not word.startswith("--") or name in _OFTEN:
+        if not word.startswith("--") or name in _REPEATABLE:
             continue
         if (switch := name.removeprefix("no-")) in _SWITCHES:
             name, now = switch, (name, word)
@@ -89,24 +89,24 @@ def _require_once(arguments: Sequence[str]) -> None:
             raise ValueError(f"{before[1]} and {now[1]} contradict each other; give only one of them")
 
 
-def _with_what_was_typed(before: Config, now: Config) -> Config:
-    """Settings of a run that is repeated with some others: of two that contradict each other, the one that is new."""
+def _resolve_overrides(before: Config, now: Config) -> Config:
+    """Returns the settings of a repeated run; where a new flag contradicts a setting of the old run, the flag wins."""
     from jaxtrpo.config.specs import KINDS, said, without_argument
 
     for kind in KINDS:
-        words = getattr(now, kind)
-        for name, value in said(kind, words or ""):
+        spec = getattr(now, kind)
+        for name, value in said(kind, spec or ""):
             other = getattr(now, name, None)
-            new_words, new_value = words != getattr(before, kind), other != getattr(before, name, None)
-            if other in (None, value) or new_words == new_value:
+            new_spec, new_value = spec != getattr(before, kind), other != getattr(before, name, None)
+            if other in (None, value) or new_spec == new_value:
                 continue
-            change = {name: None} if new_words else {kind: without_argument(words, name)}
+            change = {name: None} if new_spec else {kind: without_argument(spec, name)}
             now = dataclasses.replace(now, **change)
     return now
 
 
-def _run_to_repeat(arguments: Sequence[str]) -> Train | None:
-    """What `--config` says; the other words are read with this as their defaults."""
+def _run_from_config(arguments: Sequence[str]) -> Train | None:
+    """Returns the run that --config names, whose settings become the defaults of all flags; None without --config."""
     found = [
         after if joined else following
         for word, following in itertools.pairwise([*arguments, ""])
@@ -122,14 +122,14 @@ def _run_to_repeat(arguments: Sequence[str]) -> Train | None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line and returns the exit code.
 
-    What a person can correct becomes one line; an error after that keeps its traceback.
+    Invalid input is reported in one line; errors during the work keep their traceback.
     """
     try:
         try:
             return _main(sys.argv[1:] if arguments is None else arguments)
         finally:
             sys.stdout.flush()
-    except BrokenPipeError:  # who reads it has seen enough; Python would complain once more when it ends
+    except BrokenPipeError:  # the reader closed the pipe; without this, Python would report it again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -147,7 +147,7 @@ def _main(arguments: Sequence[str]) -> int:
             print(f"jaxtrpo: error: {' '.join(str(error).split())}", file=sys.stderr)
             return INPUT_ERROR
         return work()
-    except (SimulatorError, OutputError) as error:  # one sentence, and the simulator's own traceback
+    except (SimulatorError, OutputError) as error:  # the message is one sentence, with the traceback of a simulator
         print(f"jaxtrpo: error: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

@@ -17,35 +17,37 @@ from jaxtrpo.config.checks import require_whole
 from jaxtrpo.parallel.machine import available_cores
 from jaxtrpo.runs.sweep.space import Values, combinations, parse_grid, parse_random, require_different, with_settings
 
-SHOWN = 10  # trials
+SHOWN = 10  # trials in the printed table
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Try settings, every trial on several seeds, one run a core; goes on where it was stopped."""
+    """Search over settings, with several seeds per trial and one run per core; the same command resumes it."""
 
     env: Positional[Annotated[str, arg(metavar="ENV")]]
-    """as for `jaxtrpo train`"""
+    """environment, as for `jaxtrpo train`"""
     config: Annotated[Config, arg(name="")] = dataclasses.field(default_factory=Config)
     grid: UseAppendAction[tuple[str, ...]] = ()
-    """values to try in every combination: max_kl=0.005,0.01; again for other settings"""
+    """values of a setting, such as max_kl=0.005,0.01; several settings are tried in all combinations"""
     random: UseAppendAction[tuple[str, ...]] = ()
-    """values to draw: "log(critic_learning_rate, 1e-4, 1e-2)", uniform(...), integer(...), choice(NAME, VALUE, ...)"""
+    """distribution of a setting: "log(critic_learning_rate, 1e-4, 1e-2)", uniform(...), integer(...) or
+    choice(NAME, VALUE, ...)"""
     tpe: FlagCreatePairsOff[bool] = False
-    """draw where trials before were good (tree-structured Parzen estimators)"""
+    """sample with TPE (tree-structured Parzen estimator), guided by earlier trials, instead of at random"""
     trials: int | None = None
-    """how many; all combinations of --grid if there is no --random, else 20"""
+    """number of trials; if not given, all combinations of a grid search, else 20"""
     seeds: int = 5
-    """of each trial, 0 and up; what counts is their interquartile mean"""
+    """seeds per trial, from 0; the score of a trial is their interquartile mean"""
     out: Path = Path("sweep")
-    """directory of the runs, the table and the plot"""
+    """directory for the runs, the table sweep.csv and the plot sweep.png"""
     storage: str | None = None
-    """database of the study, where several machines work on one: postgresql://...; DIR/study.sqlite if not given"""
+    """URL of a database, such as postgresql://..., that lets several machines share the sweep;
+    if not given, study.sqlite in the directory --out"""
     cores: int | None = None
-    """runs side by side; all cores if not given"""
+    """runs at a time, one per core; if not given, all cores"""
 
     def prepare(self) -> Work:
-        """As for `Train`."""
+        """See `Command.prepare`."""
         grid, drawn = parse_grid(self.grid), parse_random(self.random)
         dimensions = [*grid, *drawn]
         require_different(dimensions)
@@ -54,7 +56,7 @@ class Sweep:
             if getattr(self, name) is not None:
                 require_whole(1, **{name: getattr(self, name)})
         every = [] if drawn or self.tpe else list(combinations([each for each in grid if isinstance(each, Values)]))
-        self._require_possible(dimensions)
+        self._require_valid(dimensions)
         try:
             from jaxtrpo.runs.sweep.plot import draw_sweep
             from jaxtrpo.runs.sweep.study import Sweep as Plan
@@ -76,11 +78,11 @@ class Sweep:
                 with hold(out):
                     run_sweep(plan, self.cores or available_cores(), lambda text: print(text, file=sys.stderr))
             except KeyboardInterrupt:
-                print(f"interrupted; the same words go on with {out}", file=sys.stderr)
+                print(f"interrupted; the same command resumes the sweep in {out}", file=sys.stderr)
                 return INTERRUPTED
             done = ranked(study)
             if not done:
-                print("no trial came to its end", file=sys.stderr)
+                print("no trial was completed", file=sys.stderr)
                 return FAILED
             files = write_table(study, out), draw_sweep(done, dimensions, out)
             self._report(done, files)
@@ -98,8 +100,8 @@ class Sweep:
 
         return with_settings(config, chosen, default)
 
-    def _require_possible(self, dimensions: list) -> None:
-        """Every value by itself, beside the first of the others."""
+    def _require_valid(self, dimensions: list) -> None:
+        """Validates each value of each setting, combined with the first values of the others."""
         from jaxtrpo.config.specs import parse
 
         usual = {each.name: each.ends[0] for each in dimensions}
@@ -112,18 +114,18 @@ class Sweep:
                         parse(part, settings[part])
 
     def _flags(self, chosen: Mapping[str, Any]) -> list[str]:
-        """Words of `jaxtrpo train`, of what is not the default."""
-        words: list[str] = []
+        """Returns the flags of `jaxtrpo train` for the settings that differ from their defaults."""
+        flags: list[str] = []
         for name, value in self._settings(chosen).items():
             if value == getattr(Config(), name) or name in ("seed", "actors"):
                 continue
             flag = name.replace("_", "-")
-            words += (
+            flags += (
                 [f"--no-{flag}" if value is False else f"--{flag}"]
                 if isinstance(value, bool)
                 else [f"--{flag}", str(value)]
             )
-        return words
+        return flags
 
     def _report(self, done: list, files: tuple[Path, ...]) -> None:
         from jaxtrpo.runs.sweep.study import in_words
@@ -133,4 +135,4 @@ class Sweep:
             print(f"{trial.number:>5}  {trial.value:>10.1f}  {in_words(trial.params)}")
         print(*files, sep="\n")
         best = shlex.join(["jaxtrpo", "train", self.env, *self._flags(done[0].params), "--out", "best"])
-        print(f"the best again: {best}")
+        print(f"rerun the best trial: {best}")

@@ -26,39 +26,40 @@ class Train:
     """Train a policy."""
 
     env: Positional[Annotated[str, arg(metavar="ENV")]]
-    """HalfCheetah-v5 or another environment of Gymnasium, gymnasium:NAME for its own version of one that is native
-    here, mjx:NAME for a native one on MJX, brax:NAME, gymnax:NAME or playground:NAME"""
+    """environment: HalfCheetah-v5 or another Gymnasium id,
+    gymnasium:NAME for Gymnasium's own version of a MuJoCo task that jaxtrpo steps natively,
+    mjx:NAME for a MuJoCo task on MJX, brax:NAME, gymnax:NAME or playground:NAME"""
     config: Annotated[Config, arg(name="")] = dataclasses.field(default_factory=Config)
     like: Annotated[Path | None, arg(name="config")] = None
-    """config.json of a run, or its directory: repeats the run, without ENV; what else is said here changes it"""
+    """config.json of a run, or its directory: repeat that run (omit ENV); other flags override its settings"""
     out: Path | None = None
-    """directory for metrics.csv, the policy and checkpoints; nothing is saved without it"""
+    """directory for metrics, policy and checkpoints; if not given, nothing is saved"""
     overwrite: FlagCreatePairsOff[bool] = False
-    """replace a run that the directory already holds"""
+    """replace the run in the directory --out, if there is one"""
     resume: FlagCreatePairsOff[bool] = False
-    """go on with the run that the directory holds, if it holds one: the same words, more total steps if you like"""
+    """resume the run in the directory --out, if any; only total_steps, actors, processes and device may change"""
     seeds: int | None = None
-    """so many trainings, from --seed on, each in a directory of its own such as DIR/seed-0: one program where the
-    environment is one, else side by side, one a core"""
+    """train this number of seeds, counting up from --seed, in directories such as DIR/seed-0;
+    in one program if the environment is written in JAX, otherwise in parallel, one per core"""
     checkpoint_seconds: float = 60.0
-    """seconds between checkpoints; there also is one at the end, and where a run is interrupted or terminated"""
+    """seconds between checkpoints; another is saved at the end and on interruption or termination"""
     keep_best: FlagCreatePairsOff[bool] = False
-    """keep the state with the best evaluation, as DIR/best"""
+    """keep a snapshot of the state with the best evaluation in DIR/best; needs --eval-every"""
     keep_every: int = 0
-    """environment steps between states that are kept, as DIR/step-0000200704 and so on; 0 for none"""
+    """environment steps between snapshots, which are kept as DIR/step-0000200704 and so on; 0 means none"""
     tensorboard: FlagCreatePairsOff[bool] = False
-    """write event files into DIR/tensorboard"""
+    """log to TensorBoard event files in DIR/tensorboard"""
     wandb: str | None = None
-    """project of Weights & Biases that is told the metrics; its own settings, such as WANDB_MODE, say where"""
+    """log to this Weights & Biases project; configure it with its environment variables, such as WANDB_MODE"""
     watch: FlagCreatePairsOff[bool] = False
-    """serve the page of `jaxtrpo watch` to this machine's browsers meanwhile"""
+    """serve a live report on this machine during training, as `jaxtrpo watch` does; needs --out"""
     quiet: FlagCreatePairsOff[bool] = False
-    """no progress"""
+    """do not show progress"""
     backend: str | None = None
-    """physics of a Brax environment: generalized, positional, spring or mjx"""
+    """physics backend of a Brax environment: generalized, positional, spring or mjx"""
 
     def prepare(self) -> Work:
-        """Checks everything that a person may get wrong; raises ValueError, TypeError or OSError."""
+        """See `Command.prepare`."""
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.parallel.processes import is_first, join
         from jaxtrpo.training.prepare import actors_of
@@ -67,7 +68,7 @@ class Train:
         if self.seeds is None:
             join(self.config.processes)
         watched = self._watched() if is_first() else contextlib.nullcontext()
-        # Before an environment starts JAX, with one device.
+        # Before an environment starts JAX with a single device.
         actors_of(self.env, self.config, for_good=True)
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env
@@ -106,32 +107,32 @@ class Train:
 
     @contextlib.contextmanager
     def _around(self, watched: contextlib.AbstractContextManager[str | None]) -> Iterator[None]:
-        """While it trains."""
+        """Serves the live report during training, and reports termination."""
         try:
             with watched as address:
                 if address is not None:
-                    print(f"watch it at {address}", flush=True)
+                    print(f"live report at {address}", flush=True)
                 yield
         except SystemExit:
-            print(f"terminated{self._how_to_go_on()}", file=sys.stderr)
+            print(f"terminated{self._how_to_resume()}", file=sys.stderr)
             raise
 
     def _watched(self) -> contextlib.AbstractContextManager[str | None]:
-        """What serves the run's page, if it shall be."""
+        """Returns the server of the live report, as a context manager that yields its URL, or None without --watch."""
         if not self.watch:
             return contextlib.nullcontext()
         if self.out is None:
-            raise ValueError("--watch needs --out, the directory whose files it shows")
+            raise ValueError("--watch needs --out, the directory of the run to show")
         try:
             from jaxtrpo.runs.view.watch import serving
         except ModuleNotFoundError as error:
             raise needs("train --watch", error, "view") from error
         return serving([self.out.expanduser()])
 
-    def _how_to_go_on(self) -> str:
+    def _how_to_resume(self) -> str:
         if self.out is None:
-            return "; nothing was saved, since there was no --out"
-        return f"; saved in {self.out}, where the same words with --resume go on"
+            return "; nothing was saved because --out was not given"
+        return f"; saved in {self.out}; resume with the same command and --resume"
 
     def _report(self, result: Result) -> int:
         metrics = result.metrics
@@ -161,7 +162,7 @@ class Train:
         middle, low, high = (float(each[0]) for each in interquartile_mean(last[:, None]))
         steps = min(int(metrics["env_steps"][-1]) for metrics in begun)
         print(
-            f"return_100 {middle:.1f}, the interquartile mean of {len(begun)} seeds (95 % of resamples: {low:.1f} to "
+            f"return_100 {middle:.1f}, interquartile mean of {len(begun)} seeds (95 % bootstrap interval {low:.1f} to "
             f"{high:.1f}), {steps:,} environment steps each, {self._saved()}"
         )
         return 0 if len(begun) == self.seeds and steps >= self.config.total_steps else INTERRUPTED
@@ -172,30 +173,30 @@ class Train:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Let a trained policy act, without exploring, for some whole episodes."""
+    """Evaluate the deterministic policy of a run over whole episodes."""
 
     directory: Positional[Annotated[Path, arg(metavar="DIR")]]
-    """what `train` was given as --out"""
+    """directory of a run or of a snapshot"""
     episodes: int = 10
-    """how many, all at once"""
+    """number of episodes, which run in parallel"""
     seed: int = 0
-    """of the first states"""
+    """random seed of the initial states"""
     env: str | None = None
-    """where, if not in the environment that the policy was trained in"""
+    """environment; if not given, the one the policy was trained in"""
     max_episode_steps: int | None = None
-    """time limit in steps; that of the training, or of --env itself, if not given. Without any, an episode is stopped
-    after 10,000 steps"""
+    """time limit in environment steps; if not given, that of the training run, or that of --env itself.
+    Without a time limit, episodes are stopped after 10,000 steps"""
     backend: str | None = None
-    """physics of a Brax environment"""
+    """physics backend of a Brax environment"""
 
     def prepare(self) -> Work:
-        """As for `Train`."""
+        """See `Command.prepare`."""
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.parallel.devices import choose_actors
         from jaxtrpo.rollout.evaluation import prepare_evaluation, where_to_act
         from jaxtrpo.runs.policy_file import load_policy
 
-        choose_actors(program=True)  # it may be
+        choose_actors(program=True)  # the environment may be a JAX program
         policy = load_policy(self.directory)
         env, limit = where_to_act(policy, self.env, self.max_episode_steps)
         if self.backend is not None:
@@ -216,5 +217,5 @@ class Evaluate:
 
 
 def _without_backend(name: str) -> str:
-    """The name of an environment that nobody typed, where another physics was."""
+    """Removes the backend from the name stored with a policy, because --backend replaces it."""
     return name.partition("/")[0] if name.startswith("brax:") else name

@@ -17,33 +17,33 @@ from jaxtrpo.runs.view.opengl import choose_opengl
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """Film an episode of the deterministic policy; several runs, or kept states of one, side by side."""
+    """Render an episode of the deterministic policy as a video, several runs or snapshots side by side."""
 
     directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
-    """runs, or states that were kept of one"""
+    """directories of runs or snapshots"""
     out: Path = Path("video.mp4")
-    """the file"""
+    """MP4 file to write"""
     gif: FlagCreatePairsOff[bool] = False
-    """also write a GIF beside it"""
+    """also write a GIF with the same name"""
     seconds: float | None = None
-    """of the episode, simulated; all of it without"""
+    """length of the video in simulated seconds; if not given, the whole episode"""
     seed: int = 0
-    """of the first state"""
+    """random seed of the initial state"""
     width: int = 480
-    """pixels of each; environments of Gymnasium have a size of their own"""
+    """width of each episode in pixels; environments of Gymnasium have a fixed size"""
     height: int = 360
-    """pixels"""
+    """height in pixels"""
     env: str | None = None
-    """where, if not in the environment that the policy was trained in"""
+    """environment; if not given, the one each policy was trained in"""
     max_episode_steps: int | None = None
-    """time limit in steps; that of the training, or of --env itself, if not given. Without any, an episode is stopped
-    after 10,000 steps"""
+    """time limit in environment steps; if not given, that of the training run, or that of --env itself.
+    Without a time limit, episodes are stopped after 10,000 steps"""
 
     def prepare(self) -> Work:
-        """As for `Train`."""
+        """See `Command.prepare`."""
         require_whole(16, width=self.width, height=self.height)
         if self.width % 2 or self.height % 2:
-            raise ValueError(f"width={self.width}, height={self.height}: the codec wants even numbers")
+            raise ValueError(f"width={self.width}, height={self.height} must be even numbers")
         if self.seconds is not None:
             require_positive(seconds=self.seconds)
         if self.out.suffix != ".mp4":
@@ -61,18 +61,18 @@ class Video:
         from jaxtrpo.rollout.rendering import beginning, film
         from jaxtrpo.runs.policy_file import load_policy
 
-        choose_actors(1, program=True)  # it may be
-        films = {}
+        choose_actors(1, program=True)  # the environment may be a JAX program
+        episodes = {}
         for label, place in _labels(self.directories).items():
             policy = load_policy(place)
             where, limit = where_to_act(policy, self.env, self.max_episode_steps)
             env = make_env(where, max_episode_steps=limit)
             require_fitting(policy, env)
             whole = film(policy, env, seed=self.seed, width=self.width, height=self.height)
-            films[label] = whole if self.seconds is None else beginning(whole, self.seconds)
+            episodes[label] = whole if self.seconds is None else beginning(whole, self.seconds)
 
         def work() -> int:
-            for path in write_video(films, self.out.expanduser(), gif=self.gif):
+            for path in write_video(episodes, self.out.expanduser(), gif=self.gif):
                 print(path)
             return 0
 
@@ -80,7 +80,7 @@ class Video:
 
 
 def _labels(places: Sequence[Path]) -> dict[str, Path]:
-    """What tells directories apart: their names, with as many of those above them as it takes."""
+    """Returns a unique label for each directory: its name, with as many parent directories as needed."""
     parts = [place.absolute().parts for place in places]
     for number in range(1, max(map(len, parts)) + 1):
         labels = ["/".join(each[-number:]) for each in parts]
@@ -91,19 +91,19 @@ def _labels(places: Sequence[Path]) -> dict[str, Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Draw learning curves: interquartile means over seeds, with their intervals."""
+    """Plot learning curves: interquartile means over seeds with 95 % bootstrap intervals."""
 
     directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
-    """runs, or directories that hold some; those that differ by nothing but their seed are one line"""
+    """directories of runs, or directories that contain runs; runs that differ only by their seed form one curve"""
     out: Path = Path("curves")
-    """files without their ending: curves.png, curves.svg and curves.csv"""
+    """path of the files without suffix: curves.png, curves.svg and curves.csv"""
     x: Literal["env_steps", "update", "wall_seconds"] = "env_steps"
-    """environment steps, updates or seconds"""
+    """horizontal axis: environment steps, updates or wall-clock seconds"""
     y: str = "return_100"
-    """column of metrics.csv"""
+    """vertical axis: a column of metrics.csv"""
 
     def prepare(self) -> Work:
-        """As for `Train`."""
+        """See `Command.prepare`."""
         try:
             from jaxtrpo.runs.view.plot import curves_of, draw
         except ModuleNotFoundError as error:
@@ -124,22 +124,22 @@ class Plot:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Write one page of HTML about runs, which needs nothing from elsewhere."""
+    """Write a self-contained HTML report about runs."""
 
     directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
-    """runs, or directories that hold some"""
+    """directories of runs, or directories that contain runs"""
     out: Path = Path("report.html")
-    """the page"""
+    """HTML file to write"""
     video: Path | None = None
-    """an mp4, such as `jaxtrpo video` makes, that becomes a part of it"""
+    """MP4 file to embed, such as one from `jaxtrpo video`"""
 
     def prepare(self) -> Work:
-        """As for `Train`."""
+        """See `Command.prepare`."""
         require_some(self.directories)
         require_place(self.out)
         video = self.video and self.video.expanduser()
         if video and not video.is_file():
-            raise FileNotFoundError(f"video={str(self.video)!r}: there is no such file")
+            raise FileNotFoundError(f"video={str(self.video)!r}: no such file")
         try:
             from jaxtrpo.runs.view.report import write_report
         except ModuleNotFoundError as error:
@@ -158,15 +158,15 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """Serve the page of `jaxtrpo report` to this machine's browsers while runs train."""
+    """Serve a live report of runs in training on this machine."""
 
     directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
-    """runs, or directories that hold some, or will"""
+    """directories of runs, or directories that contain runs or will"""
     port: int = 0
-    """of the loopback address; 0 for one that is free"""
+    """port on the loopback address; 0 picks a free one"""
 
     def prepare(self) -> Work:
-        """As for `Train`."""
+        """See `Command.prepare`."""
         require_some(self.directories)
         if not 0 <= self.port < 2**16:
             raise ValueError(f"port={self.port} must be between 0 and 65535")
@@ -183,7 +183,7 @@ class Watch:
             raise OSError(f"port={self.port} cannot be used: {error.strerror}") from error
 
         def work() -> int:
-            print(f"{address(server)} (Ctrl-C ends it)", flush=True)
+            print(f"{address(server)} (stop with Ctrl-C)", flush=True)
             with server:
                 try:
                     server.serve_forever()

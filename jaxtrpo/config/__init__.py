@@ -1,6 +1,6 @@
-"""The settings that every training run has, with default, unit and bounds.
+"""The settings shared by all training runs, with defaults, units and bounds.
 
-A setting of an algorithm, a policy, a critic or a rule lives with it: `--algorithm "ppo(clip=0.1)"`.
+Settings of one algorithm, policy, critic or rule belong to its spec string: `--algorithm "ppo(clip=0.1)"`.
 """
 
 from __future__ import annotations
@@ -15,64 +15,70 @@ from jaxtrpo.config.checks import require_bool, require_positive, require_share,
 from jaxtrpo.config.messages import short
 
 DEVICES = ("auto", "cpu", "gpu", "tpu")
-# Physics gains little from more: two actors collect 20,480 steps of HalfCheetah at 30,900 steps/s with 16 environments,
-# at 48,800 with 128 and at 53,400 with 256.
-MOST_ENVS_OF_A_CORE = 128
-ENVS_OF_AN_ACCELERATOR = 2048
-SEGMENT_LENGTH = 16  # steps of every environment, unless a batch is smaller
+# More environments per core gain little: two actors collect 20,480 steps of HalfCheetah at 30,900 steps/s with 16
+# environments, at 48,800 steps/s with 128 and at 53,400 steps/s with 256.
+MAX_ENVS_PER_CORE = 128
+ENVS_PER_ACCELERATOR = 2048
+SEGMENT_LENGTH = 16  # steps of each environment; fewer if the first batch is smaller
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Settings of `train`. The shell has a flag of the same name for each."""
+    """Settings of `train`. Each one is also a command-line flag of the same name."""
 
     total_steps: int = 1_000_000
-    """environment steps of all actors; the run ends with the update that reaches them"""
+    """environment steps of all actors together; the run ends with the update that reaches this number"""
     seed: int = 0
-    """of everything random"""
+    """random seed, an integer from 0 to 2**32 - 1"""
     algorithm: str = "trpo"
-    """how it learns: a name, or a call such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists them"""
+    """learning algorithm: a name or a spec string such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists all"""
     policy: str = "mlp"
-    """network that acts: mlp, or a call such as "mlp(hidden=(128, 128))" with settings of its own"""
+    """policy network: mlp, "mlp(hidden=(128, 128))" or another spec string"""
     critic: str | None = None
-    """what predicts returns: mlp, linear, none, or a call; what goes with the algorithm if not given"""
+    """critic, which predicts returns: mlp, linear, none or a spec string; if not given, the algorithm's default"""
     adapt: str | None = None
-    """rule that changes settings while training: trust, fixed, linear(learning_rate=0), ...; the algorithm's if None"""
+    """rule that adapts settings during training: trust, fixed, "linear(learning_rate=0)", ...;
+    if not given, the algorithm's default"""
     max_kl: float | None = None
-    """trust region of the first updates, nats: short for "trpo(max_kl=...)" and the like"""
+    """initial trust-region radius in nats, the same as "trpo(max_kl=...)"; if not given, the algorithm's default"""
     steps_per_update: int | None = None
-    """environment steps of all actors between the first updates, whole segments; the algorithm's if not given"""
+    """initial batch size: environment steps of all actors per update, rounded down to segments;
+    if not given, the algorithm's default"""
     max_steps_per_update: int | None = None
-    """largest batch that adaptation gets, environment steps; what its rule may ask for if not given"""
+    """largest batch size that the rule may choose, in environment steps; if not given, the rule's own limit"""
     discount: float = 0.99
-    """per environment step"""
+    """discount factor per environment step, between 0 and 1"""
     normalize_observations: bool = True
-    """subtract the running mean of observations and divide by their standard deviation"""
+    """normalise observations by their running mean and standard deviation"""
     actors: int | None = None
-    """devices that collect and learn, of all processes; all CPU cores (or accelerators) if not given"""
+    """number of actors, the devices that collect and learn, over all processes;
+    if not given, one per CPU core or accelerator"""
     device: str = "auto"
-    """what actors are: cpu, gpu, tpu, or auto, which is the accelerator for environments that are JAX programs if there
-    is one, else the CPU"""
+    """device type of the actors: cpu, gpu, tpu or auto;
+    auto uses an accelerator, if there is one, for environments written in JAX, and the CPU otherwise"""
     processes: int | None = None
-    """that train together, as many as a launcher has started; if not given, those of `jaxtrpo launch`, or this one"""
+    """number of processes that train jointly, which must match the launcher;
+    if not given, the number that the launcher started, or 1"""
     num_envs: int | None = None
-    """environments of all actors together; if not given the algorithm's, more where steps_per_update is larger than the
-    algorithm's, and 2,048 an actor on an accelerator"""
+    """environments of all actors together;
+    if not given, the algorithm's default, more if steps_per_update is given and larger than the algorithm's default;
+    on accelerators 2048 per actor"""
     segment_length: int | None = None
-    """steps of each environment in a segment, the unit of batches; at most 16, as the first batch has, if not given"""
+    """steps of each environment in a segment, the unit of batch sizes;
+    if not given, 16, or fewer if the first batch is smaller"""
     max_episode_steps: int | None = None
-    """time limit of the environment, in steps; its own if not given"""
+    """time limit of episodes, in environment steps; if not given, the environment's own"""
     eval_every: int = 0
-    """environment steps between evaluations of the deterministic policy while training; 0 for none. Where there is no
-    time limit, they stop an episode after 10,000 steps"""
+    """environment steps between evaluations of the deterministic policy during training; 0 for none.
+    Without a time limit, evaluation episodes are stopped after 10,000 steps"""
     eval_episodes: int = 10
-    """episodes of one evaluation"""
+    """episodes per evaluation"""
 
     def __post_init__(self) -> None:
-        """Checks every setting by itself.
+        """Checks each setting on its own.
 
         Raises:
-          ValueError: one sentence that names the setting.
+          ValueError: a setting is out of bounds; one sentence that names it.
         """
         require_whole(1, total_steps=self.total_steps, eval_episodes=self.eval_episodes)
         at_least_one = ("actors", "processes", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update")
@@ -91,52 +97,52 @@ class Config:
         for name in ("algorithm", "policy", "critic", "adapt"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (value is None and name in ("critic", "adapt")):
-                raise ValueError(f"{name}={short(value)} must be a name, or a call in words")
+                raise ValueError(f"{name}={short(value)} must be a name or a spec string")
         if None not in (self.max_steps_per_update, self.steps_per_update):
-            _require_room(self.max_steps_per_update or 0, self.steps_per_update or 0)
+            _require_not_below_first(self.max_steps_per_update or 0, self.steps_per_update or 0)
 
 
 class Sizes(NamedTuple):
-    """What the settings come to on the actors at hand."""
+    """Batch sizes that follow from the settings and the number of actors."""
 
     num_envs: int  # of all actors
-    segment_length: int  # steps of every environment
-    max_segments: int  # that the buffers have room for
+    segment_length: int  # steps of each environment
+    max_segments: int  # segments in the largest batch
 
     @property
     def segment_steps(self) -> int:
-        """Environment steps of all actors in a segment."""
+        """Environment steps of all actors in one segment."""
         return self.num_envs * self.segment_length
 
 
 def for_batch(num_actors: int, num_envs: int, *, larger: float = 1.0, accelerator: bool = False) -> int:
-    """Environments of all actors where nobody says how many; every actor has as many.
+    """Returns the default number of environments of all actors together, a multiple of the number of actors.
 
     Args:
-      num_actors: how many there are.
-      num_envs: that the algorithm usually has.
-      larger: how many times as large as usual the first batch is. Up to twice as large it has longer stretches of the
-        same environments; from then on it has twice as many of them, and so on.
-      accelerator: whether actors are devices that step thousands as fast as one.
+      num_actors: number of actors.
+      num_envs: the algorithm's default.
+      larger: size of the first batch relative to the algorithm's default. Each doubling doubles the number of
+        environments, up to 128 per CPU core; in between, each environment contributes more steps.
+      accelerator: whether actors are accelerators, which step thousands of environments as fast as one.
     """
     if accelerator:
-        return ENVS_OF_AN_ACCELERATOR * num_actors
+        return ENVS_PER_ACCELERATOR * num_actors
     doubled = num_envs * 2 ** math.floor(math.log2(max(larger, 1.0)))
-    most = max(num_envs, MOST_ENVS_OF_A_CORE * num_actors)
+    most = max(num_envs, MAX_ENVS_PER_CORE * num_actors)
     return -(-min(doubled, most) // num_actors) * num_actors
 
 
 def resolve_sizes(config: Config, num_actors: int, *, num_envs: int, steps_per_update: int) -> Sizes:
-    """Checks the settings that depend on each other and on the number of actors.
+    """Returns the batch sizes, and checks the settings that depend on each other and on the number of actors.
 
     Args:
-      config: settings, of which some may not be given.
-      num_actors: how many there are.
-      num_envs: environments where `config` does not say (see `for_batch`).
-      steps_per_update: of the first updates.
+      config: settings; sizes may be None.
+      num_actors: number of actors.
+      num_envs: environments of all actors if `config.num_envs` is None (see `for_batch`).
+      steps_per_update: environment steps of the first updates.
 
     Raises:
-      ValueError: one sentence that names the setting.
+      ValueError: the settings do not fit together; one sentence that names one of them.
     """
     num_envs = config.num_envs or num_envs
     if num_envs % num_actors:
@@ -144,16 +150,16 @@ def resolve_sizes(config: Config, num_actors: int, *, num_envs: int, steps_per_u
     length = config.segment_length or min(SEGMENT_LENGTH, max(steps_per_update // num_envs, 1))
     if steps_per_update < length * num_envs:
         raise ValueError(
-            f"steps_per_update={steps_per_update} is below one segment: segment_length={length} steps of "
-            f"num_envs={num_envs} environments are {length * num_envs}"
+            f"steps_per_update={steps_per_update} is below one segment of {length * num_envs} steps "
+            f"(num_envs={num_envs} times segment_length={length})"
         )
     largest = config.max_steps_per_update or steps_per_update
-    _require_room(largest, steps_per_update)
+    _require_not_below_first(largest, steps_per_update)
     return Sizes(num_envs, length, largest // (length * num_envs))
 
 
 def make_config(settings: Mapping[str, Any]) -> Config:
-    """A Config of keyword arguments.
+    """Makes a Config from keyword arguments.
 
     Raises:
       ValueError: a setting is out of bounds.
@@ -172,6 +178,6 @@ def make_config(settings: Mapping[str, Any]) -> Config:
     return Config(**settings)
 
 
-def _require_room(largest: int, first: int) -> None:
+def _require_not_below_first(largest: int, first: int) -> None:
     if largest < first:
         raise ValueError(f"max_steps_per_update={largest} is below steps_per_update={first}")

@@ -1,4 +1,4 @@
-"""Parts of messages: what a person gave, in bounded length, and where an error came from."""
+"""Parts of error messages: values shortened to fit, and the origin of errors in user code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OURS = Path(__file__).parents[1]
 
 
 def short(value: object, length: int = LENGTH) -> str:
-    """`repr` of a value, on one line and not longer than `length` characters."""
+    """Returns the `repr` of a value on one line, truncated to `length` characters."""
     try:
         text = repr(value)
     except Exception:
@@ -23,22 +23,23 @@ def short(value: object, length: int = LENGTH) -> str:
 
 
 def one_line(text: str, length: int = LENGTH) -> str:
-    """A text without line breaks, not longer than `length` characters."""
+    """Returns a text without line breaks, truncated to `length` characters."""
     text = " ".join(text.split())
     return text if len(text) <= length else text[: length - 3] + "..."
 
 
 def type_name(value: object) -> str:
-    """The type of a value with its module, such as gym.core.Env; without it where that is `builtins`."""
+    """Returns the qualified name of a value's type, such as gym.core.Env; built-in types have no module prefix."""
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def described(error: BaseException, length: int = 500) -> str:
-    """Type, message and place of an error that was raised in other people's code.
+    """Returns the type, message and location of an error that was raised in user code.
 
-    The place is the innermost line in the user's own code: neither ours, nor an installed package's, nor Python's. If
-    there is none, it is the innermost line that is not ours. Where the message is empty, the line's text stands in.
+    The location is the innermost frame of the user's own code, which is neither in jaxtrpo nor in an installed package
+    nor in Python itself; if there is none, the innermost frame outside of jaxtrpo. The text of that line replaces an
+    empty message.
     """
     message, kind = one_line(str(error), length), type(error).__name__
     frame = _innermost(traceback.extract_tb(error.__traceback__))
@@ -63,5 +64,5 @@ def _is_installed(filename: str) -> bool:
 
 @functools.cache
 def _installed() -> tuple[str, ...]:
-    """Where Python and packages are."""
+    """Directories of Python's standard library and of installed packages."""
     return tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

@@ -1,4 +1,4 @@
-"""Algorithms, policies, critics and rules from words, as the shell gives them."""
+"""Spec strings: calls such as "ppo(clip=0.1)" that name an algorithm, policy, critic or rule with its settings."""
 
 from __future__ import annotations
 
@@ -10,56 +10,55 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Where the factory of each name is. Only what is asked for is imported.
+# Names and the modules of their factories, which are imported on demand.
 _ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf", "gps")
-
-
 _RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "model_accuracy", "chain")
-
-
 KINDS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},
     "adapt": dict.fromkeys(_RULES, "jaxtrpo.adapt"),
     "critic": {name: f"jaxtrpo.critics.{name}" for name in ("mlp", "linear", "none")},
     "policy": {"mlp": "jaxtrpo.policies.networks"},
 }
-
-
-CALLED = {"adapt": "rule"}  # what one of a kind is called, where that is not its setting
+CALLED = {"adapt": "rule"}  # kinds whose name in messages is not that of the setting
 
 
 def factory(kind: str, name: str) -> Callable[..., Any]:
-    """What makes the algorithm, rule, critic or policy of that name."""
+    """Returns the factory of the algorithm, rule, critic or policy of that name."""
     return getattr(importlib.import_module(KINDS[kind][name]), name)
 
 
 def parse(kind: str, text: str) -> Any:
-    """What a name, or a call as in Python, stands for: `ppo`, `ppo(clip=0.1)`, `chain(margin(), fixed)`.
+    """Returns the value of a spec string such as `ppo`, `ppo(clip=0.1)` or `chain(margin(), fixed)`.
+
+    The string is parsed, never evaluated: arguments are literals, or spec strings of the same kind.
 
     Args:
-      kind: "algorithm", "adapt", "critic" or "policy": the setting that the words are of.
-      text: the words.
+      kind: the setting that the string is for: "algorithm", "adapt", "critic" or "policy".
+      text: spec string.
 
     Raises:
-      ValueError: one sentence that names the setting.
+      ValueError: the string is not a spec string, or names an unknown factory or setting, or a value is out of bounds;
+        one sentence that names the setting.
     """
     try:
-        return _made(kind, ast.parse(text.strip(), mode="eval").body)
+        return _build(kind, ast.parse(text.strip(), mode="eval").body)
     except SyntaxError:
         example = next(iter(KINDS[kind]))
-        raise ValueError(f"{kind}={text!r} is not like {example} or {example}(setting=value)") from None
+        raise ValueError(
+            f"{kind}={text!r} must be a name or a call, such as {example} or {example}(setting=value)"
+        ) from None
     except (ValueError, TypeError) as error:
         raise ValueError(f"{kind}={text!r}: {error}") from None
 
 
-def _made(kind: str, node: ast.expr) -> Any:
+def _build(kind: str, node: ast.expr) -> Any:
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     if not isinstance(call.func, ast.Name):
         raise SyntaxError
     name, known = call.func.id, KINDS[kind]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=2) or list(known)
-        raise ValueError(f"there is no {CALLED.get(kind, kind)} {name!r}; did you mean {' or '.join(near)}?")
+        raise ValueError(f"unknown {CALLED.get(kind, kind)} {name!r}; did you mean {' or '.join(near)}?")
     make = factory(kind, name)
     arguments: dict[str, Any] = {}
     for keyword in call.keywords:
@@ -68,8 +67,8 @@ def _made(kind: str, node: ast.expr) -> Any:
         try:
             arguments[keyword.arg] = ast.literal_eval(keyword.value)
         except ValueError:
-            raise ValueError(f"{keyword.arg} of {name} is no number, truth value, None or several of them") from None
-    parts = [_made(kind, argument) for argument in call.args]
+            raise ValueError(f"{keyword.arg} of {name} must be a Python literal") from None
+    parts = [_build(kind, argument) for argument in call.args]
     signature = inspect.signature(make)
     try:
         signature.bind(*parts, **arguments)
@@ -79,7 +78,7 @@ def _made(kind: str, node: ast.expr) -> Any:
 
 
 def _near_settings(arguments: Mapping[str, Any], signature: inspect.Signature, name: str) -> str:
-    """What to say beside a call that does not fit."""
+    """Returns the hint that ends the message about an unknown setting."""
     known = list(signature.parameters)
     for argument in arguments:
         near = difflib.get_close_matches(argument, known, n=1)
@@ -88,13 +87,13 @@ def _near_settings(arguments: Mapping[str, Any], signature: inspect.Signature, n
     return f"; {name} takes {', '.join(known) or 'none'}"
 
 
-def said(kind: str, words: str) -> list[tuple[str, Any]]:
-    """Settings that the calls in words give values of, and the values: max_kl and 0.05 of `trpo(max_kl=0.05)`.
+def said(kind: str, spec: str) -> list[tuple[str, Any]]:
+    """Returns the settings that a spec string sets, with their values: max_kl and 0.05 for `trpo(max_kl=0.05)`.
 
-    Only what a factory of ours declares: `linear(max_kl=0)` says where max_kl shall go, not what it is.
+    Only parameters that a factory declares count: in `linear(max_kl=0)`, max_kl is the final value, not the first.
     """
     try:
-        tree = ast.parse(words.strip(), mode="eval")
+        tree = ast.parse(spec.strip(), mode="eval")
     except SyntaxError:
         return []
     found = []
@@ -104,7 +103,7 @@ def said(kind: str, words: str) -> list[tuple[str, Any]]:
         declared = inspect.signature(factory(kind, call.func.id)).parameters
         for keyword in call.keywords:
             if keyword.arg in declared:
-                with contextlib.suppress(ValueError):  # which is refused where the words are read
+                with contextlib.suppress(ValueError):  # `parse` rejects values that are not literals
                     found.append((keyword.arg, ast.literal_eval(keyword.value)))
     return found
 
@@ -119,45 +118,45 @@ def place_of_setting(name: str) -> str | None:
     return None
 
 
-def require_not_said(kind: str, words: str, name: str, value: Any) -> None:
-    """Refuses a value of a setting that words give another value of.
+def require_not_said(kind: str, spec: str, name: str, value: Any) -> None:
+    """Checks that a spec string does not set a setting to another value.
 
     Raises:
-      ValueError: one sentence that names both.
+      ValueError: it does; one sentence that names both.
     """
-    for setting, other in said(kind, words):
+    for setting, other in said(kind, spec):
         if setting == name and other != value:
-            raise ValueError(f"{kind}={words!r} and {name}={value} contradict each other; give only one of them")
+            raise ValueError(f"{kind}={spec!r} and {name}={value} contradict each other; give only one of them")
 
 
 def require_one_value(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> None:
-    """Refuses two values of one setting: that of the run, and that which the words of a part say.
+    """Checks that no setting of a run has another value in one of its spec strings.
 
     Args:
-      settings: of the run and its parts, by name; parts are words or have `words`.
-      usual: settings of the run that nobody gave.
+      settings: settings by name. Algorithm, policy, critic and rule are spec strings or have an attribute `words`.
+      usual: default values, which never contradict a spec string.
 
     Raises:
-      ValueError: one sentence that names both.
+      ValueError: a setting has two values; one sentence that names both.
     """
     for kind in KINDS:
         part = settings.get(kind)
-        words = part if isinstance(part, str) else getattr(part, "words", None)
-        if not isinstance(words, str):
+        spec = part if isinstance(part, str) else getattr(part, "words", None)
+        if not isinstance(spec, str):
             continue
-        for name, _ in said(kind, words):
+        for name, _ in said(kind, spec):
             value = settings.get(name)
             if value is not None and value != usual.get(name):
-                require_not_said(kind, words, name, value)
+                require_not_said(kind, spec, name, value)
 
 
 def call_in_words(factory: Callable[..., Any], settings: Mapping[str, Any], name: str | None = None) -> str:
-    """How a factory is called with these settings, without those that are its defaults: `ppo(clip=0.1)`, or `ppo`.
+    """Returns the spec string of a factory called with these settings, without defaults: `ppo(clip=0.1)` or `ppo`.
 
     Args:
-      factory: takes the settings as keywords.
-      settings: by name; names that are no parameters of the factory do not count, so that `locals()` serves.
-      name: of the factory in words; its own if not given.
+      factory: function that takes the settings as keyword arguments.
+      settings: values by name. Names that are not parameters of the factory are ignored, so `locals()` can be passed.
+      name: name of the factory in the spec string; if None, its `__name__`.
     """
     parameters = inspect.signature(factory).parameters.values()
     given = ", ".join(
@@ -167,18 +166,18 @@ def call_in_words(factory: Callable[..., Any], settings: Mapping[str, Any], name
     return f"{name}({given})" if given else name
 
 
-def with_argument(words: str, name: str, value: Any) -> str:
-    """Words of a call in which an argument is another."""
-    return _with_keywords(words, name, [ast.keyword(name, ast.Constant(value))])
+def with_argument(spec: str, name: str, value: Any) -> str:
+    """Returns a spec string with one argument set or replaced."""
+    return _with_keywords(spec, name, [ast.keyword(name, ast.Constant(value))])
 
 
-def without_argument(words: str, name: str) -> str:
-    """Words of a call without an argument."""
-    return _with_keywords(words, name, [])
+def without_argument(spec: str, name: str) -> str:
+    """Returns a spec string without one of its arguments."""
+    return _with_keywords(spec, name, [])
 
 
-def _with_keywords(words: str, name: str, keywords: list[ast.keyword]) -> str:
-    node = ast.parse(words, mode="eval").body
+def _with_keywords(spec: str, name: str, keywords: list[ast.keyword]) -> str:
+    node = ast.parse(spec, mode="eval").body
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     others = [keyword for keyword in call.keywords if keyword.arg != name]
     return ast.unparse(ast.Call(call.func, call.args, [*others, *keywords]))

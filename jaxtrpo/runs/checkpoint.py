@@ -1,4 +1,4 @@
-"""Everything that a run is, in one file, so that it can go on exactly."""
+"""Checkpoints: the complete state of a run in one file, from which it resumes bit-identically."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from jaxtrpo.runs.directory import CHECKPOINT_BEFORE, CHECKPOINT_FILE, link_befo
 from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
 
 FORMAT = 2
-MAY_CHANGE = ("total_steps", "actors", "processes", "device")  # when a run goes on
+MAY_CHANGE = ("total_steps", "actors", "processes", "device")  # when a run is resumed
 
 
 class Checkpoint(NamedTuple):
-    """A run at the end of an update."""
+    """A run after an update."""
 
-    env: str  # its name
-    config: Mapping[str, Any]  # every setting, as JSON has it
-    metrics: Mapping[str, np.ndarray]  # columns in order, one row an update
-    state: Mapping[str, np.ndarray]  # arrays by their path in the tree
+    env: str  # name of the environment
+    config: Mapping[str, Any]  # all settings, as JSON values
+    metrics: Mapping[str, np.ndarray]  # columns in order, one row per update
+    state: Mapping[str, np.ndarray]  # arrays by their path in the state pytree
 
 
 def save_checkpoint(
     directory: Path, env: str, config: Config, metrics: Mapping[str, np.ndarray], state: PyTree
 ) -> None:
-    """Writes a run into a directory that exists, to the bit; the checkpoint that lies there stays as the one before.
+    """Writes a checkpoint; the existing one, if any, is kept as the previous checkpoint.
 
     Args:
-      directory: of the run.
-      env: name of its environment.
-      config: its settings.
-      metrics: columns of the updates so far.
-      state: that they led to: arrays on the host, in containers of any kind.
+      directory: existing directory of the run.
+      env: name of the environment.
+      config: settings of the run.
+      metrics: columns of metrics, up to the update of `state`.
+      state: pytree of arrays on the host.
     """
     leaves = {jax.tree_util.keystr(path): _as_numpy(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
     content = Checkpoint(env, as_json(config), dict(metrics), leaves)._asdict()
@@ -48,10 +48,11 @@ def save_checkpoint(
 
 
 def load_checkpoint(directory: Path) -> Checkpoint:
-    """Reads what `save_checkpoint` wrote.
+    """Reads the checkpoint that `save_checkpoint` wrote.
 
     Raises:
-      ValueError: the file is damaged, or of another version; says how to go on with the one before, if that can be.
+      ValueError: the file is damaged or has another format version; if the previous checkpoint is intact, the message
+        says how to resume from it.
     """
     path, before = directory / CHECKPOINT_FILE, directory / CHECKPOINT_BEFORE
     try:
@@ -62,31 +63,31 @@ def load_checkpoint(directory: Path) -> Checkpoint:
         except (OSError, ValueError, KeyError):
             raise error from None
         raise ValueError(
-            f"{error}; the checkpoint before it, of {steps:,} environment steps, is whole: rename {before} to "
-            f"{path.name} to go on with that"
+            f"{error}; the previous checkpoint, of {steps:,} environment steps, is intact: rename {before} to "
+            f"{path.name} to resume from it"
         ) from error
 
 
 def _checkpoint(content: dict[str, Any]) -> Checkpoint:
-    """Of the content of a file, which does not keep the order of the columns."""
+    """Builds a checkpoint from the content of a file; msgpack does not keep the order of the columns."""
     names = content.pop("columns")
     if set(names) != set(content["metrics"]):
-        raise ValueError("columns are missing")
+        raise ValueError("columns do not match")
     return Checkpoint(**{**content, "metrics": {name: content["metrics"][name] for name in names}})
 
 
 def require_same_run(checkpoint: Checkpoint, env: str, config: Config) -> None:
-    """Checks that a run can go on with this environment and these settings.
+    """Checks that a checkpoint can be resumed with this environment and these settings.
 
     Raises:
-      ValueError: one sentence that names the setting.
+      ValueError: it cannot; one sentence that names the settings that differ.
     """
     if checkpoint.env != env:
-        raise ValueError(f"resume=True (--resume): the run is of {checkpoint.env}, not {env}")
+        raise ValueError(f"resume=True (--resume): the run was trained in {checkpoint.env}, not {env}")
     wanted = as_json(config)
-    has = {**as_json(Config()), **checkpoint.config}  # a setting newer than the run had its default
+    has = {**as_json(Config()), **checkpoint.config}  # settings added since the run have their defaults
     if has.keys() - wanted.keys():
-        raise ValueError("resume=True (--resume): the run is of another version of jaxtrpo")
+        raise ValueError("resume=True (--resume): the run was saved by another version of jaxtrpo")
     changed = [name for name in wanted if name not in MAY_CHANGE and has[name] != wanted[name]]
     if changed:
         there, here = (", ".join(f"{name}={of[name]}" for name in changed) for of in (has, wanted))
@@ -95,27 +96,27 @@ def require_same_run(checkpoint: Checkpoint, env: str, config: Config) -> None:
 
 
 def restore(saved: Mapping[str, np.ndarray], like: PyTree) -> PyTree:
-    """A state of its arrays.
+    """Rebuilds a state from its arrays.
 
     Args:
-      saved: of a checkpoint.
-      like: has the structure of the state, and the shapes and types of its arrays.
+      saved: arrays of a checkpoint by path.
+      like: pytree with the structure, shapes and dtypes that the state must have.
 
     Raises:
-      ValueError: the state is not like that.
+      ValueError: the saved state has other paths, shapes or dtypes.
     """
     wanted = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(like)}
     for name in sorted(wanted.keys() | saved.keys()):
         there, here = _kind(saved.get(name)), _kind(wanted.get(name))
         if there != here:
-            raise ValueError(f"resume=True (--resume): the run is of another kind: {name} is {there}, not {here}")
+            raise ValueError(f"resume=True (--resume): the saved state does not match: {name} is {there}, not {here}")
     leaves = [_as_leaf(saved[name], leaf) for name, leaf in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def _kind(leaf: Any) -> str:
     if leaf is None:
-        return "nothing"
+        return "missing"
     as_saved = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
     return f"{as_saved.dtype}{list(as_saved.shape)}"
 
@@ -129,5 +130,5 @@ def _as_numpy(leaf: Any) -> np.ndarray:
 
 
 def _as_leaf(array: np.ndarray, like: Any) -> Any:
-    # Keys of JAX's default kind; an abstract key does not tell its own.
+    # Keys have JAX's default implementation: an abstract key does not reveal its own.
     return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(like) else array

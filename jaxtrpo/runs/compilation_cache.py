@@ -1,4 +1,4 @@
-"""Keeps compiled functions on disk, so that the next run starts sooner."""
+"""JAX's persistent compilation cache, which makes later runs start faster."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from platformdirs import user_cache_path
 
 
 def cache_compilations() -> None:
-    """Turns JAX's persistent compilation cache on, in the user's cache directory.
+    """Enables JAX's persistent compilation cache in the user's cache directory.
 
-    Leaves everything alone if the user has configured a cache, or switched caching off. Goes on without if the
-    directory cannot be written to. JAX releases that cannot store functions with host callbacks skip those.
+    Does nothing if the user has configured a cache or disabled caching, or if the directory is not writable. JAX
+    releases that cannot store functions with host callbacks skip those.
     """
-    options = cast(Any, jax.config)  # whose attributes are made at run time
+    options = cast(Any, jax.config)  # its attributes are defined at run time
     if options.jax_compilation_cache_dir or not options.jax_enable_compilation_cache:
         return
     directory = user_cache_path("jaxtrpo") / "compiled" / processor()
@@ -30,14 +30,14 @@ def cache_compilations() -> None:
     if not os.access(directory, os.W_OK | os.X_OK):
         return
     jax.config.update("jax_compilation_cache_dir", str(directory))
-    # Small programs too: compiling those of a start takes longer than reading them.
+    # Cache small programs too: a start compiles many, and reading them is faster.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # A file that a killed run left half written, or a full disk, costs a compilation and nothing else.
+    # A truncated cache file of a killed run, or a full disk, only costs a compilation.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache entry")
 
 
 def processor() -> str:
-    """Names the kind of CPU. Home directories are shared by machines, and code of one may crash another."""
+    """Hash of the CPU's features: machines may share a home directory, and code for one CPU may crash on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features = next(line for line in lines if line.startswith(("flags", "Features")))

@@ -1,4 +1,4 @@
-"""The settings of a run as JSON, with what it ran on; a run can be repeated from it."""
+"""config.json: the settings of a run, from which it can be repeated, and the package versions and machine it ran on."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ MADE_WITH = ("versions", "machine")
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """Every setting as it comes back from JSON."""
+    """Returns all settings as JSON values: tuples become lists."""
     return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 def save_config(directory: Path, env: str, config: Config) -> None:
-    """Writes the environment's name, every setting, and the packages and machine of this process."""
+    """Writes the environment's name, all settings, and the package versions and machine of this process."""
     content = {"env": env, **as_json(config), "versions": versions(), "machine": _machine()}
     write_whole(directory / CONFIG_FILE, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def load_config(path: str | Path) -> dict[str, Any]:
-    """Reads the settings of a run, so that `train(**load_config("runs/one"))` repeats it.
+    """Reads the settings of a run: `train(**load_config("runs/one"))` repeats it.
 
     Args:
-      path: the run's directory, or its config.json.
+      path: directory of the run, or its config.json.
 
     Returns:
       Arguments of `train` by name.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: it is no file of settings, or has one that this version does not know or that is out of bounds.
+      FileNotFoundError: the file does not exist.
+      ValueError: the file was not written by `train`, or a setting in it is unknown to this version or out of bounds.
     """
     place = Path(path).expanduser()
     place = place / CONFIG_FILE if place.is_dir() else place
@@ -48,9 +48,9 @@ def load_config(path: str | Path) -> dict[str, Any]:
         content = json.loads(place.read_text())
         env = content["env"]
     except FileNotFoundError:
-        raise FileNotFoundError(f"config={str(path)!r}: there is no {place}") from None
+        raise FileNotFoundError(f"config={str(path)!r}: no such file: {place}") from None
     except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"config={str(path)!r}: {place} is no file of settings that `train` wrote") from error
+        raise ValueError(f"config={str(path)!r}: {place} is not a config.json written by `train`") from error
     settings = {name: value for name, value in content.items() if name not in ("env", *MADE_WITH)}
     try:
         make_config(settings)
@@ -59,14 +59,14 @@ def load_config(path: str | Path) -> dict[str, Any]:
     return {"env": env, **settings}
 
 
-@functools.cache  # every checkpoint asks
+@functools.cache  # called for every checkpoint
 def versions() -> dict[str, str]:
-    """Of Python, and of the packages that a run depends on."""
+    """Returns the versions of Python and of the packages that a run depends on."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # not every one is needed
+        except importlib.metadata.PackageNotFoundError:  # optional packages
             continue
     return found
 
@@ -82,7 +82,7 @@ def _machine() -> dict[str, str | int]:
 
 
 def _processor() -> str:
-    """Its name, where the system tells it."""
+    """Name of the CPU model, if known."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

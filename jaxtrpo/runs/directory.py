@@ -1,4 +1,4 @@
-"""The directory of a run: what lies in it, and when it may be written to."""
+"""The directory of a run: its files, its lock, and atomic writes."""
 
 from __future__ import annotations
 
@@ -15,38 +15,38 @@ METRICS_FILE = "metrics.csv"
 POLICY_FILE = "policy.msgpack"
 CONFIG_FILE = "config.json"
 CHECKPOINT_FILE = "checkpoint.msgpack"
-CHECKPOINT_BEFORE = "checkpoint.before.msgpack"  # in case that the newest turns out to be damaged
-WANDB_FILE = "wandb-run.txt"  # what Weights & Biases calls the run
-TENSORBOARD = "tensorboard"  # a directory of event files
-# Removed in this order: there is never a state or a policy beside the metrics of another run.
+CHECKPOINT_BEFORE = "checkpoint.before.msgpack"  # in case the newest is damaged
+WANDB_FILE = "wandb-run.txt"  # id of the run of Weights & Biases
+TENSORBOARD = "tensorboard"  # directory of event files
+# Removed in this order, so that a checkpoint or policy never lies beside the metrics of another run.
 RUN_FILES = (CHECKPOINT_FILE, CHECKPOINT_BEFORE, POLICY_FILE, METRICS_FILE, CONFIG_FILE, WANDB_FILE)
-BEST = "best"  # a link to the directory of the best state
-KEPT = re.compile(r"(best|step)-\d{10,}")  # directories of states, by their environment steps
-GOES_ON = "; what was saved before is whole, and resume=True (--resume) goes on with it"
+BEST = "best"  # symbolic link to the best snapshot
+SNAPSHOT = re.compile(r"(best|step)-\d{10,}")  # directories of snapshots, named by environment steps
+HOW_TO_RESUME = "; what was saved before is intact, and resume=True (--resume) resumes from it"
 
 
 class OutputError(OSError):
-    """What a run should leave cannot be written any more; the message is a sentence."""
+    """The output of a run can no longer be written; the message is one sentence."""
 
 
 def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = False) -> Path:
     """Checks that a run may be written to a directory. Changes nothing on disk.
 
     Args:
-      path: need not exist yet; `~` is the home directory.
-      overwrite: the directory may hold a run, which the new one will replace.
-      resume: the directory may hold a run that can go on.
+      path: directory, which need not exist yet; `~` is the home directory.
+      overwrite: accept a directory with a run, which the new one will replace.
+      resume: accept a directory with a run that can be resumed.
 
     Returns:
       The absolute path.
 
     Raises:
       BlockingIOError: another process is writing to it.
-      FileExistsError: it holds a run that is neither to be replaced nor to go on, or cannot go on.
-      NotADirectoryError: it, or what it should lie in, is a file.
-      PermissionError: it may not be written to or created.
+      FileExistsError: it holds a run that is neither to be replaced nor to be resumed, or that cannot be resumed.
+      NotADirectoryError: the path, or one of its parents, is a file.
+      PermissionError: no permission to write to it or to create it.
       OSError: the system cannot look it up.
-      ValueError: the path is empty, or no path at all.
+      ValueError: the path is empty or invalid.
     """
     what = f"out={str(path)!r}"
     if not str(path):
@@ -68,24 +68,24 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
             pass
     if holds_run and resume and not has_checkpoint(directory):
         raise FileExistsError(
-            f"{what} holds a run without {CHECKPOINT_FILE}, which cannot go on; use overwrite=True (--overwrite) to "
-            "replace it"
+            f"{what} holds a run without {CHECKPOINT_FILE}, which cannot be resumed; use overwrite=True (--overwrite) "
+            "to replace it"
         )
     if holds_run and not (overwrite or resume):
         raise FileExistsError(
-            f"{what} already holds a run; use resume=True (--resume) to go on with it or overwrite=True (--overwrite) "
+            f"{what} already holds a run; use resume=True (--resume) to resume it or overwrite=True (--overwrite) "
             "to replace it"
         )
     return directory
 
 
 def has_checkpoint(directory: Path) -> bool:
-    """Whether a run lies there that can go on."""
+    """Whether a directory holds a run that can be resumed."""
     return _exists(directory / CHECKPOINT_FILE)
 
 
 def _exists(path: Path) -> bool:
-    """Whether there is anything of that name; unlike `Path.exists`, raises if the system cannot tell."""
+    """Whether a path exists, be it a broken link; unlike `Path.exists`, raises OSError if the system cannot tell."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -94,16 +94,16 @@ def _exists(path: Path) -> bool:
 
 
 def clear(directory: Path, *, keep_run: bool = False) -> None:
-    """Removes the files of the run that a directory holds, and what it left half written, and only those.
+    """Removes the files of a run, including incomplete ones, and nothing else.
 
-    To be called when nothing can be wrong with the new run any more.
+    Call it only once all settings of the new run have been checked.
 
     Args:
-      directory: that is held.
-      keep_run: removes only what is half written.
+      directory: directory locked by `hold`.
+      keep_run: remove incomplete files only.
     """
     for name in RUN_FILES:
-        for unfinished in directory.glob(f".{name}.*"):  # by a run that was killed in `write_whole`
+        for unfinished in directory.glob(f".{name}.*"):  # left by a run killed in `write_whole`
             unfinished.unlink()
         if not keep_run:
             (directory / name).unlink(missing_ok=True)
@@ -111,26 +111,26 @@ def clear(directory: Path, *, keep_run: bool = False) -> None:
         shutil.rmtree(directory / TENSORBOARD, ignore_errors=True)
     for place in directory.iterdir():
         name = place.name
-        unfinished = name.startswith(".") and KEPT.fullmatch(name[1:].partition(".")[0])  # in `write_directory`
+        unfinished = name.startswith(".") and SNAPSHOT.fullmatch(name[1:].partition(".")[0])  # of `write_directory`
         if place.is_symlink():
             if name == f".{BEST}" or (name == BEST and not keep_run):
                 place.unlink()
-        elif place.is_dir() and (unfinished or (KEPT.fullmatch(name) and not keep_run)):
+        elif place.is_dir() and (unfinished or (SNAPSHOT.fullmatch(name) and not keep_run)):
             shutil.rmtree(place)
 
 
 @contextlib.contextmanager
 def hold(directory: Path) -> Iterator[None]:
-    """Makes a directory if there is none, and keeps other runs from writing to it.
+    """Locks a directory, which is created if necessary, against other runs.
 
     Raises:
-      BlockingIOError: another one does.
+      BlockingIOError: another run holds the lock.
     """
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # is gone with the process, however it ends
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released whenever the process ends
         except BlockingIOError as error:
             raise BlockingIOError(f"out={str(directory)!r} is being written to by another run") from error
         yield
@@ -139,15 +139,15 @@ def hold(directory: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing(directory: Path, what_then: str = GOES_ON) -> Iterator[None]:
-    """Around what writes to a directory.
+def writing(directory: Path, advice: str = HOW_TO_RESUME) -> Iterator[None]:
+    """Turns OSError raised by writes to a directory into OutputError.
 
     Args:
-      directory: named in the error, which also says `what_then`.
-      what_then: what a person may do; by default, to a directory of a run.
+      directory: directory named in the error.
+      advice: end of the message; the default applies to directories of runs.
 
     Raises:
-      OutputError: it cannot be written to.
+      OutputError: a write failed.
     """
     try:
         yield
@@ -155,15 +155,15 @@ def writing(directory: Path, what_then: str = GOES_ON) -> Iterator[None]:
         raise
     except OSError as error:
         why = error.strerror or str(error)
-        raise OutputError(f"out={str(directory)!r} cannot be written to: {why}{what_then}") from error
+        raise OutputError(f"out={str(directory)!r} cannot be written to: {why}{advice}") from error
 
 
 def write_directory(path: Path, write: Callable[[Path], None]) -> None:
-    """Replaces a directory so that there is all of the new one or nothing new.
+    """Replaces a directory; an interrupted write never leaves an incomplete one under its name.
 
     Args:
-      path: of it.
-      write: puts its files into the directory that it is given.
+      path: directory to replace.
+      write: writes the files into the directory it is given.
     """
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
@@ -178,9 +178,9 @@ def write_directory(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def link_before(path: Path, before: Path) -> None:
-    """Lets a file, if there is one, stay under another name when it is replaced; not where there are no links."""
+    """Keeps a file, if it exists, under another name by a hard link; does nothing if links are not supported."""
     if path.exists() and not (before.exists() and os.path.samefile(path, before)):
-        temporary = before.with_name(f".{before.name}.link")  # no one else writes here
+        temporary = before.with_name(f".{before.name}.link")  # the directory is locked
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
             os.link(path, temporary)
@@ -188,15 +188,15 @@ def link_before(path: Path, before: Path) -> None:
 
 
 def link_whole(path: Path, target: str) -> None:
-    """Makes a symbolic link, or lets the one that is there point elsewhere, at once."""
-    temporary = path.with_name(f".{path.name}")  # no one else writes here
+    """Creates or replaces a symbolic link atomically."""
+    temporary = path.with_name(f".{path.name}")  # the directory is locked
     temporary.unlink(missing_ok=True)
     os.symlink(target, temporary)
     os.replace(temporary, path)
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Replaces a file so that whoever reads it finds all of the old or all of the new content."""
+    """Replaces a file atomically: readers see either the old or the new content."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -1,4 +1,4 @@
-"""A policy for those who have neither jaxtrpo nor JAX, and what a person should know of it."""
+"""Export of policies as ONNX and StableHLO, for use without jaxtrpo."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
-    """Writes the deterministic policy, with the normalisation of its observations and the bounds of its actions.
+    """Exports the deterministic policy, including observation normalisation and action bounds.
 
-    Both files take float32 observations [batch, observation], as `TrainedPolicy.flatten` gives them, and give actions
-    as the simulator takes them (float32 in place of float64), for batches of any size: policy.onnx (input
-    "observation", output "action"), and policy.stablehlo, for `jax.export.deserialize`.
+    Both files map float32 observations [batch, observation], as `TrainedPolicy.flatten` returns them, to actions in the
+    simulator's format (float32 instead of float64), for any batch size: policy.onnx has the input "observation" and
+    the output "action"; policy.stablehlo is read by `jax.export.deserialize`.
 
     Args:
-      policy: to be exported.
-      directory: is made if it is not there.
+      policy: policy to export.
+      directory: output directory, created if necessary.
 
     Returns:
-      The files.
+      The paths of the files.
 
     Raises:
-      OutputError: they cannot be written.
+      OutputError: the files cannot be written.
     """
     made = {ONNX_FILE: as_onnx(policy), STABLEHLO_FILE: as_stablehlo(policy)}
     directory = Path(directory).expanduser()
-    with writing(directory, what_then=""):
+    with writing(directory, advice=""):
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in made.items():
             write_whole(directory / name, data)
@@ -44,13 +44,13 @@ def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
 
 
 def as_onnx(policy: TrainedPolicy) -> bytes:
-    """The policy as an ONNX model."""
+    """Returns the policy as a serialised ONNX model."""
     import onnx
     from jax2onnx import to_onnx
 
     obs = _observations(policy)
-    # Traced here: the converter replaces functions of JAX and Flax while it traces, and networks may look at shapes.
-    # Without functions within functions, of which it does not know those of the newest JAX.
+    # Traced here because the converter patches JAX and Flax while it traces, which can break networks that use shapes.
+    # Traced without jit because the converter does not know the nested functions of the newest JAX.
     with jax.disable_jit():
         traced = jax.make_jaxpr(policy.deterministic())(obs)
     made: Any = to_onnx(
@@ -66,12 +66,12 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
 
 
 def as_stablehlo(policy: TrainedPolicy) -> bytes:
-    """The policy as `jax.export` serialises it."""
+    """Returns the policy as StableHLO, serialised by `jax.export`."""
     act = jax.jit(policy.deterministic())
     return bytes(jax.export.export(act, platforms=PLATFORMS)(_observations(policy)).serialize())
 
 
 def _observations(policy: TrainedPolicy) -> jax.ShapeDtypeStruct:
-    """Of a batch of any size."""
+    """Shape of a batch of observations of symbolic size."""
     (batch,) = jax.export.symbolic_shape("batch")
     return jax.ShapeDtypeStruct((batch, policy.observation_size), jnp.float32)

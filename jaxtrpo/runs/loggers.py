@@ -1,4 +1,4 @@
-"""Other programs that are told the metrics of a run while it trains: TensorBoard and Weights & Biases."""
+"""Loggers, which receive the metrics of a run while it trains: TensorBoard and Weights & Biases."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any, Protocol
 from jaxtrpo.runs.directory import TENSORBOARD, WANDB_FILE
 from jaxtrpo.runs.metrics import Row
 
-STEP = "env_steps"  # what both draw against
+STEP = "env_steps"  # horizontal axis of both
 
 
-class Follower(Protocol):
-    """Is told rows of metrics."""
+class Logger(Protocol):
+    """Receives rows of metrics."""
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Takes the rows of the last updates."""
+        """Logs the rows of the latest updates."""
         ...
 
     def close(self) -> None:
-        """Ends it; what it was told is safe afterwards."""
+        """Flushes everything that was logged and closes the logger."""
         ...
 
 
@@ -29,58 +29,71 @@ class TensorBoard:
     """Event files in the run's directory, for `tensorboard --logdir`."""
 
     def __init__(self, directory: Path, last: Row | None):
-        """Goes on after the last row, whatever was told of updates beyond it.
+        """Opens a new event file; events after the last row, which a resumed run repeats, are purged.
+
+        Args:
+          directory: directory of the run.
+          last: last row of the metrics of a resumed run; None for a new run.
 
         Raises:
           ModuleNotFoundError: tensorboardX is not installed.
         """
         from tensorboardX import SummaryWriter
 
-        then = None if last is None else int(last[STEP] or 0) + 1
-        unlike_others = f".{time.time_ns()}"  # the name has whole seconds only, and a file of that name would be lost
+        purge_step = None if last is None else int(last[STEP] or 0) + 1
+        # File names contain whole seconds only; without a suffix, two runs within a second would share a file.
+        suffix = f".{time.time_ns()}"
         self._writer = SummaryWriter(
-            str(directory / TENSORBOARD), purge_step=then, flush_secs=10, filename_suffix=unlike_others
+            str(directory / TENSORBOARD), purge_step=purge_step, flush_secs=10, filename_suffix=suffix
         )
 
     def add(self, rows: Sequence[Row]) -> None:
-        """As `Follower.add`."""
+        """See `Logger.add`."""
         for row in rows:
             for name, value in _numbers(row).items():
                 self._writer.add_scalar(name, value, int(row[STEP] or 0))
 
     def close(self) -> None:
-        """As `Follower.close`."""
+        """See `Logger.close`."""
         self._writer.close()
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases; whether it is online is said by its own settings, such as WANDB_MODE."""
+    """A run of Weights & Biases, configured by its own environment variables such as WANDB_MODE."""
 
     def __init__(self, project: str, directory: Path | None, name: str, config: Mapping[str, Any]):
-        """Begins a run, or goes on with the one that the directory names.
+        """Starts a Weights & Biases run, or resumes the one whose id is stored in the directory.
+
+        Args:
+          project: project of Weights & Biases.
+          directory: directory of the run, where the id is stored; None if the run has none.
+          name: display name.
+          config: settings of the run.
 
         Raises:
           ModuleNotFoundError: wandb is not installed.
         """
         import wandb
 
-        note = None if directory is None else directory / WANDB_FILE
-        known = note.read_text().strip() if note is not None and note.exists() else None
-        self._run = wandb.init(project=project, id=known, resume="allow", name=name, config=dict(config), dir=directory)
+        id_file = None if directory is None else directory / WANDB_FILE
+        run_id = id_file.read_text().strip() if id_file is not None and id_file.exists() else None
+        self._run = wandb.init(
+            project=project, id=run_id, resume="allow", name=name, config=dict(config), dir=directory
+        )
         self._run.define_metric("*", step_metric=STEP)
-        if note is not None:
-            note.write_text(f"{self._run.id}\n")
+        if id_file is not None:
+            id_file.write_text(f"{self._run.id}\n")
 
     def add(self, rows: Sequence[Row]) -> None:
-        """As `Follower.add`."""
+        """See `Logger.add`."""
         for row in rows:
             self._run.log(_numbers(row))
 
     def close(self) -> None:
-        """As `Follower.close`."""
+        """See `Logger.close`."""
         self._run.finish()
 
 
 def _numbers(row: Row) -> dict[str, float]:
-    """What is no blank."""
+    """Returns the values that are neither None nor NaN."""
     return {name: value for name, value in row.items() if value is not None and value == value}

@@ -1,4 +1,4 @@
-"""The metrics of a run: one row an update, in memory and in a CSV file."""
+"""The metrics of a run: one row per update, in memory and in a CSV file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Row = Mapping[str, Value]
 
 
 class Metrics:
-    """A table that grows by rows. The first row fixes the columns."""
+    """A table of metrics to which rows are appended. The first row fixes the columns."""
 
     def __init__(self, path: Path | None = None, columns: Mapping[str, np.ndarray] = MappingProxyType({})):
-        """Starts a table.
+        """Creates a table.
 
         Args:
-          path: CSV file, replaced by the first rows and complete after each; nothing is written without it.
-          columns: what it begins with, as `columns` gives it.
+          path: CSV file, replaced by the first rows and complete after each append; None writes nothing.
+          columns: initial content, in the format of `Metrics.columns`.
         """
         self._path = path
         values = zip(*(column.tolist() for column in columns.values()), strict=True)
@@ -35,37 +35,37 @@ class Metrics:
             write_whole(path, _as_csv(columns, self.rows, header=True).encode())
 
     def add(self, *rows: Row) -> None:
-        """Appends rows. None and NaN are blanks.
+        """Appends rows. None and NaN become blank cells.
 
         Raises:
-          ValueError: the columns are not those of the first row, or a value is no single number.
+          ValueError: the columns differ from those of the first row, or a value is not a scalar number.
         """
         names = list(self.rows[0] if self.rows else rows[0])
         new = []
         for row in rows:
             if set(row) != set(names):
-                raise ValueError(f"columns {sorted(set(row) ^ set(names))} are not in both this row and the first")
+                raise ValueError(f"columns {sorted(set(row) ^ set(names))} must be in all rows or none")
             new.append({name: _number(name, row[name]) for name in names})
         if self._path is not None:
-            _append(self._path, _as_csv(names, new, header=not self.rows).encode(), anew=not self.rows)
+            _append(self._path, _as_csv(names, new, header=not self.rows).encode(), overwrite=not self.rows)
         self.rows += new
 
     def columns(self, number: int | None = None) -> dict[str, np.ndarray]:
-        """Every column by name: integers if all its values are whole numbers, else float64 with NaN for blanks.
+        """Returns the columns by name: int64 if all values are integers, else float64 with NaN for blanks.
 
         Args:
-          number: of rows, from the first; all if not given.
+          number: number of rows, from the first; None returns all.
         """
         rows = self.rows[:number]
         return {name: _column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
-def _append(path: Path, data: bytes, *, anew: bool) -> None:
-    """Writes all of it or nothing. The file is opened anew every time, so that it is whole however a run ends."""
-    with open(path, "wb" if anew else "ab", buffering=0) as file:
+def _append(path: Path, data: bytes, *, overwrite: bool) -> None:
+    """Appends all data or none. The file is reopened each time, so that it is complete however the run ends."""
+    with open(path, "wb" if overwrite else "ab", buffering=0) as file:
         before = file.tell()
         try:
-            while data:  # a disk that gets full takes a part first
+            while data:  # a disk that is nearly full accepts a part
                 data = data[file.write(data) :]
         except OSError:
             os.ftruncate(file.fileno(), before)
@@ -82,12 +82,12 @@ def _as_csv(names: Iterable[str], rows: Iterable[Row], *, header: bool) -> str:
 
 
 def _number(name: str, value: object) -> Value:
-    """A plain Python number of whatever kind of scalar; None for NaN."""
+    """Converts a scalar of any type to a Python number, and NaN to None."""
     if value is None:
         return None
     array = np.asarray(value)
     if array.size != 1 or array.dtype.kind not in "biuf":
-        raise ValueError(f"{name}={short(value)} is no single number")
+        raise ValueError(f"{name}={short(value)} must be a scalar number")
     number = array.item()
     return None if number != number else number
 

@@ -1,4 +1,4 @@
-"""A model card, in the form that the Hugging Face hub reads."""
+"""Model cards for the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from jaxtrpo.rollout.evaluation import Evaluation, stopped_in_words
 from jaxtrpo.runs.config_file import MADE_WITH
 from jaxtrpo.runs.directory import write_whole, writing
 from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE
-from jaxtrpo.runs.reader import Seen
+from jaxtrpo.runs.reader import LoggedRun
 from jaxtrpo.runs.view.report import summary
 
 CARD_FILE = "README.md"
 TASK = "reinforcement-learning"
 
 
-def write_card(policy: TrainedPolicy, run: Seen | None, evaluation: Evaluation, directory: Path) -> Path:
-    """Writes README.md: what the policy was trained with, what it reaches, and how to use its files.
+def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluation, directory: Path) -> Path:
+    """Writes README.md: how the policy was trained, the return it achieves, and how to use its files.
 
     Args:
-      policy: that was exported.
-      run: what is known of its training; None if there is only a policy.
-      evaluation: of the deterministic policy.
-      directory: of the files.
+      policy: exported policy.
+      run: training run; None if only the policy is available.
+      evaluation: evaluation of the deterministic policy.
+      directory: directory of the exported files.
+
+    Returns:
+      The path of the card.
 
     Raises:
-      OutputError: it cannot be written.
+      OutputError: the card cannot be written.
     """
     algorithm = "policy" if run is None else str(run.settings.get("algorithm", "policy"))
     number = f"{evaluation.mean:.2f} +/- {evaluation.std:.2f}"
@@ -54,14 +57,14 @@ def write_card(policy: TrainedPolicy, run: Seen | None, evaluation: Evaluation, 
         "",
         f"# {policy.env_name}, {algorithm}",
         "",
-        f"A policy trained with jaxtrpo. Acting without noise it reaches {number} (mean and standard deviation of "
-        f"{len(evaluation.returns)} episodes).",
+        f"A policy trained with jaxtrpo. Without exploration noise its return is {number} (mean and standard deviation "
+        f"over {len(evaluation.returns)} episodes).",
         *([stopped_in_words(evaluation)] if evaluation.stopped else []),
         "",
         "## Use",
         "",
-        f"`{ONNX_FILE}` needs nothing but onnxruntime. Observations are float32 [batch, {policy.observation_size}], "
-        f"{_form(policy)}; their normalisation and the bounds of actions are inside.",
+        f"`{ONNX_FILE}` only needs onnxruntime. Observations are float32 [batch, {policy.observation_size}], "
+        f"{_format(policy)}; the model normalises them and bounds the actions.",
         "",
         "```python",
         "import numpy as np",
@@ -72,11 +75,15 @@ def write_card(policy: TrainedPolicy, run: Seen | None, evaluation: Evaluation, 
         'action = session.run(["action"], {"observation": observation})[0]',
         "```",
         "",
-        f'With JAX alone: `jax.export.deserialize(open("{STABLEHLO_FILE}", "rb").read()).call(observation)`.',
+        f'With JAX: `jax.export.deserialize(open("{STABLEHLO_FILE}", "rb").read()).call(observation)`.',
     ]
     if run is not None:
-        told = summary(run, 0)
-        numbers = {"environment steps": told["steps"], "seconds": told["seconds"], "return_100": told["return_100"]}
+        totals = summary(run, 0)
+        numbers = {
+            "environment steps": totals["steps"],
+            "seconds": totals["seconds"],
+            "return_100": totals["return_100"],
+        }
         lines += [
             "",
             "## Training",
@@ -88,14 +95,14 @@ def write_card(policy: TrainedPolicy, run: Seen | None, evaluation: Evaluation, 
             *(f"| {name} | {value} |" for of in MADE_WITH for name, value in run.settings.get(of, {}).items()),
         ]
     path = directory / CARD_FILE
-    with writing(path, what_then=""):
+    with writing(path, advice=""):
         write_whole(path, ("\n".join(lines) + "\n").encode())
     return path
 
 
-def _form(policy: TrainedPolicy) -> str:
-    """How observations are given to the exported policy."""
-    own = policy.observations
-    if own is None or own.is_flat:
-        return "as the environment gives them"
-    return f"which `jaxtrpo.load_policy(...).flatten` makes of the environment's {own.words}"
+def _format(policy: TrainedPolicy) -> str:
+    """Describes the observations that the exported policy takes."""
+    observations = policy.observations
+    if observations is None or observations.is_flat:
+        return "as the environment returns them"
+    return f"made by `jaxtrpo.load_policy(...).flatten` from the environment's {observations.words}"

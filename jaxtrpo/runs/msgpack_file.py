@@ -1,4 +1,4 @@
-"""Files of arrays and plain values that say what format they have."""
+"""Msgpack files of arrays and plain values with a format version."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ T = TypeVar("T")
 
 
 def write_msgpack(path: Path, version: int, content: dict[str, Any]) -> None:
-    """Replaces a file by `content`: dictionaries, lists, strings, numbers and NumPy arrays."""
+    """Writes dictionaries, lists, strings, numbers and NumPy arrays to a file, which is replaced atomically."""
     write_whole(path, serialization.msgpack_serialize({"format": version, **content}))
 
 
 def read_msgpack(path: Path, version: int, build: Callable[[dict[str, Any]], T]) -> T:
-    """Reads what `write_msgpack` wrote.
+    """Reads a file written by `write_msgpack`.
 
     Args:
-      path: of a file.
-      version: of the format, as it should be.
-      build: makes something of the content.
+      path: file to read.
+      version: expected format version.
+      build: makes the result from the content of the file.
 
     Raises:
-      ValueError: it is damaged, something else, or of another version.
+      ValueError: the file is damaged, is not one of these files, or has another format version.
     """
     data = path.read_bytes()
     try:
         content: Any = serialization.msgpack_restore(data)
         found = content.pop("format")
         built = build(content) if found == version else None
-    except Exception as error:  # the decoder raises errors of many kinds on bytes that are not its own
-        raise ValueError(f"{path} is no file of jaxtrpo, or damaged") from error
+    except Exception as error:  # the decoder raises many types of errors on other files
+        raise ValueError(f"{path} is damaged or is not a file of jaxtrpo") from error
     if built is None:
         raise ValueError(f"{path} has format {short(found)}; this version of jaxtrpo reads format {version}")
     return built

@@ -1,4 +1,4 @@
-"""All that a run leaves in its directory while it trains."""
+"""What a run writes to its directory during training: metrics, checkpoints and snapshots."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ import numpy as np
 
 from jaxtrpo.runs.directory import METRICS_FILE, clear, writing
 from jaxtrpo.runs.metrics import Metrics, Row
-from jaxtrpo.runs.snapshots import Kept
+from jaxtrpo.runs.snapshots import Snapshots
 
 
 class Saving(NamedTuple):
-    """When a run that has a directory writes what it is."""
+    """When a run writes checkpoints and snapshots."""
 
-    checkpoint_seconds: float = 60.0  # between two checkpoints
-    keep_best: bool = False  # the state with the best evaluation stays
-    keep_every: int = 0  # environment steps between states that stay; 0 for none
+    checkpoint_seconds: float = 60.0  # between checkpoints
+    keep_best: bool = False  # snapshot of the state with the best evaluation
+    keep_every: int = 0  # environment steps between snapshots; 0 for none
 
 
 class Output:
-    """Metrics, checkpoints and states that are kept. Without a directory there are only metrics, in memory."""
+    """Writes metrics, checkpoints and snapshots. Without a directory it only keeps metrics in memory."""
 
     def __init__(
         self,
@@ -33,48 +33,50 @@ class Output:
         columns: Mapping[str, np.ndarray],
         write: Callable[[Path, Metrics], None],
     ):
-        """Begins, or goes on where the metrics end.
+        """Starts the output of a new run, or continues that of a resumed one. Saves a first checkpoint of a new run.
 
         Args:
-          directory: of the run, which is held.
-          saving: when what is written.
-          columns: metrics so far; those of the checkpoint that the directory has if there are any.
-          write: (directory, metrics) puts the present state there.
+          directory: directory of the run, locked by `hold`; None writes nothing.
+          saving: when to write checkpoints and snapshots.
+          columns: metrics of the checkpoint that is resumed; empty for a new run.
+          write: (directory, metrics) -> None writes the current state.
 
         Raises:
-          OutputError: the directory cannot be written to; so do all methods.
+          OutputError: the directory cannot be written to. All methods may raise it.
         """
         self._directory, self._saving, self._write = directory, saving, write
         with self._writing():
             if directory is not None:
                 clear(directory, keep_run=bool(columns))
             self.metrics = Metrics(directory and directory / METRICS_FILE, columns)
-            self._kept = directory and Kept(directory, best=saving.keep_best, every=saving.keep_every)
+            self._snapshots = directory and Snapshots(directory, best=saving.keep_best, every=saving.keep_every)
         self._saved, self._is_due = len(self.metrics.rows) or None, False
         self._save_at = 0.0
         self.save()
 
     @property
     def last(self) -> Row | None:
-        """Row of the last update."""
+        """Metrics of the last update; None before the first."""
         return self.metrics.rows[-1] if self.metrics.rows else None
 
     def add(self, rows: Sequence[Row]) -> None:
-        """Writes what the last updates showed; the state that they led to is the present one only afterwards."""
+        """Writes the metrics of the latest updates. Call it before their state becomes the current one."""
         with self._writing():
             self.metrics.add(*rows)
 
     def wants(self, number: int) -> bool:
-        """Whether it is time to write the present state, to which the last `number` rows led."""
+        """Whether a checkpoint or snapshot of the current state is due, which the last `number` rows led to."""
         self._is_due = self._directory is not None and time.monotonic() >= self._save_at
-        kept = self._kept is not None and self._kept.wants(self._steps_before(number), self.metrics.rows[-1])
-        return self._is_due or kept
+        snapshot_is_due = self._snapshots is not None and self._snapshots.wants(
+            self._steps_before(number), self.metrics.rows[-1]
+        )
+        return self._is_due or snapshot_is_due
 
     def keep(self, number: int) -> None:
-        """Keeps the present state, and makes it a checkpoint, where `wants` has found that it is time to."""
-        if self._kept is not None:
+        """Writes the snapshot and the checkpoint that are due; the latter is decided by `wants`."""
+        if self._snapshots is not None:
             with self._writing():
-                self._kept.offer(
+                self._snapshots.offer(
                     self._steps_before(number), self.metrics.rows[-1], lambda place: self._write(place, self.metrics)
                 )
         if self._is_due:
@@ -85,7 +87,7 @@ class Output:
         return int(before[-1]["env_steps"] or 0) if before else 0
 
     def save(self) -> None:
-        """Makes the present state a checkpoint if there is none of it."""
+        """Saves a checkpoint of the current state, unless it is saved already."""
         if self._directory is not None and self._saved != len(self.metrics.rows):
             with self._writing():
                 self._write(self._directory, self.metrics)

@@ -1,4 +1,4 @@
-"""A trained policy as a file."""
+"""Saving and loading trained policies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FORMAT = 2
 
 
 def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
-    """Writes a policy into a directory that exists, exactly, in place of any that lies there."""
+    """Writes a policy into an existing directory, replacing the one that is there."""
     content = {
         "env_name": policy.env_name,
         "observation_size": policy.observation_size,
@@ -33,7 +33,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
         "network": policy.maker.words,
         "params": jax.device_get(policy.params),
         "moments": jax.device_get(policy.moments)._asdict(),
-        "observations": _written(policy.observations),
+        "observations": _to_plain(policy.observations),
         "max_episode_steps": policy.max_episode_steps,
     }
     write_msgpack(Path(directory) / POLICY_FILE, FORMAT, content)
@@ -43,16 +43,16 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
     """Reads the policy of a run.
 
     Args:
-      directory: what `train` was given as `out`.
-      policy: what `train` was given as `policy`, if that was a network of your own.
+      directory: the `out` of `train`, or a snapshot in it.
+      policy: the `policy` of `train`, if that was a network of your own.
 
     Returns:
-      The policy, as it was when it was last saved: when the run ended, or in its last minute.
+      The policy as last saved, with the last checkpoint or at the end of the run.
 
     Raises:
-      FileNotFoundError: there is no such directory, or no policy in it.
-      NotADirectoryError: it is a file.
-      ValueError: its policy file is damaged or of another version, or its network is your own and not given.
+      FileNotFoundError: the directory does not exist or holds no policy.
+      NotADirectoryError: the path is a file.
+      ValueError: the policy file is damaged or has another format version, or its network is your own and not given.
     """
     place = Path(directory).expanduser()
     path = place / POLICY_FILE
@@ -61,10 +61,10 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
     if not place.is_dir():
         raise NotADirectoryError(f"{place} is not a directory; give the one that holds {POLICY_FILE}")
     if not path.is_file():
-        raise FileNotFoundError(f"there is no {POLICY_FILE} in {place}")
+        raise FileNotFoundError(f"no {POLICY_FILE} in {place}")
     content = read_msgpack(path, FORMAT, _content)
     if policy is None and content["network"].startswith(CUSTOM):
-        raise ValueError(f"the network of {path} is {content['network']}; give it: load_policy(..., policy=network)")
+        raise ValueError(f"the network of {path} is {content['network']}; pass it: load_policy(..., policy=network)")
     maker = policy_maker(content["network"] if policy is None else policy)
     low, high, counts, shape = (content["actions"][name] for name in ("low", "high", "counts", "shape"))
     return TrainedPolicy(
@@ -79,8 +79,8 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
     )
 
 
-def _written(observations: Observations | None) -> dict[str, Any] | None:
-    """A description as plain values; None where there is none, or it has keys that are no plain values."""
+def _to_plain(observations: Observations | None) -> dict[str, Any] | None:
+    """Converts a description to plain values; returns None if there is none or its keys are not plain values."""
     if observations is None or any(type(key) not in (str, int) for part in observations.parts for key in part.path):
         return None
     parts = [
@@ -96,7 +96,7 @@ def _written(observations: Observations | None) -> dict[str, Any] | None:
     return {"words": observations.words, "parts": parts}
 
 
-def _read(content: dict[str, Any] | None) -> Observations | None:
+def _from_plain(content: dict[str, Any] | None) -> Observations | None:
     if content is None:
         return None
     parts = [
@@ -107,12 +107,12 @@ def _read(content: dict[str, Any] | None) -> Observations | None:
 
 
 def _content(content: dict[str, Any]) -> dict[str, Any]:
-    """What a file holds; raises KeyError if something is missing."""
+    """Extracts the entries of a policy file; raises KeyError if one is missing."""
     names = ("env_name", "observation_size", "actions", "network", "params", "moments")
     found = {name: content[name] for name in names}
-    # Older files have neither of these.
+    # Older files lack these two.
     return {
         **found,
-        "observations": _read(content.get("observations")),
+        "observations": _from_plain(content.get("observations")),
         "max_episode_steps": content.get("max_episode_steps"),
     }

@@ -1,4 +1,4 @@
-"""How far a training run is: a bar in a terminal, a line now and then elsewhere."""
+"""Progress of a training run: a bar in a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NOTHING_DONE: Row = {"update": 0, "env_steps": 0, "wall_seconds": 0.0}
 
 
 class Progress:
-    """Shows the last row of metrics on standard error."""
+    """Shows the latest metrics on standard error."""
 
     def __init__(self, total_steps: int, last: Row = NOTHING_DONE, *, enabled: bool = True):
-        """Starts at 0 environment steps, or where an earlier run ended.
+        """Starts at 0 environment steps, or at those of a resumed run.
 
         Args:
           total_steps: environment steps of the whole run.
-          last: the last row of metrics of that run.
+          last: last row of metrics of a resumed run.
           enabled: False shows nothing.
         """
         self._show: _Bar | _Lines | None = None
@@ -33,21 +33,21 @@ class Progress:
             self._show = _Bar(total_steps, last) if sys.stderr.isatty() else _Lines(total_steps, sys.stderr, last)
 
     def update(self, row: Row) -> None:
-        """Shows an update.
+        """Shows the metrics of an update.
 
         Args:
-          row: has at least update, env_steps, wall_seconds, mean_return and return_100.
+          row: metrics, at least update, env_steps, wall_seconds, mean_return and return_100.
         """
         if self._show is not None:
             self._show.update(row)
 
     def note(self, text: str) -> None:
-        """Shows a line beside the progress."""
+        """Prints a message without disturbing the bar."""
         if self._show is not None:
             self._show.note(text)
 
     def close(self) -> None:
-        """Leaves the last state on the screen."""
+        """Shows the last update and stops."""
         if self._show is not None:
             self._show.close()
 
@@ -70,7 +70,7 @@ class _Bar:
 
     def update(self, row: Row) -> None:
         self._bar.set_postfix_str(", ".join(_figures(row)), refresh=False)
-        # The last update may go past the end, where tqdm would give up the bar.
+        # The last update may exceed the total, at which tqdm would drop the bar.
         self._bar.update(min(int(row["env_steps"] or 0), self._total) - self._bar.n)
 
     def note(self, text: str) -> None:
@@ -82,7 +82,7 @@ class _Bar:
 
 
 class _Lines:
-    """The first update, then one about every five seconds, and the last."""
+    """Prints the first update, one about every five seconds, and the last."""
 
     def __init__(
         self,
@@ -122,13 +122,13 @@ class _Lines:
 
 
 def _figures(row: Row) -> list[str]:
-    """What is worth watching; not every algorithm knows the KL of its steps."""
+    """Formats the metrics to show; not every algorithm has a kl."""
     shown = {"return_100": "return_100", "last": "mean_return", "kl": "kl"}
     return [f"{name} {_figure(row[column])}" for name, column in shown.items() if column in row]
 
 
 def _figure(value: float | int | None) -> str:
-    """Compact, and "-" for a blank."""
+    """Formats a number compactly, and a blank as "-"."""
     if value is None or math.isnan(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

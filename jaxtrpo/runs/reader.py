@@ -1,4 +1,4 @@
-"""Runs as their files show them, also while they train."""
+"""Reading the files of runs, including runs that are still training."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
 
-# What a person chooses first; a label that they tell apart needs no other.
+# Settings tried first, in this order, to tell groups apart.
 FIRST_IN_LABELS = ("algorithm", "policy", "critic", "adapt", "max_kl", "discount")
 NOT_IN_LABELS = ("seed", "versions", "machine")
-ALL = "all runs"  # the label where nothing but the seed differs
+ALL = "all runs"  # label of runs that differ only by their seed
 
 
-class Seen(NamedTuple):
-    """A run as it is now."""
+class LoggedRun(NamedTuple):
+    """The settings and metrics of a run, as its files have them now."""
 
     path: Path
     env: str
@@ -28,28 +28,28 @@ class Seen(NamedTuple):
 
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
-    """The directories of runs among these and in them, in order.
+    """Returns the directories of runs among the given directories and below them, in order.
 
     Raises:
-      FileNotFoundError: there is no such directory, or no run in it.
-      NotADirectoryError: it is a file.
+      FileNotFoundError: a directory does not exist or contains no run.
+      NotADirectoryError: a path is a file.
     """
     found: dict[Path, None] = {}
     for path in paths:
         place = require_directory(path)
         here = runs_in([place])
         if not here:
-            raise FileNotFoundError(f"there is no {METRICS_FILE} in {place}")
+            raise FileNotFoundError(f"no {METRICS_FILE} in {place}")
         found.update(dict.fromkeys(here))
     return list(found)
 
 
 def require_directory(path: Path) -> Path:
-    """The directory that a person named.
+    """Returns the path of an existing directory, with `~` expanded.
 
     Raises:
-      FileNotFoundError: there is none.
-      NotADirectoryError: it is a file.
+      FileNotFoundError: the path does not exist.
+      NotADirectoryError: the path is a file.
     """
     place = path.expanduser()
     if not place.exists():
@@ -60,15 +60,15 @@ def require_directory(path: Path) -> Path:
 
 
 def runs_in(places: Iterable[Path]) -> list[Path]:
-    """The directories of runs that there are now, in order."""
+    """Returns the directories of runs that exist now below the given directories, in order."""
     return list(dict.fromkeys(file.parent for place in places for file in sorted(place.rglob(METRICS_FILE))))
 
 
-def read_run(directory: Path) -> Seen:
-    """Reads what a run has shown so far; a line that is not whole yet is left out.
+def read_run(directory: Path) -> LoggedRun:
+    """Reads the settings and the metrics so far of a run; an incomplete last line is ignored.
 
     Raises:
-      ValueError: a file is not one that `train` wrote.
+      ValueError: a file was not written by `train`.
     """
     settings = _settings(directory / CONFIG_FILE)
     with (directory / METRICS_FILE).open(newline="", encoding="utf-8", errors="replace") as file:
@@ -78,9 +78,9 @@ def read_run(directory: Path) -> Seen:
     try:
         table = [[float(cell) if cell else np.nan for cell in row] for row in rows if len(row) == len(names)]
     except ValueError as error:
-        raise ValueError(f"{directory / METRICS_FILE} is no table of metrics that `train` wrote: {error}") from error
+        raise ValueError(f"{directory / METRICS_FILE} is not a metrics.csv written by `train`: {error}") from error
     columns = dict(zip(names, np.array(table, np.float64).reshape(len(table), len(names)).T, strict=True))
-    return Seen(directory, str(settings.pop("env", directory.name)), settings, columns)
+    return LoggedRun(directory, str(settings.pop("env", directory.name)), settings, columns)
 
 
 def _settings(path: Path) -> dict[str, Any]:
@@ -89,36 +89,37 @@ def _settings(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise ValueError(f"{path} is no file of settings that `train` wrote") from error
+        raise ValueError(f"{path} is not a config.json written by `train`") from error
     return content if isinstance(content, dict) else {}
 
 
-def in_groups(runs: Sequence[Seen]) -> dict[str, dict[str, list[Seen]]]:
-    """Environment -> settings in words -> runs that differ by nothing but their seed.
+def in_groups(runs: Sequence[LoggedRun]) -> dict[str, dict[str, list[LoggedRun]]]:
+    """Groups runs: environment -> label -> runs that differ only by their seed.
 
-    Words name as few settings as tell the groups of an environment apart; where there is one group they are `ALL`.
+    Labels name as few settings as are needed to tell the groups of an environment apart; a single group has the label
+    `ALL`.
     """
-    by_env: dict[str, list[Seen]] = {}
+    by_env: dict[str, list[LoggedRun]] = {}
     for run in runs:
         by_env.setdefault(run.env, []).append(run)
     return {env: _by_settings(of_env) for env, of_env in by_env.items()}
 
 
-def _by_settings(runs: Sequence[Seen]) -> dict[str, list[Seen]]:
+def _by_settings(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
     names = dict.fromkeys([*FIRST_IN_LABELS, *(name for run in runs for name in run.settings)])
-    told: list[str] = []
+    chosen: list[str] = []
     groups = 1
     for name in names:
         if name not in NOT_IN_LABELS:
-            split = len({_words(run, [*told, name]) for run in runs})
+            split = len({_label(run, [*chosen, name]) for run in runs})
             if split > groups:
-                told.append(name)
+                chosen.append(name)
                 groups = split
-    found: dict[str, list[Seen]] = {}
+    found: dict[str, list[LoggedRun]] = {}
     for run in runs:
-        found.setdefault(_words(run, told) or ALL, []).append(run)
+        found.setdefault(_label(run, chosen) or ALL, []).append(run)
     return found
 
 
-def _words(run: Seen, names: Sequence[str]) -> str:
+def _label(run: LoggedRun, names: Sequence[str]) -> str:
     return ", ".join(f"{name}={run.settings.get(name)}" for name in names)

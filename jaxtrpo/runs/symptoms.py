@@ -1,4 +1,4 @@
-"""What the metrics of a run say is wrong with its environment: a sentence each, said once while it trains."""
+"""Warnings about environments, derived from the metrics of a run and shown once during training."""
 
 from __future__ import annotations
 
@@ -8,45 +8,45 @@ from typing import Protocol
 
 from jaxtrpo.runs.metrics import Row
 
-MANY_INVALID = 0.01  # share of a run's steps, which have to be
-UPDATES_TO_JUDGE, STEPS_TO_JUDGE = 3, 1_000  # so many at least
+MANY_INVALID = 0.01  # fraction of a run's steps above which a warning is shown
+UPDATES_TO_JUDGE, STEPS_TO_JUDGE = 3, 1_000  # minimum of both
 
 
 class Symptom(Protocol):
-    """One thing that may be wrong."""
+    """Detector of one problem."""
 
     def note(self, rows: Iterable[Row]) -> str | None:
-        """What to say after further updates, if there is something to say.
+        """Takes the metrics of further updates and returns a warning if the problem has appeared.
 
         Args:
-          rows: of metrics; the row of no update has none of their columns.
+          rows: rows of metrics; a row before the first update lacks most columns.
         """
         ...
 
 
 def symptoms(*, invalid_is_broken: bool) -> list[Symptom]:
-    """All that are looked for in a run.
+    """Returns the detectors for a run.
 
     Args:
-      invalid_is_broken: whether steps are invalid only where a simulation broke.
+      invalid_is_broken: whether invalid steps always mean a broken simulation.
     """
     return [RewardsOutOfRange(), *([InvalidSteps()] if invalid_is_broken else [])]
 
 
 def notes(looked_for: Sequence[Symptom], rows: Sequence[Row]) -> list[str]:
-    """What there is to say after further updates."""
-    said = [symptom.note(rows) for symptom in looked_for]
-    return [note for note in said if note is not None]
+    """Returns the warnings after further updates."""
+    found = [symptom.note(rows) for symptom in looked_for]
+    return [note for note in found if note is not None]
 
 
 class InvalidSteps:
-    """Notices, once, that many steps of a run teach nothing."""
+    """Warns once if many steps of a run are invalid and cannot be learned from."""
 
     def __init__(self) -> None:
         self._updates, self._steps, self._invalid, self._told = 0, 0.0, 0.0, False
 
     def note(self, rows: Iterable[Row]) -> str | None:
-        """As `Symptom`."""
+        """See `Symptom.note`."""
         for row in rows:
             if "invalid_steps" in row:
                 self._updates += 1
@@ -57,32 +57,32 @@ class InvalidSteps:
             return None
         self._told = True
         return (
-            f"{self._invalid / self._steps:.0%} of the steps so far teach nothing, since the simulation broke in them "
-            "(invalid_steps): a shorter time step, smaller actions or other first states may keep it stable"
+            f"{self._invalid / self._steps:.0%} of the steps so far are invalid because the simulation diverged "
+            "(invalid_steps); try a shorter time step, smaller actions or other initial states"
         )
 
 
 class RewardsOutOfRange:
-    """Notices, once, that the squares of advantages are beyond what 32-bit numbers hold."""
+    """Warns once if squares of advantages overflow or underflow in float32."""
 
     def __init__(self) -> None:
         self._updates, self._told = 0, False
 
     def note(self, rows: Iterable[Row]) -> str | None:
-        """As `Symptom`."""
+        """See `Symptom.note`."""
         spread = None
         for row in rows:
             spread, mean = row.get("advantage_std"), row.get("mean_return")
-            lost = spread is not None and (not math.isfinite(spread) or (spread == 0 and _is_something(mean)))
+            lost = spread is not None and (not math.isfinite(spread) or (spread == 0 and _is_finite_and_nonzero(mean)))
             self._updates = self._updates + 1 if lost else 0
         if self._told or spread is None or self._updates < UPDATES_TO_JUDGE:
             return None
         self._told = True
         return (
-            f"rewards are too large or too small for 32-bit numbers (advantage_std is {spread:g}), which spoils "
-            "learning: scale them, to about 1 a step for example"
+            f"rewards are too large or too small for float32 (advantage_std is {spread:g}), which prevents learning; "
+            "scale them, for example to about 1 per step"
         )
 
 
-def _is_something(value: float | None) -> bool:
+def _is_finite_and_nonzero(value: float | None) -> bool:
     return value is not None and math.isfinite(value) and value != 0

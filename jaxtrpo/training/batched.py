@@ -51,7 +51,7 @@ def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]
       Terminated: SIGTERM was received; everything is saved.
     """
     results: list[Result] = []
-    interruption: KeyboardInterrupt | None = None
+    interrupt: KeyboardInterrupt | None = None
     with ExitStack() as stack:
         for program in programs:
             for each in program.plans:
@@ -61,15 +61,15 @@ def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]
         for number, program in enumerate(programs):
             said = f"program {number + 1} of {len(programs)}: {_in_short(program.names)}" if len(programs) > 1 else None
             try:
-                found, interruption = _run_as_one(_from_now(program) if number else program, said, progress=progress)
+                found, interrupt = _run_as_one(_from_now(program) if number else program, said, progress=progress)
             except KeyboardInterrupt as error:  # before its first update
                 if not results:
                     raise
-                found, interruption = [], error
+                found, interrupt = [], error
             results += found
-            if interruption is not None:
+            if interrupt is not None:
                 break
-    if isinstance(interruption, Termination):
+    if isinstance(interrupt, Termination):
         raise Terminated
     return results
 
@@ -94,7 +94,7 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
     """
     _, plans, trainings = program
     first = plans[0]
-    interruption: KeyboardInterrupt | None = None
+    interrupt: KeyboardInterrupt | None = None
     with ExitStack() as stack:
         state = _first_state(plans, trainings)
         evaluator, begun = first.evaluator(), functools.cache(lambda: jax.device_get(state))
@@ -102,7 +102,7 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
             _Training(each, evaluator, functools.partial(_part, begun, number)) for number, each in enumerate(plans)
         ]
         for each in parts:
-            each.record.follow(stack)
+            each.record.start_loggers(stack)
         bar = stack.enter_context(Progress(first.config.total_steps, _mean(parts), enabled=progress))
         for note in (*first.notes, *([] if said is None else [said])):
             bar.note(note)
@@ -120,7 +120,7 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
                 for note in notes(looked_for, [mean]):
                     bar.note(note)
         except KeyboardInterrupt as error:
-            interruption = error
+            interrupt = error
             bar.note("interrupted; keeping what was learned so far")
         except Exception:
             for each in parts:
@@ -128,7 +128,7 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
             raise
         for each in parts:
             each.record.save()
-    return [each.record.result() for each in parts], interruption
+    return [each.record.result() for each in parts], interrupt
 
 
 class _Training:

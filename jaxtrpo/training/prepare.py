@@ -32,7 +32,7 @@ from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_ru
 from jaxtrpo.runs.compilation_cache import cache_compilations
 from jaxtrpo.runs.config_file import as_json, versions
 from jaxtrpo.runs.directory import has_checkpoint, open_directory
-from jaxtrpo.runs.loggers import Follower, TensorBoard, WeightsAndBiases
+from jaxtrpo.runs.loggers import Logger, TensorBoard, WeightsAndBiases
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Saving
 from jaxtrpo.training.defaults import fill_in, with_whole_episodes
@@ -158,7 +158,7 @@ def _plan(
     require_one_value({**vars(config), **{kind: getattr(options, kind) for kind in KINDS}}, vars(Config()))
     saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
     _require_saving(saving, options.out, config)
-    _require_followers(options.out, options.tensorboard, options.wandb)
+    _require_loggers(options.out, options.tensorboard, options.wandb)
     parts, usual_steps = _parts(config, options)
     directory = _open(options)
     going_on = directory is not None and options.resume and has_checkpoint(directory)
@@ -199,7 +199,7 @@ def _plan(
             invalid_is_broken=parts.algorithm.episodes is None and not wastes_steps(environment),
             saving=saving,
             on_update=options.on_update,
-            follow=_followers(directory, environment.name, config, options.tensorboard, options.wandb),
+            loggers=_make_loggers(directory, environment.name, config, options.tensorboard, options.wandb),
         )
     except BaseException:
         close()
@@ -289,7 +289,7 @@ def _require_saving(saving: Saving, out: str | Path | None, config: Config) -> N
         raise ValueError("keep_best=True needs eval_every, environment steps between evaluations")
 
 
-def _require_followers(out: str | Path | None, tensorboard: bool, wandb: str | None) -> None:
+def _require_loggers(out: str | Path | None, tensorboard: bool, wandb: str | None) -> None:
     require_bool(tensorboard=tensorboard)
     if tensorboard and out is None:
         raise ValueError("tensorboard=True needs out, the directory of the run")
@@ -300,10 +300,10 @@ def _require_followers(out: str | Path | None, tensorboard: bool, wandb: str | N
             raise ValueError(f"{setting}={wanted!r} needs the package {package}: pip install {package}")
 
 
-def _followers(
+def _make_loggers(
     directory: Path | None, env: str, config: Config, tensorboard: bool, wandb: str | None
-) -> tuple[Callable[[Row | None], Follower], ...]:
-    found: list[Callable[[Row | None], Follower]] = []
+) -> tuple[Callable[[Row | None], Logger], ...]:
+    found: list[Callable[[Row | None], Logger]] = []
     if tensorboard and directory is not None:
         found.append(lambda last: TensorBoard(directory, last))
     if wandb is not None:

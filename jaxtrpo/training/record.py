@@ -14,11 +14,11 @@ from jaxtrpo.parallel.group import Group
 from jaxtrpo.parallel.processes import is_first
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.types import TrainState
-from jaxtrpo.runs.loggers import Follower
+from jaxtrpo.runs.loggers import Logger
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Output
 from jaxtrpo.runs.progress import NOTHING_DONE
-from jaxtrpo.runs.termination import KINDS, Interrupts
+from jaxtrpo.runs.termination import INTERRUPT_TYPES, Interrupts
 from jaxtrpo.training.metrics import no_rows
 from jaxtrpo.training.update import gather
 
@@ -61,7 +61,7 @@ class Record:
           others: processes that train with this one.
           interrupts: that all of them shall obey at the same time.
         """
-        self._plan, self._followers, self._others, self._interrupts = plan, list[Follower](), others, interrupts
+        self._plan, self._loggers, self._others, self._interrupts = plan, list[Logger](), others, interrupts
         # One name: an interrupt finds a state and the number of updates that led to it.
         self._reached = self._gathered(state, int(metrics["update"][-1]) if metrics else 0)
         self._speaks = others is None or is_first()
@@ -85,10 +85,10 @@ class Record:
         """Row of the last update."""
         return self._output.last or NOTHING_DONE
 
-    def follow(self, stack: ExitStack) -> None:
+    def start_loggers(self, stack: ExitStack) -> None:
         """Begins to tell others its metrics, until the stack is closed."""
-        begun = self._plan.follow if self._speaks else ()
-        self._followers = [stack.enter_context(closing(begin(self._output.last))) for begin in begun]
+        begun = self._plan.loggers if self._speaks else ()
+        self._loggers = [stack.enter_context(closing(begin(self._output.last))) for begin in begun]
 
     def add(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> None:
         """Takes in updates, and the state that they led to.
@@ -98,24 +98,24 @@ class Record:
         """
         self._output.add(rows)
         self._reached = self._gathered(state, int(rows[-1]["update"] or 0))
-        for follower in self._followers:
-            follower.add(rows)
-        urgency = self._agree(self._output.wants(len(rows)))
+        for logger in self._loggers:
+            logger.add(rows)
+        pending = self._agree(self._output.wants(len(rows)))
         with self._writing():
             self._output.keep(len(rows))
         if self._plan.on_update is not None:
             for row in rows:
                 self._plan.on_update(row, state())
-        interruption = KINDS[urgency]
-        if interruption is not None:
-            raise interruption
+        interrupt = INTERRUPT_TYPES[pending]
+        if interrupt is not None:
+            raise interrupt
 
     def _agree(self, wants: bool) -> int:
-        """Gathers the state if the first process wants to write it; the urgency of interrupts of all processes."""
+        """Gathers the state if the first process wants to write it; returns the pending interrupt of all processes."""
         if self._others is None or self._interrupts is None:
             return 0
         self._others.turn()
-        agreed = self._plan.actors.agree(2 * self._interrupts.urgency + wants)
+        agreed = self._plan.actors.agree(2 * self._interrupts.pending + wants)
         if agreed:
             self._reached.home()
         return agreed // 2

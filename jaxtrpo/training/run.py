@@ -26,13 +26,13 @@ from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, save_checkpoint
 from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.directory import hold
-from jaxtrpo.runs.loggers import Follower
+from jaxtrpo.runs.loggers import Logger
 from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.output import Saving
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
 from jaxtrpo.runs.symptoms import notes, symptoms
-from jaxtrpo.runs.termination import Impatience, Interrupts, Terminated, Termination, termination_as_interrupt
+from jaxtrpo.runs.termination import Interrupts, SecondInterrupt, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.training.drivers.asynchronous import asynchronous_updates
 from jaxtrpo.training.drivers.replay import replaying_updates
 from jaxtrpo.training.drivers.synchronous import synchronous_updates
@@ -58,7 +58,7 @@ class Plan:
     invalid_is_broken: bool  # whether steps are invalid only where a simulation broke
     saving: Saving
     on_update: OnUpdate | None  # called after each update
-    follow: tuple[Callable[[Row | None], Follower], ...]  # begin loggers, given the last row of the run that is resumed
+    loggers: tuple[Callable[[Row | None], Logger], ...]  # start loggers, given the last row of the run that is resumed
 
     def write(self, place: Path, metrics: Metrics, state: TrainState, updates: int) -> None:
         """Puts a gathered state, and the metrics of the updates that led to it, into a directory."""
@@ -142,13 +142,13 @@ class Run(Plan):
         return f"; resume=True (--resume) goes on with the last checkpoint in {self.directory}"
 
     def _run(self, record: Record, *, progress: bool) -> Result:
-        interruption, looked_for = None, symptoms(invalid_is_broken=self.invalid_is_broken)
+        interrupt, looked_for = None, symptoms(invalid_is_broken=self.invalid_is_broken)
         with (
             ExitStack() as stack,
             Progress(self.config.total_steps, record.last, enabled=progress) as bar,
             closing(self._updates(record.last)) as updates,
         ):
-            record.follow(stack)
+            record.start_loggers(stack)
             for note in self.notes:
                 bar.note(note)
             try:
@@ -157,16 +157,16 @@ class Run(Plan):
                     bar.update(rows[-1])
                     for note in notes(looked_for, rows):
                         bar.note(note)
-            except Impatience:  # the others are anywhere, and nothing can be gathered
+            except SecondInterrupt:  # the others are anywhere, and nothing can be gathered
                 raise
             except KeyboardInterrupt as error:
-                interruption = error
+                interrupt = error
                 bar.note("interrupted; keeping what was learned so far")
             except Exception:
                 record.save_alone()
                 raise
         record.save()
-        if isinstance(interruption, Termination):
+        if isinstance(interrupt, Termination):
             raise Terminated
         return record.result()
 

@@ -1,4 +1,4 @@
-"""What a person may get wrong in the shell, and the one line that they see; what lies on disk stays as it is."""
+"""Invalid command lines: each is reported in one line and changes no files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import jaxtrpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.runs.directory import METRICS_FILE
 
-# Words, and what the line says among other things. Faults of the machine are in test_output.py, test_sweep.py and
-# test_report.py, errors in words that tyro reads in test_cli.py.
+# Command lines, and a part of their error message. Failures of the machine are tested in test_output.py, test_sweep.py
+# and test_report.py, errors reported by tyro in test_cli.py.
 TABLE = [
     # training and evaluating
     ("train X --steps-per-update 0", "steps_per_update=0"),
@@ -54,8 +54,8 @@ TABLE = [
     ("evaluate POLICY --env InvertedPendulum-v5 --episodes 0", "episodes=0"),
     # curves
     ("plot", "at least one run"),
-    ("plot RUN --y returns", "returns is no column of"),
-    ("plot RUN --out nowhere/curves", "there is no directory nowhere"),
+    ("plot RUN --y returns", "returns is not a column of"),
+    ("plot RUN --out nowhere/curves", "no such directory: nowhere"),
     ("plot NONE", "no such directory"),
     ("plot BLANK", "return_100 has no value in any of the runs"),
     # videos
@@ -64,15 +64,15 @@ TABLE = [
     ("video EMPTY", "no policy.msgpack in EMPTY"),
     ("video POLE --width 0", "width=0"),
     ("video POLE --width 33", "even numbers"),
-    ("video POLE --out film.avi", "must end with .mp4"),
-    ("video POLE --out nowhere/film.mp4", "there is no directory nowhere"),
+    ("video POLE --out video.avi", "must end with .mp4"),
+    ("video POLE --out nowhere/video.mp4", "no such directory: nowhere"),
     ("video POLE --env HalfCheetah-v5", "HalfCheetah-v5 has 17 and 6"),
     ("video POLE --env Nothing-v0", "Nothing-v0"),
     # reports
     ("report", "at least one run"),
     ("report NONE", "no such directory"),
-    ("report RUN --out nowhere/page.html", "there is no directory nowhere"),
-    ("report RUN --video film.mp4", "video='film.mp4': there is no such file"),
+    ("report RUN --out nowhere/page.html", "no such directory: nowhere"),
+    ("report RUN --video video.mp4", "video='video.mp4': no such file"),
     ("video POLICY --seconds 0", "seconds=0"),
     ("watch", "at least one run"),
     ("watch NONE", "no such directory"),
@@ -94,14 +94,14 @@ TABLE = [
     ("sweep Hopper-v5 --grid adapt=trsut", "did you mean trust"),
     ("sweep Hopper-v5 --random log(discount,0.5,2)", "discount=2.0"),
     ("sweep Hopper-v5 --grid max_kl=0.1 --storage nothing://x", "storage='nothing://x' cannot be used"),
-    # what is kept, repeated and told
+    # snapshots, repeated runs and loggers
     ("train X --checkpoint-seconds -1", "checkpoint_seconds=-1.0"),
     ("train X --keep-every -1", "keep_every=-1"),
     ("train X --keep-best", "keep_best=True needs eval_every"),
     ("train X --wandb=", "wandb='' must be the name of a project"),
-    ("train --config NONE", "there is no NONE"),
-    ("train --config EMPTY", "there is no EMPTY/config.json"),
-    ("train --config HELD/metrics.csv", "is no file of settings"),
+    ("train --config NONE", "no such file: NONE"),
+    ("train --config EMPTY", "no such file: EMPTY/config.json"),
+    ("train --config HELD/metrics.csv", "is not a config.json"),
     ("train X --total-steps 0", "total_steps=0"),
     ("train X --seed -1", "seed=-1"),
     ("train X --discount 1.5", "discount=1.5"),
@@ -120,7 +120,7 @@ TABLE = [
 
 
 def directories() -> None:
-    """What the words of the table name."""
+    """Creates the directories that the table refers to."""
     for name in ("HELD", "EMPTY", "POLICY", "POLE"):
         Path(name).mkdir()
     Path("HELD", METRICS_FILE).write_text("precious")
@@ -132,9 +132,9 @@ def directories() -> None:
 
 
 @pytest.mark.parametrize(("words", "told"), TABLE)
-def test_it_is_one_line_and_changes_nothing(words, told, tmp_path, monkeypatch, capsys):
+def test_invalid_input_is_reported_in_one_line_and_changes_nothing(words, told, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MUJOCO_GL", "egl")  # is not tried
+    monkeypatch.setenv("MUJOCO_GL", "egl")  # skips the trial of backends
     directories()
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     out = ["--out", "new"] if words.startswith("train") and "--out" not in words else []
@@ -145,5 +145,5 @@ def test_it_is_one_line_and_changes_nothing(words, told, tmp_path, monkeypatch, 
     assert after == before and not Path("new").exists()
 
 
-def test_the_table_is_long():
+def test_table_has_many_distinct_cases():
     assert len(TABLE) >= 60 and len({words for words, _ in TABLE}) == len(TABLE)

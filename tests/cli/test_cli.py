@@ -1,4 +1,4 @@
-"""The command, and what importing the package gives."""
+"""The command line, and the public names of the package."""
 
 import ast
 import dataclasses
@@ -16,7 +16,7 @@ from jaxtrpo import config
 from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 
-# A value of every setting that is not its default, as words and as what they mean.
+# For each setting a value that is not its default, as typed and as parsed.
 SETTINGS = {
     "total_steps": ("5000", 5000),
     "seed": ("3", 3),
@@ -45,7 +45,7 @@ def flag(name):
 
 
 def run(*arguments):
-    """A command line in a Python of its own, in which it is an error to start JAX."""
+    """Runs a command line in a new process, which fails if JAX is imported."""
     program = (
         f"import sys; from jaxtrpo.cli.main import main; code = main({list(arguments)!r}); "
         "assert 'jax' not in sys.modules; "
@@ -54,15 +54,15 @@ def run(*arguments):
     return subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
 
 
-# ---- reading the command line
+# ---- parsing
 
 
-def test_every_setting_is_tried_here():
+def test_table_covers_every_setting():
     assert list(SETTINGS) == [field.name for field in dataclasses.fields(Config)]
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_flag_sets_the_setting_of_its_name_and_no_other(name):
+def test_flag_sets_only_the_setting_of_its_name(name):
     words, value = SETTINGS[name]
     given = [flag("no_" + name)] if words is None else [flag(name), *words.split()]
     command = cli.parse(["train", "X", *given])
@@ -80,7 +80,7 @@ def test_other_flags():
     assert (str(command.directory), command.episodes, command.seed, command.env) == ("there", 3, 4, "X")
 
 
-def test_help_tells_every_setting_with_its_default_and_docstring(capsys):
+def test_help_shows_every_setting_with_its_default_and_docstring(capsys):
     with pytest.raises(SystemExit) as exit:
         cli.main(["train", "--help"])
     assert exit.value.code == 0
@@ -99,7 +99,7 @@ def test_help_tells_every_setting_with_its_default_and_docstring(capsys):
 
 
 @pytest.mark.parametrize("words", ["", "trian X", "train", "train X --total-stps 3", "train X --max-kl a", "evaluate"])
-def test_wrong_words_are_reported_on_standard_error(words, capsys):
+def test_malformed_arguments_are_reported_on_stderr(words, capsys):
     with pytest.raises(SystemExit) as exit:
         cli.main(words.split())
     output = capsys.readouterr()
@@ -114,13 +114,13 @@ def test_version():
 # ---- errors
 
 
-def test_bad_setting_is_one_line_long_before_jax_starts():
+def test_bad_setting_is_reported_in_one_line_before_jax_is_imported():
     done = run("train", "HalfCheetah-v5", "--max-kl", "-1")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "jaxtrpo: error: max_kl=-1.0 must be positive\n"
 
 
-# ---- running, with a training run that is made up
+# ---- running, with a fake training run
 
 
 def metrics(steps):
@@ -133,7 +133,7 @@ def metrics(steps):
 
 @pytest.fixture
 def training(monkeypatch):
-    """Replaces training; a test says what `run` does and sees what it was asked for."""
+    """Replaces training: tests define what `run` does and inspect its arguments."""
 
     class Training:
         asked: dict = {}
@@ -142,19 +142,19 @@ def training(monkeypatch):
         def does(self):
             raise NotImplementedError
 
-    made_up = Training()
+    fake = Training()
 
     class Run:
         def run(self, *, progress):
-            made_up.progress = progress
-            return made_up.does()
+            fake.progress = progress
+            return fake.does()
 
     def prepare(env, **arguments):
-        made_up.asked = {"env": env, **arguments}
+        fake.asked = {"env": env, **arguments}
         return Run()
 
     monkeypatch.setattr(importlib.import_module("jaxtrpo.training.train"), "prepare", prepare)
-    return made_up
+    return fake
 
 
 @dataclasses.dataclass
@@ -162,7 +162,7 @@ class Result:
     metrics: dict
 
 
-def test_training_is_asked_for_every_setting_and_summed_up_in_a_line(training, capsys):
+def test_training_receives_every_setting_and_is_summarised_in_one_line(training, capsys):
     training.does = lambda: Result(metrics(2_000_000))
     words = [
         w
@@ -178,7 +178,7 @@ def test_training_is_asked_for_every_setting_and_summed_up_in_a_line(training, c
     assert training.progress is True
 
 
-def test_quiet_shows_no_progress_and_unsaved_is_said(training, capsys):
+def test_quiet_hides_progress_and_summary_says_that_nothing_was_saved(training, capsys):
     training.does = lambda: Result(metrics(2_000_000))
     assert cli.main(["train", "X", "--quiet"]) == 0
     assert training.progress is False and training.asked["out"] is None
@@ -195,7 +195,7 @@ def test_error_inside_training_keeps_its_traceback(training, error):
         cli.main(["train", "X"])
 
 
-def test_interrupt_has_no_traceback_and_its_own_exit_code(training, capsys):
+def test_interrupt_has_its_own_exit_code_and_no_traceback(training, capsys):
     def interrupted():
         raise KeyboardInterrupt
 
@@ -220,7 +220,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("how", IMPORTS)
-def test_train_and_evaluate_are_functions_however_they_are_imported(how):
+def test_train_and_evaluate_are_functions_for_every_import_order(how):
     program = (
         f"import sys, pickle, types; {IMPORTS[how]}\n"
         "for x, name in (f, 'train'), (g, 'evaluate'):\n"
@@ -231,7 +231,7 @@ def test_train_and_evaluate_are_functions_however_they_are_imported(how):
     assert done.returncode == 0, done.stderr
 
 
-def test_all_exports_exist_and_nothing_else_is_promised():
+def test_all_exports_exist_and_dir_lists_only_them():
     assert dir(jaxtrpo) == sorted(jaxtrpo.__all__)
     assert all(getattr(jaxtrpo, name) is not None for name in jaxtrpo.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):

@@ -1,4 +1,4 @@
-"""Settings and the sentences about wrong ones."""
+"""Validation of settings and its error messages."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ BAD = [
     *((name, value) for name in ("algorithm", "policy", "critic", "adapt") for value in (1, ("trpo",), True)),
     *((name, None) for name in ("algorithm", "policy")),
 ]
-# Settings that live with what they configure: (kind, name, setting, value).
+# Invalid values of settings that belong to spec strings: (kind, name, setting, value).
 TRUST_REGION = [("algorithm", name) for name in ("trpo", "npg", "trpo_penalty", "trpo_replay")]
 LINE_SEARCH = [("algorithm", name) for name in ("trpo", "trpo_penalty", "trpo_replay")]
 REPLAY = ("algorithm", "trpo_replay")
@@ -102,47 +102,47 @@ def assert_names_setting_and_value(message, name, value):
 
 
 @pytest.mark.parametrize(("name", "value"), BAD)
-def test_bad_setting_gets_one_sentence_that_names_it_and_the_value(name, value):
+def test_error_names_setting_and_value(name, value):
     with pytest.raises(ValueError) as error:
         make_config({name: value})
     assert_names_setting_and_value(str(error.value), name, value)
 
 
 def without_type_checks(call: str) -> str:
-    """What a call of this module prints in a Python whose functions take anything, as a user's do."""
+    """Output of a call of this module in a Python process without the tests' run-time type checks, as users run it."""
     code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); import test_config as t; t.{call}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
-def print_what_is_said():
+def print_errors_of_parts():
     for kind, part, name, value in BAD_OF_PARTS:
         try:
             factory(kind, part)(**{name: value})
         except ValueError as error:
             print(json.dumps(str(error)))
         else:
-            print(json.dumps("taken"))
+            print(json.dumps("accepted"))
 
 
 @functools.cache
-def said() -> list[str]:
-    return [json.loads(line) for line in without_type_checks("print_what_is_said()").splitlines()]
+def errors_of_parts() -> list[str]:
+    return [json.loads(line) for line in without_type_checks("print_errors_of_parts()").splitlines()]
 
 
 @pytest.mark.parametrize("number", range(len(BAD_OF_PARTS)), ids=lambda n: "-".join(map(str, BAD_OF_PARTS[n][1:])))
-def test_bad_setting_of_a_part_gets_one_sentence_that_names_it_and_the_value(number):
-    assert_names_setting_and_value(said()[number], *BAD_OF_PARTS[number][2:])
+def test_error_in_spec_names_setting_and_value(number):
+    assert_names_setting_and_value(errors_of_parts()[number], *BAD_OF_PARTS[number][2:])
 
 
-def test_every_setting_of_a_part_is_tried_here():
+def test_table_covers_every_setting_of_every_spec():
     tried = {(kind, part, name) for kind, part, name, _ in BAD_OF_PARTS}
     assert tried == {(*part, name) for part in PARTS for name in inspect.signature(factory(*part)).parameters}
 
 
 @given(st.sampled_from(NAMES), JUNK)
-def test_any_value_is_taken_or_refused_by_name(name, value):
+def test_any_value_is_accepted_or_rejected_by_name(name, value):
     try:
         config = make_config({name: value})
     except ValueError as error:
@@ -151,9 +151,9 @@ def test_any_value_is_taken_or_refused_by_name(name, value):
         hash(config)  # sizes are static arguments of compiled functions
 
 
-@settings(deadline=None)  # the first import takes its time
+@settings(deadline=None)  # the first import is slow
 @given(st.sampled_from([part for part in PARTS if part != ("critic", "none")]), st.data(), JUNK)
-def try_any_value_of_any_part(part, data, value):
+def check_any_value_in_any_spec(part, data, value):
     name = data.draw(st.sampled_from(list(inspect.signature(factory(*part)).parameters)))
     try:
         made = factory(*part)(**{name: value})
@@ -163,12 +163,12 @@ def try_any_value_of_any_part(part, data, value):
         assert isinstance(made.words, str)
 
 
-def test_any_value_of_a_part_s_setting_is_taken_or_refused_by_name():
-    without_type_checks("try_any_value_of_any_part()")
+def test_any_value_in_a_spec_is_accepted_or_rejected_by_name():
+    without_type_checks("check_any_value_in_any_spec()")
 
 
 @pytest.mark.parametrize(("kind", "words"), [("critic", "MLP"), ("critic", ""), ("policy", ""), ("algorithm", "TRPO")])
-def test_name_of_no_part_is_refused_in_one_sentence(kind, words):
+def test_unknown_spec_name_is_rejected_in_one_sentence(kind, words):
     with pytest.raises(ValueError) as error:
         parse(kind, words)
     assert_names_setting_and_value(str(error.value), kind, words)
@@ -184,7 +184,7 @@ def test_name_of_no_part_is_refused_in_one_sentence(kind, words):
         ("maxkl", "max_kl"),
     ],
 )
-def test_unknown_setting_offers_near_names(wrong, right):
+def test_unknown_setting_suggests_similar_names(wrong, right):
     with pytest.raises(TypeError, match=f"unknown setting '{wrong}'") as error:
         make_config({wrong: 1})
     assert "\n" not in str(error.value)
@@ -192,7 +192,7 @@ def test_unknown_setting_offers_near_names(wrong, right):
         assert f"did you mean {right}" in str(error.value)
 
 
-def test_largest_batch_may_not_be_below_the_first():
+def test_max_steps_per_update_must_not_be_below_steps_per_update():
     with pytest.raises(ValueError, match="max_steps_per_update=100 is below steps_per_update=1024"):
         make_config({"max_steps_per_update": 100, "steps_per_update": 1024})
     with pytest.raises(ValueError, match="max_steps_per_update=100 is below steps_per_update=1024"):
@@ -217,7 +217,7 @@ def test_train_takes_every_setting_with_its_default():
     steps_per_update=st.integers(1, 10_000),
     more=st.none() | st.integers(0, 10_000),
 )
-def test_sizes_fit_together_or_the_error_names_the_setting(
+def test_batch_sizes_are_consistent_or_error_names_the_setting(
     num_actors, num_envs, segment_length, steps_per_update, more
 ):
     largest = None if more is None else steps_per_update + more
@@ -247,10 +247,10 @@ def test_sizes_fit_together_or_the_error_names_the_setting(
 
 
 @given(num_actors=st.integers(1, 300), usual=st.integers(1, 500), larger=st.floats(0.01, 1000))
-def test_environments_follow_the_batch_and_the_actors(num_actors, usual, larger):
+def test_default_num_envs_follows_batch_size_and_actors(num_actors, usual, larger):
     found = for_batch(num_actors, usual, larger=larger)
     assert found % num_actors == 0 and found >= usual
-    # Stretches of an environment get longer, but never twice as long, until there are as many as cores can use.
+    # Steps per environment never double unless the number of environments has reached its limit per core.
     if found + num_actors <= max(usual, 128 * num_actors):
         assert found > usual * larger / 2
     if larger < 2:
@@ -259,7 +259,7 @@ def test_environments_follow_the_batch_and_the_actors(num_actors, usual, larger)
 
 
 @pytest.mark.parametrize(("words", "envs"), [("trpo", 256), ("ppo", 128)])
-def test_a_batch_that_is_said_to_be_large_is_collected_by_more_environments(words, envs):
+def test_larger_steps_per_update_uses_more_environments(words, envs):
     run = prepare("InvertedPendulum-v5", algorithm=words, steps_per_update=20_480, actors=2)
     assert run.config.num_envs == envs and run.config.segment_length == 16
 
@@ -272,6 +272,6 @@ def test_a_batch_that_is_said_to_be_large_is_collected_by_more_environments(word
         ({"env": "brax:inverted_pendulum", "device": "tpu"}, r"device=tpu: JAX finds none here"),
     ],
 )
-def test_a_device_that_cannot_be_is_named(arguments, sentence):
+def test_error_about_unavailable_device_names_it(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         prepare(**{"env": "Reacher-v5", **arguments})

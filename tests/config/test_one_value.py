@@ -1,4 +1,4 @@
-"""A setting has one value: two that contradict each other are refused, and what nobody gave is not one of them."""
+"""Each setting has one value: contradictory values are rejected, and defaults never contradict given values."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BOTH = "contradict each other; give only one of them"
         ),
     ],
 )
-def test_two_values_of_one_setting_are_refused(settings, first, second):
+def test_contradictory_values_of_a_setting_are_rejected(settings, first, second):
     with pytest.raises(ValueError, match=BOTH) as error:
         prepare(PENDULUM, **settings)
     assert first in str(error.value) and second in str(error.value) and len(str(error.value)) < 200
@@ -54,20 +54,18 @@ def test_two_values_of_one_setting_are_refused(settings, first, second):
         ({"algorithm": trpo(gae_lambda=0.5), "max_kl": 0.05}, 0.05, 10_240),
         ({"adapt": "trust(max_steps_per_update=4096)", "max_steps_per_update": 4096}, 0.01, 4096),
         ({"adapt": "trust(max_steps_per_update=4096)"}, 0.01, 4096),
-        ({"adapt": "linear(max_kl=0.001)", "max_kl": 0.05}, 0.05, 1024),  # where it goes, and where it begins
+        ({"adapt": "linear(max_kl=0.001)", "max_kl": 0.05}, 0.05, 1024),  # final value and initial value
     ],
 )
-def test_a_value_that_is_given_once_counts(settings, max_kl, largest):
+def test_a_value_given_once_is_used(settings, max_kl, largest):
     run = prepare(PENDULUM, **settings)
     run.close()
     assert (run.config.max_kl, run.config.max_steps_per_update) == (max_kl, largest)
     assert float(run.update.hyperparameters()["max_kl"]) == pytest.approx(max_kl)
 
 
-def test_what_words_say_is_what_they_give_a_value():
-    assert (
-        said("algorithm", "trpo") == said("algorithm", "mine(max_kl=1)") == said("algorithm", "no words at all") == []
-    )
+def test_said_returns_the_settings_of_a_spec_string():
+    assert said("algorithm", "trpo") == said("algorithm", "mine(max_kl=1)") == said("algorithm", "not a spec") == []
     assert said("algorithm", "ppo(clip=0.1, kl_stop=None)") == [("clip", 0.1), ("kl_stop", None)]
     assert said("adapt", "chain(fixed, trust(gain=0.1), linear(over=5, max_kl=0))") == [("gain", 0.1), ("over", 5)]
 
@@ -80,10 +78,10 @@ def test_what_words_say_is_what_they_give_a_value():
         (["--normalize-observations", "--no-normalize-observations"], "--normalize-observations and --no-normalize-"),
     ],
 )
-def test_the_shell_refuses_two_values(words, told, capsys):
+def test_contradictory_flags_are_rejected(words, told, capsys):
     assert cli.main(["train", PENDULUM, *words]) == cli.INPUT_ERROR
-    said_of_it = capsys.readouterr().err
-    assert told in said_of_it and BOTH in said_of_it
+    error = capsys.readouterr().err
+    assert told in error and BOTH in error
 
 
 @pytest.mark.parametrize(
@@ -91,10 +89,10 @@ def test_the_shell_refuses_two_values(words, told, capsys):
     [
         ["train", PENDULUM, "--max-kl", "0.05", "--max-kl=0.05"],
         ["train", PENDULUM, "--quiet", "--max-kl", "0.05", "--quiet"],
-        ["sweep", PENDULUM, "--max-kl", "0.05", "--grid", "discount=0.9,1", "--grid", "max_kl=0.01"],  # refused later
+        ["sweep", PENDULUM, "--max-kl", "0.05", "--grid", "discount=0.9,1", "--grid", "max_kl=0.01"],  # rejected later
     ],
 )
-def test_the_same_value_twice_is_one(words):
+def test_repeating_a_flag_with_the_same_value_is_allowed(words):
     assert cli.parse(words).config.max_kl == 0.05  # pyright: ignore
 
 
@@ -107,14 +105,14 @@ def test_the_same_value_twice_is_one(words):
         (Config(algorithm="trpo(max_kl=0.05)", max_kl=0.05), ["--seed", "1"], "trpo(max_kl=0.05)", 0.05),
     ],
 )
-def test_what_is_typed_changes_a_run_that_is_repeated(run, typed, algorithm, max_kl, tmp_path):
+def test_flags_override_settings_from_config_file(run, typed, algorithm, max_kl, tmp_path):
     save_config(tmp_path, PENDULUM, run)
     found = cli.parse(["train", "--config", str(tmp_path), *typed]).config  # pyright: ignore
     assert (found.algorithm, found.max_kl) == (algorithm, max_kl)
     parse("algorithm", found.algorithm)
 
 
-def test_two_that_are_typed_are_refused_where_a_run_is_repeated(tmp_path, capsys):
+def test_contradictory_flags_are_rejected_with_config_file(tmp_path, capsys):
     save_config(tmp_path, PENDULUM, Config(algorithm="trpo", max_kl=0.01))
     words = ["--algorithm", "trpo(max_kl=0.05)", "--max-kl", "0.02"]
     assert cli.main(["train", "--config", str(tmp_path), *words]) == cli.INPUT_ERROR
@@ -131,12 +129,12 @@ def test_two_that_are_typed_are_refused_where_a_run_is_repeated(tmp_path, capsys
         ({}, {"algorithm_max_kl": 0.05, "max_kl": 0.01}),
     ],
 )
-def test_a_sweep_does_not_try_what_is_given(given, tried):
-    with pytest.raises(ValueError, match="contradict each other"):
+def test_sweep_rejects_values_that_contradict_its_flags(given, tried):
+    with pytest.raises(ValueError, match="contradict"):
         with_settings({**vars(Config()), **given}, tried, lambda part: "mlp")
 
 
-def test_a_sweep_changes_settings_of_the_part_that_it_has_chosen():
+def test_sweep_combines_a_spec_string_with_its_settings():
     tried = {"critic_epochs": 5, "critic": "mlp(hidden=(8,))"}
     assert with_settings(vars(Config()), tried, lambda part: "mlp")["critic"] == "mlp(hidden=(8,), epochs=5)"
     assert (
@@ -152,12 +150,12 @@ def test_a_sweep_changes_settings_of_the_part_that_it_has_chosen():
         ((chain(fixed(), linear(max_kl=0.1)), margin(), linear(max_kl=0.2)), "max_kl"),
     ],
 )
-def test_two_rules_that_set_the_same_are_refused(rules, name):
+def test_two_rules_for_the_same_setting_are_rejected(rules, name):
     with pytest.raises(ValueError, match=f"{re.escape(rules[0].words)} and .* both set {name}"):
         chain(*rules)
     assert chain(linear(max_kl=0.1), margin(), linear(steps_per_update=2048)).replaces == ("max_kl", "steps_per_update")
 
 
-def test_two_kinds_of_physics_are_refused():
+def test_contradictory_brax_backends_are_rejected():
     with pytest.raises(ValueError, match=f"brax:ant/spring and backend='mjx' {BOTH}"):
         jaxtrpo.make_env("brax:ant/spring", backend="mjx")

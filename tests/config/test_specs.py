@@ -1,4 +1,4 @@
-"""Algorithms, rules, critics and policies in words."""
+"""Spec strings of algorithms, rules, critics and policies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from jaxtrpo.config.specs import CALLED, KINDS, factory, parse
 
 ALL = [(kind, name) for kind, names in KINDS.items() for name in names]
-# A value of every setting that is no default of anything.
+# For each setting a value that is nowhere its default.
 VALUES = {
     "max_kl": 0.03, "gae_lambda": 0.5, "advantage_memory": 7, "fisher_samples": 33, "cg_iterations": 4,
     "cg_damping": 0.25, "line_search_shrink": 0.6, "line_search_steps": 3, "target_kl": 0.02, "penalty": 3.0,
@@ -26,13 +26,13 @@ VALUES = {
 
 
 def settings_of(kind: str, name: str) -> list[str]:
-    """Those that have a name."""
+    """Names of all settings except *args and **kwargs."""
     kinds = inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL
     return [p.name for p in inspect.signature(factory(kind, name)).parameters.values() if p.kind not in kinds]
 
 
 def calls() -> list[tuple[str, str]]:
-    """Of every factory: without settings, with each alone, with all."""
+    """Spec strings of every factory: without settings, with each setting alone, and with all."""
     found = []
     for kind, name in ALL:
         own = settings_of(kind, name)
@@ -47,14 +47,14 @@ def calls() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("kind", "words"), calls())
-def test_words_of_what_was_made_of_words_are_the_words(kind, words):
+def test_spec_string_round_trips(kind, words):
     made = parse(kind, words)
     assert made.words == words or (made.words, words) == ("chain()", "chain")
     assert parse(kind, made.words).words == made.words
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
-def test_default_values_are_left_out_and_blanks_do_not_matter(kind, name):
+def test_defaults_are_omitted_and_whitespace_is_ignored(kind, name):
     defaults = [p for p in inspect.signature(factory(kind, name)).parameters.values() if p.default is not p.empty]
     words = f" {name}( {' , '.join(f'{p.name} = {p.default!r}' for p in defaults)} ) "
     if name in ("linear", "exponential") and kind == "adapt":
@@ -64,25 +64,25 @@ def test_default_values_are_left_out_and_blanks_do_not_matter(kind, name):
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
-def test_name_that_is_nearly_right_is_offered(kind, name):
+def test_misspelled_name_gets_a_suggestion(kind, name):
     wrong = name[0] + name if len(name) < 4 else name[:-1]
     with pytest.raises(ValueError) as error:
         parse(kind, f"{wrong}(a=1)")
     said = str(error.value)
-    assert said.startswith(f"{kind}='{wrong}(a=1)': there is no {CALLED.get(kind, kind)} '{wrong}'; did you mean ")
+    assert said.startswith(f"{kind}='{wrong}(a=1)': unknown {CALLED.get(kind, kind)} '{wrong}'; did you mean ")
     assert name in said.partition("did you mean ")[2] and "\n" not in said
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_name_that_is_like_none_gets_all_of_them(kind):
+def test_unrecognisable_name_gets_all_names(kind):
     with pytest.raises(ValueError) as error:
         parse(kind, "xyzzy")
     assert all(name in str(error.value) for name in KINDS[kind])
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
-def test_setting_that_there_is_not_is_refused_with_those_that_there_are(kind, name):
-    if kind == "adapt" and name in ("linear", "exponential"):  # any may be one of the algorithm's
+def test_unknown_setting_is_rejected_with_the_known_ones(kind, name):
+    if kind == "adapt" and name in ("linear", "exponential"):  # these accept any setting of the algorithm
         return
     own = settings_of(kind, name)
     for setting in own:
@@ -101,7 +101,7 @@ def test_setting_that_there_is_not_is_refused_with_those_that_there_are(kind, na
     ["", "(", "{0}(", "{0})", "{0}()()", "a.{0}", "{0}[0]", "1", "{0} {0}", "{0}; {0}", "lambda: {0}", "{0}(**{{}})",
      "{0}(hidden=print(1))", "{0}(hidden=hidden)", "{0}(1)", "{0}('x')", "{0}(*a)", "{0}(a=1, a=2)", "\0", "-{0}"],
 )  # fmt: skip
-def test_anything_else_is_refused_in_one_sentence_and_never_run(kind, words, capsys):
+def test_other_input_is_rejected_in_one_sentence_and_never_executed(kind, words, capsys):
     words = words.format(next(iter(KINDS[kind])))
     with pytest.raises(ValueError) as error:
         parse(kind, words)
@@ -122,21 +122,21 @@ def test_anything_else_is_refused_in_one_sentence_and_never_run(kind, words, cap
         ("adapt", "chain(mragin)", "did you mean margin?"),
     ],
 )
-def test_bad_value_gets_the_words_and_what_is_wrong_with_them(kind, words, said):
+def test_error_quotes_the_spec_string_and_says_what_is_wrong(kind, words, said):
     with pytest.raises(ValueError) as error:
         parse(kind, words)
     assert str(error.value).startswith(f"{kind}={words!r}: ") and said in str(error.value)
 
 
 def documented(function) -> set[str]:
-    """The names in the part of a docstring that is about arguments."""
+    """Names in the Args section of a docstring."""
     told = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", inspect.getdoc(function) or "", re.M | re.S)
     return set(re.findall(r"^  \*{0,2}(\w+): ", told[1], re.M)) if told else set()
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
 def test_every_setting_is_documented(kind, name):
-    """Where a factory is the same as another but for its defaults, in that one's docstring."""
+    """A factory that only changes the defaults of another may refer to the other's docstring."""
     function = factory(kind, name)
     like = {"exponential": "linear", "margin": "improvement"}.get(name, name)
     assert like == name or f"`{like}`" in inspect.getdoc(function)

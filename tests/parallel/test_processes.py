@@ -176,7 +176,7 @@ def test_who_interrupts_twice_does_not_wait_for_the_others():
     begun = time.monotonic()
     of_first, of_second = by_hand(heed + CODE.format(look=twice, more=""), CODE.format(look="pass", more=""))
     assert "interrupted twice" in of_first[1] and time.monotonic() - begun < 60
-    assert "process 0 of 2 ended by Impatience: interrupted twice; nothing was saved" in of_second[1]
+    assert "process 0 of 2 ended by SecondInterrupt: interrupted twice; nothing was saved" in of_second[1]
     assert of_second[0] == cli.FAILED
 
 

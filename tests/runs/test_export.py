@@ -1,4 +1,4 @@
-"""Policies for those who have no jaxtrpo: the same actions, by onnxruntime alone and by JAX alone."""
+"""Exported policies give the same actions with onnxruntime alone and with JAX alone."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NUMBERS = ActionSpace(np.float32([-1, -2]), np.float32([1, 0.5]))
 EXACT = ActionSpace(np.float64([-np.pi, -0.2]), np.float64([np.pi, 0.7]))
 HALVES = ActionSpace(np.float16([-0.1, -np.inf]), np.float16([0.1, 0.5]), shape=(2, 1))
 ONE_CHOICE = ActionSpace(np.float32([0]), np.float32([1]), counts=(2,), shape=())
-# Another process, in which it is an error to import what trained the policy.
+# Runs in another process, in which importing JAX, Flax or jaxtrpo fails.
 ALONE = """
 import sys
 for name in ("jax", "jaxlib", "flax", "jaxtrpo"):
@@ -40,7 +40,7 @@ np.savez(sys.argv[3], *(session.run(["action"], {"observation": rows})[0] for ro
 
 
 class Own(nn.Module):
-    """A network of one's own."""
+    """A user-defined network."""
 
     @nn.compact
     def __call__(self, obs):
@@ -69,7 +69,7 @@ def policy_of(maker, actions: ActionSpace) -> TrainedPolicy:
         (mlp(), ONE_CHOICE),
     ],
 )
-def test_actions_are_the_same_without_jaxtrpo(maker, actions, tmp_path):
+def test_exported_actions_are_the_same_without_jaxtrpo(maker, actions, tmp_path):
     policy = policy_of(maker, actions)
     files = export_policy(policy, tmp_path / "export")
     assert [file.name for file in files] == [ONNX_FILE, STABLEHLO_FILE]
@@ -82,10 +82,10 @@ def test_actions_are_the_same_without_jaxtrpo(maker, actions, tmp_path):
         many, one = found["arr_0"], found["arr_1"]
     again = np.asarray(jax.export.deserialize(files[1].read_bytes()).call(obs))
     assert many.shape == again.shape == wanted.shape and one.shape == wanted[:1].shape
-    near = 1e-3 if actions.dtype == np.float16 else 1e-5
+    tolerance = 1e-3 if actions.dtype == np.float16 else 1e-5
     for actions_found in (many, again):
-        np.testing.assert_allclose(actions_found, wanted, atol=near)
-    np.testing.assert_allclose(one, wanted[:1], atol=near)
+        np.testing.assert_allclose(actions_found, wanted, atol=tolerance)
+    np.testing.assert_allclose(one, wanted[:1], atol=tolerance)
     if not actions.counts:
         assert many.dtype == (np.float16 if actions.dtype == np.float16 else np.float32)
         flat = many.reshape(len(many), -1)
@@ -93,7 +93,7 @@ def test_actions_are_the_same_without_jaxtrpo(maker, actions, tmp_path):
         assert np.any(np.isclose(flat, actions.high, rtol=1e-6, atol=0))
 
 
-def test_a_policy_of_any_network_is_saved_and_loaded(tmp_path):
+def test_policy_with_user_network_is_saved_and_loaded(tmp_path):
     policy = policy_of(policy_maker(Own()), NUMBERS)
     jaxtrpo.save_policy(tmp_path, policy)
     loaded = jaxtrpo.load_policy(tmp_path, policy=Own())
@@ -101,7 +101,7 @@ def test_a_policy_of_any_network_is_saved_and_loaded(tmp_path):
     np.testing.assert_array_equal(loaded(obs), policy(obs))
 
 
-def test_the_card_is_one_that_the_hub_reads(tmp_path, capsys):
+def test_model_card_is_readable_by_the_hub(tmp_path, capsys):
     run = tmp_path / "run"
     jaxtrpo.train("InvertedPendulum-v5", total_steps=2_048, out=run, progress=False)
     assert cli.main(["export", str(run), "--card", "--episodes", "3"]) == 0
@@ -117,11 +117,11 @@ def test_the_card_is_one_that_the_hub_reads(tmp_path, capsys):
     exec(code, {})
 
 
-def test_a_card_that_cannot_be_made_costs_nothing_else(tmp_path, capsys):
+def test_failed_model_card_leaves_the_exported_files(tmp_path, capsys):
     jaxtrpo.save_policy(tmp_path, policy_of(policy_maker("mlp"), NUMBERS))
     assert cli.main(["export", str(tmp_path), "--card"]) == cli.FAILED
     files = [str(tmp_path / "export" / name) for name in (ONNX_FILE, STABLEHLO_FILE)]
-    told = capsys.readouterr()
-    assert told.out.split("\n") == [*files, ""]
-    assert "--card: unknown environment" in told.err and told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out.split("\n") == [*files, ""]
+    assert "--card: unknown environment" in output.err and output.err.count("\n") == 1
     assert all(Path(file).stat().st_size for file in files)

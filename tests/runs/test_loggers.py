@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases, as their own readers find what was written."""
+"""TensorBoard and Weights & Biases loggers, checked with their own readers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(tensorboard
 
 
 def events(out, name: str) -> tuple[list[int], list[float]]:
-    """Steps and values, by TensorBoard."""
+    """Steps and values of a scalar, as read by TensorBoard."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(out / TENSORBOARD), purge_orphaned_data=True)
@@ -29,7 +29,7 @@ def events(out, name: str) -> tuple[list[int], list[float]]:
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Of a W&B file: LevelDB's log format, in blocks of 32 KiB, after seven bytes of their own."""
+    """Records of a W&B file: LevelDB's log format in blocks of 32 KiB, after a header of seven bytes."""
     data, place, whole = path.read_bytes(), 7, b""
     while place + 7 <= len(data):
         if 32_768 - place % 32_768 < 7:
@@ -38,13 +38,13 @@ def records(path: Path) -> Iterator[bytes]:
         _, length, kind = struct.unpack_from("<IHB", data, place)
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):  # all of a record, or the last part of one
+        if kind in (1, 4):  # a complete record, or the last part of one
             yield whole
             whole = b""
 
 
 def history(out) -> list[dict[str, float]]:
-    """Rows of every W&B file of a run, in order."""
+    """Rows of all W&B files of a run, in order."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     rows = []
@@ -57,17 +57,17 @@ def history(out) -> list[dict[str, float]]:
     return rows
 
 
-def test_tensorboard_reads_every_number(tmp_path):
+def test_tensorboard_receives_every_number(tmp_path):
     result = train_part(tmp_path, total_steps=320, tensorboard=True)
     steps, values = events(tmp_path, "kl")
     np.testing.assert_array_equal(steps, result.metrics["env_steps"])
     np.testing.assert_allclose(values, result.metrics["kl"], rtol=1e-6)
     returns = result.metrics["eval_return"]
-    steps, values = events(tmp_path, "eval_return")  # blanks are no numbers
+    steps, values = events(tmp_path, "eval_return")  # blanks are not logged
     np.testing.assert_array_equal(steps, result.metrics["env_steps"][np.isfinite(returns)])
 
 
-def test_what_was_told_beyond_the_checkpoint_counts_no_more_when_a_run_goes_on(tmp_path):
+def test_resumed_run_purges_events_after_the_checkpoint(tmp_path):
     whole = train_part(tmp_path / "whole", total_steps=640)
     out = tmp_path / "run"
     train_part(out, total_steps=192, tensorboard=True)
@@ -83,7 +83,7 @@ def test_what_was_told_beyond_the_checkpoint_counts_no_more_when_a_run_goes_on(t
     np.testing.assert_allclose(values, whole.metrics["kl"], rtol=1e-6)
 
 
-def test_weights_and_biases_reads_every_number_and_goes_on_with_the_same_run(tmp_path, monkeypatch):
+def test_wandb_receives_every_number_and_resumes_the_same_run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     train_part(tmp_path, total_steps=192, wandb="jaxtrpo-tests")
@@ -96,14 +96,14 @@ def test_weights_and_biases_reads_every_number_and_goes_on_with_the_same_run(tmp
     np.testing.assert_allclose([row["kl"] for row in rows], result.metrics["kl"])
 
 
-def test_a_run_that_fails_leaves_whole_events(tmp_path):
+def test_failed_run_leaves_complete_events(tmp_path):
     run = prepare(PENDULUM, out=tmp_path, total_steps=640, tensorboard=True, **PARTS)
     with pytest.raises(RuntimeError, match="out of luck"):
         stop_in_the_third_update(run, RuntimeError("out of luck")).run(progress=False)
     assert len(events(tmp_path, "kl")[0]) == 2
 
 
-def test_a_new_run_takes_the_place_of_events(tmp_path):
+def test_overwrite_replaces_events(tmp_path):
     train_part(tmp_path, total_steps=192, tensorboard=True)
     result = train_part(tmp_path, total_steps=96, tensorboard=True, overwrite=True)
     np.testing.assert_array_equal(events(tmp_path, "kl")[0], result.metrics["env_steps"])
@@ -118,12 +118,12 @@ def test_a_new_run_takes_the_place_of_events(tmp_path):
         ({"wandb": True}, "wandb=True must be the name of a project"),
     ],
 )
-def test_what_is_wrong_is_said_first(arguments, told):
+def test_bad_logger_settings_are_reported_first(arguments, told):
     with pytest.raises(ValueError, match=told):
         prepare("Nothing-v0", **arguments)
 
 
-def test_a_package_that_is_missing_is_named(monkeypatch, tmp_path):
+def test_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for arguments, package in (({"tensorboard": True, "out": tmp_path}, "tensorboardX"), ({"wandb": "mine"}, "wandb")):
         with pytest.raises(ValueError, match=f"needs the package {package}: pip install {package}"):

@@ -1,4 +1,4 @@
-"""What a run leaves in its directory, and that it survives what machines do."""
+"""The files of a run, and that they survive interruptions and failures of the machine."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def steps_of(place) -> int:
     return int(load_checkpoint(place).metrics["env_steps"][-1])
 
 
-# ---- states that are kept
+# ---- snapshots
 
 
-def test_kept_states_are_those_asked_for_and_act_and_go_on(tmp_path):
+def test_snapshots_are_as_requested_and_can_act_and_resume(tmp_path):
     out = tmp_path / "run"
     whole = train_part(out, total_steps=640, keep_best=True, keep_every=200)
-    kept = sorted(place.name for place in out.iterdir() if place.is_dir() and place.name.startswith("step-"))
+    snapshots = sorted(place.name for place in out.iterdir() if place.is_dir() and place.name.startswith("step-"))
     steps = whole.metrics["env_steps"]
     crossed = steps[np.diff(steps // 200, prepend=0) > 0]
-    assert len(crossed) == 3 and kept == [f"step-{number:010d}" for number in crossed]
+    assert len(crossed) == 3 and snapshots == [f"step-{number:010d}" for number in crossed]
     best = int(steps[np.nanargmax(whole.metrics["eval_return"])])
     assert steps_of(out / BEST) == best and [place.name for place in out.glob("best-*")] == [f"best-{best:010d}"]
     returns = load_checkpoint(out / BEST).metrics["eval_return"]
     assert returns[-1] == np.nanmax(whole.metrics["eval_return"])
     assert jaxtrpo.load_policy(out / BEST)(np.ones(4)).shape == (1,)
-    on = train_part(out / kept[0], total_steps=640, resume=True)
+    on = train_part(out / snapshots[0], total_steps=640, resume=True)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(on.state), jax.device_get(whole.state))
 
 
-def test_the_best_stays_the_best_when_a_run_goes_on(tmp_path, monkeypatch):
+def test_resumed_run_keeps_the_best_snapshot(tmp_path, monkeypatch):
     train_part(tmp_path, total_steps=128, keep_best=True)
     before = steps_of(tmp_path / BEST)
     monkeypatch.setattr("jaxtrpo.training.run.make_evaluator", lambda *_: lambda *_: Evaluation(-1.0, 0.0, np.zeros(0)))
@@ -56,7 +56,7 @@ def test_the_best_stays_the_best_when_a_run_goes_on(tmp_path, monkeypatch):
     assert steps_of(tmp_path / BEST) == before
 
 
-def test_a_new_run_takes_the_place_of_kept_states_and_of_nothing_else(tmp_path):
+def test_overwrite_removes_snapshots_and_nothing_else(tmp_path):
     train_part(tmp_path, total_steps=200, keep_best=True, keep_every=64)
     for mine in ("step-by-step", "step-0000000064.backup"):
         (tmp_path / mine).mkdir()
@@ -67,17 +67,17 @@ def test_a_new_run_takes_the_place_of_kept_states_and_of_nothing_else(tmp_path):
     assert sorted(place.name for place in tmp_path.iterdir()) == ["step-0000000064.backup", "step-by-step"]
 
 
-# ---- the checkpoint before
+# ---- the previous checkpoint
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[: len(data) // 2], lambda data: b""])
-def test_a_damaged_checkpoint_offers_the_one_before_which_ends_alike(tmp_path, damage):
+def test_damaged_checkpoint_offers_the_previous_one_which_ends_identically(tmp_path, damage):
     whole, out = train_part(tmp_path / "whole", total_steps=640), tmp_path / "run"
     train_part(out, total_steps=320, checkpoint_seconds=0.0)
     path, before = out / CHECKPOINT_FILE, out / CHECKPOINT_BEFORE
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(
-        ValueError, match=r"damaged; the checkpoint before it, of \d+ environment steps, is whole: rename"
+        ValueError, match=r"of jaxtrpo; the previous checkpoint, of \d+ environment steps, is intact: rename"
     ):
         prepare(PENDULUM, out=out, resume=True, **PARTS)
     before.rename(path)
@@ -86,10 +86,10 @@ def test_a_damaged_checkpoint_offers_the_one_before_which_ends_alike(tmp_path, d
     assert without_seconds(out) == without_seconds(tmp_path / "whole")
 
 
-# ---- after each update
+# ---- on_update
 
 
-def test_on_update_sees_every_row_and_its_state():
+def test_on_update_receives_every_row_and_its_state():
     seen = []
     result = train_part(total_steps=320, on_update=lambda row, state: seen.append((row, state)))
     assert [row["update"] for row, _ in seen] == list(result.metrics["update"])
@@ -97,7 +97,7 @@ def test_on_update_sees_every_row_and_its_state():
     assert seen[-1][1] is result.state
 
 
-def test_an_error_of_on_update_ends_the_run_with_a_checkpoint(tmp_path):
+def test_error_in_on_update_ends_the_run_with_a_checkpoint(tmp_path):
     def unhappy(row, state):
         if row["update"] == 3:
             raise LookupError("mine")
@@ -107,10 +107,10 @@ def test_an_error_of_on_update_ends_the_run_with_a_checkpoint(tmp_path):
     assert len(load_checkpoint(tmp_path).metrics["update"]) == 3
 
 
-# ---- the settings of a run
+# ---- config.json
 
 
-def test_a_run_is_repeated_from_its_settings(tmp_path):
+def test_run_is_repeated_from_its_config(tmp_path):
     one, two, three = (tmp_path / name for name in ("one", "two", "three"))
     train_part(one, total_steps=200, seed=3)
     jaxtrpo.train(out=two, progress=False, **jaxtrpo.load_config(one))
@@ -120,12 +120,12 @@ def test_a_run_is_repeated_from_its_settings(tmp_path):
     assert 0 < len(without_seconds(three)) < len(without_seconds(one))
 
 
-def test_settings_that_are_none_are_refused_in_a_sentence(tmp_path, capsys):
+def test_invalid_config_file_is_rejected_in_one_sentence(tmp_path, capsys):
     path = tmp_path / "config.json"
     for content, told in (
-        (None, "there is no"),
-        ("{", "is no file of settings"),
-        ("[]", "is no file of settings"),
+        (None, "no such file"),
+        ("{", "is not a config.json"),
+        ("[]", "is not a config.json"),
         ('{"env": "X", "total_stps": 3}', "unknown setting 'total_stps'; did you mean total_steps?"),
         ('{"env": "X", "total_steps": 0}', "total_steps=0"),
     ):
@@ -147,18 +147,18 @@ def test_settings_that_are_none_are_refused_in_a_sentence(tmp_path, capsys):
         ({"keep_best": 1, "out": "new"}, "keep_best=1"),
     ],
 )
-def test_when_to_save_is_checked_first(arguments, told, tmp_path, monkeypatch):
+def test_bad_saving_settings_are_reported_first(arguments, told, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=told):
         prepare("Nothing-v0", **arguments)
     assert not list(tmp_path.iterdir())
 
 
-# ---- ends that nobody wants
+# ---- termination and failures
 
 
 def started(*arguments, **how) -> subprocess.Popen:
-    """The command, with one actor, once it has made a few updates."""
+    """Starts the command with one actor."""
     command = [sys.executable, "-m", "jaxtrpo", "train", *arguments]
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, **how)
@@ -173,19 +173,19 @@ def wait_for_updates(out, number: int) -> None:
     raise AssertionError("no updates")
 
 
-def test_termination_saves_and_says_how_to_go_on(tmp_path):
+def test_termination_saves_and_says_how_to_resume(tmp_path):
     out = tmp_path / "run"
     with started(*LONG, "--out", str(out), "--quiet") as process:
         wait_for_updates(out, 5)
         process.send_signal(signal.SIGTERM)
-        said = process.communicate(timeout=60)[1]
+        errors = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGTERM
-    assert said == f"terminated; saved in {out}, where the same words with --resume go on\n"
+    assert errors == f"terminated; saved in {out}; resume with the same command and --resume\n"
     rows = (out / METRICS_FILE).read_text().count("\n") - 1
     assert rows >= 5 and len(load_checkpoint(out).metrics["update"]) in (rows, rows - 1)
 
 
-def test_who_handles_termination_goes_on_to_do_so(tmp_path):
+def test_installed_sigterm_handler_stays_in_place(tmp_path):
     calls = []
     before = signal.signal(signal.SIGTERM, lambda *_: calls.append("mine"))
     try:
@@ -197,12 +197,12 @@ def test_who_handles_termination_goes_on_to_do_so(tmp_path):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_full_disk_is_one_sentence_and_what_was_saved_is_whole(tmp_path):
-    """The size of files is limited, which a process meets like the end of a disk."""
+def test_full_disk_is_reported_in_one_sentence_and_saved_files_are_intact(tmp_path):
+    """A limit on file sizes stands in for a full disk."""
     out = tmp_path / "run"
     words = ["--policy", "mlp(hidden=(8,))", "--critic", "mlp(hidden=(8,))", "--checkpoint-seconds", "0.2"]
     no_cache = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "0", "JAX_NUM_CPU_DEVICES": "1"}
-    # In KiB: the policy fits, and a checkpoint until it has some hundred rows.
+    # In KiB: enough for the policy, and for a checkpoint of up to some hundred rows.
     limited = ["bash", "-c", 'ulimit -f 40; exec "$@"', "bash", sys.executable, "-m", "jaxtrpo", "train"]
     command = [*limited, *LONG, *words, "--out", str(out), "--quiet"]
     done = subprocess.run(command, capture_output=True, text=True, env=no_cache, timeout=300)
@@ -218,7 +218,7 @@ def test_a_full_disk_is_one_sentence_and_what_was_saved_is_whole(tmp_path):
     assert cli.main(["train", *shorter, "--out", str(out), "--quiet", *on]) == 0
 
 
-def test_rows_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_rows_are_written_completely_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / METRICS_FILE
     metrics = Metrics(path)
     metrics.add({"update": 1, "kl": 0.5})
@@ -233,7 +233,7 @@ def test_rows_are_written_whole_or_not_at_all(tmp_path, monkeypatch):
     assert path.read_bytes() == before and len(metrics.rows) == 1
 
 
-def test_a_directory_that_vanishes_is_a_sentence(tmp_path):
+def test_removed_directory_is_reported_in_one_sentence(tmp_path):
     out = tmp_path / "run"
 
     def remove(row, state):
@@ -246,7 +246,7 @@ def test_a_directory_that_vanishes_is_a_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("words", ["--help", "train --help", "algorithms"])
-def test_a_reader_that_has_seen_enough_ends_a_command_in_silence(words):
+def test_closed_pipe_ends_a_command_silently(words):
     program = f"import sys; sys.stdin.readline(); from jaxtrpo.cli.main import main; sys.exit(main({words.split()!r}))"
     piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", program], text=True, **piped) as listing:

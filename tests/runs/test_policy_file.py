@@ -1,4 +1,4 @@
-"""Trained policies as files, and the cache of compiled functions."""
+"""Policy files, and the compilation cache."""
 
 import os
 
@@ -37,7 +37,7 @@ def make_policy(hidden=(5, 3), observation_size=4, action_size=2, seed=0):
 
 
 @pytest.mark.parametrize("hidden", [(), (5, 3)])
-def test_policy_comes_back_exactly(tmp_path, hidden):
+def test_policy_round_trips_exactly(tmp_path, hidden):
     policy = make_policy(hidden)
     policy_file.save_policy(tmp_path, policy)
     loaded = policy_file.load_policy(str(tmp_path))
@@ -53,7 +53,7 @@ def test_policy_comes_back_exactly(tmp_path, hidden):
     np.testing.assert_array_equal(loaded(obs, key=key), policy(obs, key=key))
 
 
-def test_policy_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+def test_failed_write_leaves_the_old_policy(tmp_path, monkeypatch):
     policy_file.save_policy(tmp_path, make_policy(seed=0))
     before = (tmp_path / directory.POLICY_FILE).read_bytes()
 
@@ -66,7 +66,7 @@ def test_policy_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch)
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [(directory.POLICY_FILE, before)]
 
 
-def test_missing_policies_are_told_apart(tmp_path):
+def test_errors_tell_missing_policies_apart(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such directory: .*missing"):
         policy_file.load_policy(tmp_path / "missing")
     with pytest.raises(FileNotFoundError, match=f"no {directory.POLICY_FILE} in"):
@@ -83,25 +83,25 @@ def saved(tmp_path_factory):
     return place, (place / directory.POLICY_FILE).read_bytes()
 
 
-@settings(deadline=None)  # a disk may take its time
+@settings(deadline=None)  # disks can be slow
 @given(st.data())
-def test_truncated_policy_files_are_called_damaged(saved, data):
+def test_truncated_policy_file_is_rejected(saved, data):
     place, content = saved
     (place / directory.POLICY_FILE).write_bytes(content[: data.draw(st.integers(0, len(content) - 1))])
-    with pytest.raises(ValueError, match=r"is no file of jaxtrpo, or damaged$"):
+    with pytest.raises(ValueError, match=r"is damaged or is not a file of jaxtrpo$"):
         policy_file.load_policy(place)
 
 
-@settings(deadline=None)  # a disk may take its time
+@settings(deadline=None)  # disks can be slow
 @given(st.binary(max_size=100))
-def test_any_other_bytes_are_called_damaged(saved, garbage):
+def test_other_bytes_are_rejected(saved, garbage):
     place, _ = saved
     (place / directory.POLICY_FILE).write_bytes(garbage)
-    with pytest.raises(ValueError, match=r"is no file of jaxtrpo, or damaged$"):
+    with pytest.raises(ValueError, match=r"is damaged or is not a file of jaxtrpo$"):
         policy_file.load_policy(place)
 
 
-def test_policy_of_another_format_is_refused(tmp_path, monkeypatch):
+def test_policy_with_other_format_version_is_rejected(tmp_path, monkeypatch):
     monkeypatch.setattr(policy_file, "FORMAT", 99)
     policy_file.save_policy(tmp_path, make_policy())
     monkeypatch.undo()
@@ -114,7 +114,7 @@ def test_policy_of_another_format_is_refused(tmp_path, monkeypatch):
 
 @pytest.fixture
 def jax_cache(tmp_path, monkeypatch):
-    """No cache configured, a user's cache directory of our own; JAX as it was afterwards."""
+    """JAX without a configured cache, and a temporary user cache directory; restores JAX's settings afterwards."""
     names = ("jax_compilation_cache_dir", "jax_enable_compilation_cache", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
     jax.config.update("jax_compilation_cache_dir", None)
@@ -133,7 +133,7 @@ def test_cache_is_in_the_users_cache_directory(jax_cache):
     assert jax.config.jax_compilation_cache_dir == place
 
 
-def test_cache_that_the_user_chose_stays(jax_cache, tmp_path):
+def test_cache_configured_by_the_user_is_kept(jax_cache, tmp_path):
     jax.config.update("jax_compilation_cache_dir", str(tmp_path / "mine"))
     seconds = jax.config.jax_persistent_cache_min_compile_time_secs
     compilation.cache_compilations()
@@ -142,13 +142,13 @@ def test_cache_that_the_user_chose_stays(jax_cache, tmp_path):
     assert not jax_cache.exists()
 
 
-def test_cache_that_the_user_switched_off_stays_off(jax_cache):
+def test_cache_disabled_by_the_user_stays_disabled(jax_cache):
     jax.config.update("jax_enable_compilation_cache", False)
     compilation.cache_compilations()
     assert jax.config.jax_compilation_cache_dir is None and not jax_cache.exists()
 
 
-def test_cache_that_cannot_be_made_is_done_without(jax_cache, recwarn):
+def test_unwritable_cache_directory_is_skipped_silently(jax_cache, recwarn):
     jax_cache.write_text("a file where the directory should be")
     compilation.cache_compilations()
     assert jax.config.jax_compilation_cache_dir is None and not recwarn.list

@@ -1,4 +1,4 @@
-"""What a sweep found, as a picture."""
+"""Plot of the results of a sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PICTURE = "sweep.png"
 
 
 def draw_sweep(trials: Sequence[FrozenTrial], dimensions: Sequence[Dimension], directory: Path) -> Path:
-    """Writes sweep.png: for each setting, the value of every trial, its seeds behind it, the best one marked."""
+    """Writes sweep.png: for each setting, the score of every trial with its seeds in grey and the best trial marked."""
     figure = Figure(figsize=(max(4.0 * len(dimensions), 5.0), 3.4), layout="constrained")
     places = figure.subplots(1, len(dimensions), squeeze=False, sharey=True)[0]
     for place, dimension in zip(places, dimensions, strict=True):
@@ -36,6 +36,6 @@ def draw_sweep(trials: Sequence[FrozenTrial], dimensions: Sequence[Dimension], d
     places[0].set_ylabel("return_100, interquartile mean")
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
-    with writing(directory, what_then=""):
+    with writing(directory, advice=""):
         write_whole(directory / PICTURE, picture.getvalue())
     return directory / PICTURE

@@ -1,4 +1,4 @@
-"""What a sweep tries: settings and the values that they may have."""
+"""The search space of a sweep."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ FORMS = ("log(NAME, LOW, HIGH)", "uniform(NAME, LOW, HIGH)", "integer(NAME, LOW,
 
 
 class Values(NamedTuple):
-    """A setting that is one of several values."""
+    """A setting with a finite set of values."""
 
     name: str
     values: tuple[Any, ...]
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """Values to check before anything is tried."""
+        """Values to validate before the sweep starts."""
         return self.values
 
     def suggest(self, trial: Any) -> Any:
-        """Lets an Optuna trial choose."""
+        """Lets an Optuna trial choose a value."""
         return trial.suggest_categorical(self.name, self.values)
 
 
 class Interval(NamedTuple):
-    """A setting between two numbers."""
+    """A setting between two bounds, inclusive."""
 
     name: str
     low: float
@@ -42,11 +42,11 @@ class Interval(NamedTuple):
 
     @property
     def ends(self) -> tuple[Any, ...]:
-        """As `Values.ends`."""
+        """See `Values.ends`."""
         return self.low, self.high
 
     def suggest(self, trial: Any) -> Any:
-        """As `Values.suggest`."""
+        """See `Values.suggest`."""
         suggest = trial.suggest_int if self.whole else trial.suggest_float
         return suggest(self.name, self.low, self.high, log=self.log)
 
@@ -54,34 +54,34 @@ class Interval(NamedTuple):
 Dimension = Values | Interval
 
 
-def parse_grid(words: Sequence[str]) -> list[Dimension]:
-    """Of `max_kl=0.005,0.01`.
+def parse_grid(arguments: Sequence[str]) -> list[Dimension]:
+    """Parses arguments of --grid, such as `max_kl=0.005,0.01`.
 
     Raises:
-      ValueError: one sentence that names the words.
+      ValueError: an argument is malformed; one sentence that quotes it.
     """
     found: list[Dimension] = []
-    for text in words:
+    for text in arguments:
         name, equals, values = text.partition("=")
         if not (name.strip().isidentifier() and equals and values.strip()):
-            raise ValueError(f"grid={text!r} is not like max_kl=0.005,0.01")
-        # Commas inside brackets belong to a value.
+            raise ValueError(f"grid={text!r} must have the form NAME=VALUE,VALUE, such as max_kl=0.005,0.01")
+        # Parsed as Python, because a comma inside brackets does not separate values.
         parsed = [_literal(node) for node in _elements(values, f"grid={text!r}")]
         found.append(Values(name.strip(), tuple(parsed)))
     return found
 
 
-def parse_random(words: Sequence[str]) -> list[Dimension]:
-    """Of `log(critic_learning_rate, 1e-4, 1e-2)`.
+def parse_random(arguments: Sequence[str]) -> list[Dimension]:
+    """Parses arguments of --random, such as `log(critic_learning_rate, 1e-4, 1e-2)`.
 
     Raises:
-      ValueError: one sentence that names the words.
+      ValueError: an argument is malformed; one sentence that quotes it.
     """
-    return [_random(text) for text in words]
+    return [_random(text) for text in arguments]
 
 
 def _random(text: str) -> Dimension:
-    error = ValueError(f"random={text!r} is not like {', '.join(FORMS)}")
+    error = ValueError(f"random={text!r} must be one of {', '.join(FORMS)}")
     try:
         call = ast.parse(text.strip(), mode="eval").body
     except SyntaxError:
@@ -98,7 +98,7 @@ def _random(text: str) -> Dimension:
         raise error
     low, high = values
     if not low < high or (kind == "log" and low <= 0) or (kind == "integer" and {type(low), type(high)} != {int}):
-        raise ValueError(f"random={text!r}: {low} and {high} are no bounds of {kind}")
+        raise ValueError(f"random={text!r}: {low} and {high} are not valid bounds of {kind}")
     if kind == "integer":
         return Interval(first.id, low, high, whole=True)
     return Interval(first.id, float(low), float(high), log=kind == "log")
@@ -108,13 +108,13 @@ def _elements(text: str, what: str) -> list[ast.expr]:
     try:
         body = ast.parse(f"[{text}]", mode="eval").body
     except SyntaxError:
-        raise ValueError(f"{what} cannot be read: words with anything but letters need quotes") from None
+        raise ValueError(f"{what} cannot be parsed; put values with special characters in quotes") from None
     assert isinstance(body, ast.List)
     return body.elts
 
 
 def _literal(node: ast.expr) -> Any:
-    """Numbers, truth values, None and tuples are what they are in Python; anything else is words."""
+    """Returns the value of a Python literal, and the source text of any other expression, such as a spec string."""
     try:
         return ast.literal_eval(node)
     except ValueError:
@@ -122,48 +122,48 @@ def _literal(node: ast.expr) -> Any:
 
 
 def require_different(dimensions: Sequence[Dimension]) -> None:
-    """Raises ValueError if there is no setting, one twice, or the seed, which is not tuned."""
+    """Raises ValueError if there is no setting, a setting occurs twice, or the seed is swept."""
     names = [each.name for each in dimensions]
     if not names:
-        raise ValueError("grid, random: give at least one setting to try")
+        raise ValueError("grid, random: give at least one setting to sweep")
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{name} is tried twice")
+            raise ValueError(f"{name} is swept twice")
         if name == "seed":
-            raise ValueError("seed is no setting that is tuned; --seeds says how many every trial has")
+            raise ValueError("seed cannot be swept; use --seeds 5 to run each trial with 5 seeds")
 
 
 def combinations(dimensions: Sequence[Values]) -> Iterator[dict[str, Any]]:
-    """Every combination of values."""
+    """Yields all combinations of values."""
     for chosen in itertools.product(*(each.values for each in dimensions)):
         yield {each.name: value for each, value in zip(dimensions, chosen, strict=True)}
 
 
-def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_words: Callable[[str], str]) -> dict:
-    """Settings of a trial.
+def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_spec: Callable[[str], str]) -> dict:
+    """Returns the settings of a trial.
 
     Args:
-      config: settings that all trials have.
-      chosen: names of settings, or of settings of a part such as `critic_learning_rate`, and their values.
-      default_words: part -> what it is where `config` does not say.
+      config: settings shared by all trials.
+      chosen: values by name; a name is a setting, or a setting within a spec string such as `critic_learning_rate`.
+      default_spec: (setting) -> spec string to use if `config` has None.
 
     Raises:
-      ValueError: there is no such setting, or `config` has another value of it.
+      ValueError: a setting is unknown, or `config` sets it to another value.
     """
     from jaxtrpo.config.specs import require_not_said, require_one_value
 
     settings, usual = dict(config), vars(Config())
-    # Whole parts first, so that none replaces one of which a setting has been chosen.
+    # Whole spec strings first, so that none overwrites a setting within it.
     for name, value in sorted(chosen.items(), key=lambda choice: choice[0] not in settings):
         part, _, inner = name.partition("_")
         if name in settings:
             if config[name] not in (usual[name], value):
-                raise ValueError(f"{name}={config[name]} and {name}={value}, which is tried, contradict each other")
+                raise ValueError(f"{name}={config[name]} contradicts the swept {name}={value}; give only one of them")
             settings[name] = value
         elif part in PARTS and inner:
             require_not_said(part, settings[part] or "", inner, value)
-            settings[part] = with_argument(settings[part] or default_words(part), inner, value)
+            settings[part] = with_argument(settings[part] or default_spec(part), inner, value)
         else:
-            raise ValueError(f"there is no setting {name!r}; those of a part are like critic_learning_rate")
+            raise ValueError(f"unknown setting {name!r}; settings of a spec string look like critic_learning_rate")
     require_one_value(settings, usual)
     return settings

@@ -1,4 +1,4 @@
-"""Many runs that try settings: which, by Optuna; each a process with one core."""
+"""Sweeps: Optuna chooses the settings of trials, and each run is a process on one core."""
 
 from __future__ import annotations
 
@@ -28,39 +28,39 @@ from jaxtrpo.runs.sweep.space import Dimension
 from jaxtrpo.runs.view.curves import interquartile_mean
 
 STUDY_FILE, TABLE_FILE = "study.sqlite", "sweep.csv"
-OWNER, CHOICE, SEEDS = "owner", "choice", "seeds"  # what a trial says of itself
-TRIES = 10  # to open a database
-LAST_WORDS = 2_000  # characters of a run that failed
+OWNER, CHOICE, SEEDS = "owner", "choice", "seeds"  # user attributes of a trial
+TRIES = 10  # attempts to open a database
+ERROR_LENGTH = 2_000  # characters of the output of a failed run
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 class Sweep(NamedTuple):
-    """What is tried, and how it is judged."""
+    """Definition of a sweep."""
 
     env: str
     directory: Path
     dimensions: Sequence[Dimension]
-    combinations: Sequence[Mapping[str, Any]]  # to try; none where values are drawn
-    trials: int  # how many are drawn
-    seeds: int  # of each trial, from 0
-    flags: Callable[[Mapping[str, Any]], list[str]]  # a trial's choice -> words of `jaxtrpo train`
+    combinations: Sequence[Mapping[str, Any]]  # of a grid; empty if values are sampled
+    trials: int  # number of trials if values are sampled
+    seeds: int  # number of seeds per trial, from 0
+    flags: Callable[[Mapping[str, Any]], list[str]]  # settings of a trial -> flags of `jaxtrpo train`
     study: optuna.Study
 
 
 class _Running(NamedTuple):
-    """A trial that has runs to do."""
+    """A trial with unfinished runs."""
 
     trial: optuna.Trial
-    waiting: list[int]  # seeds
-    values: dict[int, float]  # of seeds that are done
+    waiting: list[int]  # seeds that have not started
+    values: dict[int, float]  # return_100 of finished runs, by seed
 
 
 def open_study(directory: Path, name: str, storage: str | None, *, tpe: bool, seed: int) -> optuna.Study:
-    """The study in a database: that of the directory, or one that several machines share.
+    """Opens or creates the study in a database, that of the directory or one shared by several machines.
 
     Raises:
-      ValueError: it cannot be opened.
+      ValueError: the database cannot be opened.
     """
     url = storage or f"sqlite:///{directory / STUDY_FILE}"
     sampler = TPESampler(seed=seed, constant_liar=True) if tpe else RandomSampler(seed=seed)
@@ -69,27 +69,32 @@ def open_study(directory: Path, name: str, storage: str | None, *, tpe: bool, se
             return optuna.create_study(
                 study_name=name, storage=url, direction="maximize", load_if_exists=True, sampler=sampler
             )
-        except Exception as error:  # of any database and its driver
+        except Exception as error:  # errors of databases and drivers of any kind
             if not (left and isinstance(error, DBAPIError)):
                 raise ValueError(f"storage={url!r} cannot be used: {str(error).partition(chr(10))[0]}") from error
-            time.sleep(0.5)  # two that make the tables at the same time get in each other's way
+            time.sleep(0.5)  # another process may be creating the tables
     raise AssertionError
 
 
 def run_sweep(sweep: Sweep, cores: int, say: Callable[[str], object]) -> None:
-    """Makes the runs that are missing, so many at a time, and tells the study how good each trial is.
+    """Runs the trials that are missing, on up to `cores` cores, and reports their scores to the study.
 
-    A trial's value is the interquartile mean over its seeds of `return_100` at the end. Runs go on where they were, so
-    that a sweep that was killed does too.
+    The score of a trial is the interquartile mean over its seeds of `return_100` at the end of the run. An interrupted
+    or killed sweep resumes, because its runs do.
+
+    Args:
+      sweep: definition of the sweep.
+      cores: number of runs at a time.
+      say: prints a line of progress.
 
     Raises:
-      KeyboardInterrupt: it was interrupted; runs are, too.
+      KeyboardInterrupt: the sweep was interrupted; so were its runs.
     """
     _Scheduler(sweep, say).run(cores)
 
 
 class _Scheduler:
-    """Deals out (trial, seed) to threads, each of which waits for a process."""
+    """Distributes runs, (trial, seed), to threads, each of which waits for a process."""
 
     def __init__(self, sweep: Sweep, say: Callable[[str], object]):
         self.sweep, self.say, self.lock = sweep, say, threading.Lock()
@@ -133,10 +138,10 @@ class _Scheduler:
             return running, running.waiting.pop(0)
 
     def _another(self) -> optuna.Trial | None:
-        """A trial that nobody has begun; None if there is no other.
+        """Returns a new trial, or None if there is none left.
 
-        Of sweeps that share a study, more than one may want the same combination. A trial of one has its number and its
-        combination from the moment in which the study knows it: who has the lowest number makes it.
+        Sweeps that share a study may choose the same combination at the same time. A trial is stored together with its
+        number and its combination, so the trial with the lowest number runs and the others are pruned.
         """
         study, begun = self.sweep.study, (TrialState.COMPLETE, TrialState.FAIL, TrialState.RUNNING)
         if not self.sweep.combinations:
@@ -148,35 +153,35 @@ class _Scheduler:
                 return None
             choice = dict(left[0])
             study.enqueue_trial(choice, user_attrs={OWNER: self.owner, CHOICE: choice})
-            trial = study.ask()  # the first that waits, which another may have left
+            trial = study.ask()  # the first trial in the queue, possibly one that another sweep enqueued
             earlier = [other for other in self._states(*begun, TrialState.WAITING) if other.number < trial.number]
             if _combination(trial) not in map(_combination, earlier):
                 return trial
             study.tell(trial, state=TrialState.PRUNED)
 
     def _train(self, trial: optuna.Trial, seed: int) -> float | None:
-        """Return of a run at its end; None if it failed."""
+        """Trains a run and returns its final return_100, or None if it failed."""
         out = place_of(self.sweep.directory, trial.number) / f"seed-{seed}"
-        words = [self.sweep.env, *self.sweep.flags(trial.params), "--seed", str(seed), "--actors", "1", "--quiet"]
+        arguments = [self.sweep.env, *self.sweep.flags(trial.params), "--seed", str(seed), "--actors", "1", "--quiet"]
         self._wait_until_free(out)
-        command = [sys.executable, "-m", "jaxtrpo", "train", *words, "--out", str(out), "--resume"]
+        command = [sys.executable, "-m", "jaxtrpo", "train", *arguments, "--out", str(out), "--resume"]
         environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-        # In a session of its own: an interrupt of the terminal is for us, who end them in turn.
+        # In a new session: an interrupt from the terminal reaches only the sweep, which terminates its runs.
         how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
         with subprocess.Popen(command, env=environment, **how) as process:
             self.processes.add(process)
-            said = process.communicate()[1]
+            errors = process.communicate()[1]
             self.processes.discard(process)
         if process.returncode:
             if not self.stopping:
-                self.say(f"trial {trial.number}, seed {seed} failed: {said[-LAST_WORDS:].strip()}")
+                self.say(f"trial {trial.number}, seed {seed} failed: {errors[-ERROR_LENGTH:].strip()}")
             return None
         returns = read_run(out).columns["return_100"]
         known = returns[np.isfinite(returns)]
         return float(known[-1]) if len(known) else None
 
     def _wait_until_free(self, out: Path) -> None:
-        """A run outlives a sweep that was killed, and what it learns is not lost."""
+        """Waits for a run that has outlived a killed sweep; its result is then used."""
         while out.exists() and not self.stopping:
             try:
                 with hold(out):
@@ -188,7 +193,7 @@ class _Scheduler:
         with self.lock:
             if self.stopping or running not in self.open:
                 return
-            if value is None:  # the others of this trial need not be tried
+            if value is None:  # the other seeds of this trial are skipped
                 self.open.remove(running)
                 self.sweep.study.tell(running.trial, state=TrialState.FAIL)
                 return
@@ -216,24 +221,24 @@ def _combination(trial: FrozenTrial | optuna.Trial) -> Mapping[str, Any]:
 
 
 def place_of(directory: Path, trial: int) -> Path:
-    """Where the runs of a trial are."""
+    """Returns the directory of a trial's runs."""
     return directory / f"trial-{trial:04d}"
 
 
 def in_words(chosen: Mapping[str, Any]) -> str:
-    """Settings for people."""
+    """Formats settings for people."""
     shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in chosen.items()}
     return ", ".join(f"{name}={value}" for name, value in shown.items())
 
 
 def ranked(study: optuna.Study) -> list[FrozenTrial]:
-    """Trials that are done, the best first."""
+    """Returns the completed trials, best first."""
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return sorted(done, key=lambda trial: (-float(trial.value or 0.0), trial.number))
 
 
 def write_table(study: optuna.Study, directory: Path) -> Path:
-    """Writes sweep.csv: a row for each trial that is done, the best first."""
+    """Writes sweep.csv: a row for each completed trial, best first."""
     trials = ranked(study)
     names = list(dict.fromkeys(name for trial in trials for name in trial.params))
     text = io.StringIO()
@@ -242,6 +247,6 @@ def write_table(study: optuna.Study, directory: Path) -> Path:
     for trial in trials:
         values = json.dumps([round(value, 3) for value in trial.user_attrs.get(SEEDS, [])])
         table.writerow((trial.number, *(trial.params.get(name) for name in names), f"{trial.value:.6g}", values))
-    with writing(directory, what_then=""):
+    with writing(directory, advice=""):
         write_whole(directory / TABLE_FILE, text.getvalue().encode())
     return directory / TABLE_FILE

@@ -1,4 +1,4 @@
-"""Interactive figures of runs: what a page of them shows."""
+"""Interactive figures of runs, for the report page."""
 
 from __future__ import annotations
 
@@ -9,42 +9,42 @@ import numpy as np
 from bokeh.models import ColumnDataSource, CustomJSTickFormatter, HoverTool
 from bokeh.plotting import figure
 
-from jaxtrpo.runs.reader import Seen
+from jaxtrpo.runs.reader import LoggedRun
 from jaxtrpo.runs.view.curves import AXES
 
 X = "env_steps"
-# Told apart by people who see colours differently (Okabe and Ito 2008).
+# Distinguishable with colour vision deficiencies (Okabe and Ito 2008).
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b", "#b8a900", "#6a3d9a")
-DASHES = ("solid", "dashed", "dotdash")  # where there are more runs than colours
+DASHES = ("solid", "dashed", "dotdash")  # for more runs than colours
 HEIGHT = 260  # pixels
 COMPACT = "return Intl.NumberFormat('en', {notation: 'compact'}).format(tick)"  # 200K, 1M
 PARTS = ("collecting", "learning", "other")
 
 
 class Look(NamedTuple):
-    """One figure: a line for each run and column."""
+    """Definition of a figure: a line for each run and column."""
 
     title: str
-    columns: tuple[str, ...]  # the first is a line, the second dashed
+    columns: tuple[str, ...]  # the first is drawn with the style of the run, the second dotted
     log: bool = False
-    points: str | None = None  # column that is drawn as points
+    points: str | None = None  # column drawn as points
 
 
 LOOKS = (
-    Look("Return of the last 100 episodes; points: the deterministic policy's", ("return_100",), points="eval_return"),
-    Look("KL of each step, nats; dashed: its bound", ("kl", "max_kl"), log=True),
-    Look("Environment steps an update", ("steps_per_update",)),
-    Look("Gain ratio: fraction of the predicted gain that later batches confirm", ("gain_ratio",)),
+    Look("Return of the last 100 episodes; points: deterministic evaluations", ("return_100",), points="eval_return"),
+    Look("KL divergence of each update in nats; dotted: its bound", ("kl", "max_kl"), log=True),
+    Look("Environment steps per update", ("steps_per_update",)),
+    Look("Gain ratio: fraction of the predicted gain confirmed by later batches", ("gain_ratio",)),
     Look("Explained variance of the value critic", ("explained_variance",)),
-    Look("Entropy of the policy, nats", ("entropy",)),
+    Look("Entropy of the policy in nats", ("entropy",)),
     Look("Standard deviation of actions", ("policy_std",)),
 )  # fmt: skip
 
 
-def draw_figures(runs: Sequence[Seen]) -> dict[str, Any]:
-    """By title, a figure for each of `LOOKS` of which a run has a column, and one of where the time went.
+def draw_figures(runs: Sequence[LoggedRun]) -> dict[str, Any]:
+    """Draws a figure for each of `LOOKS` with data in any run, and one of the time spent; returns them by title.
 
-    Models are named so that the page's script finds them: "run-0" is a run's data, "0:kl" a line of it.
+    Bokeh models are named for the script of the page: "run-0" is the data of a run, "0:kl" one of its lines.
     """
     sources = {str(i): ColumnDataSource(dict(columns_of(run)), name=f"run-{i}") for i, run in enumerate(runs)}
     figures: dict[str, Any] = {}
@@ -52,17 +52,17 @@ def draw_figures(runs: Sequence[Seen]) -> dict[str, Any]:
         wanted = [*look.columns, *([look.points] if look.points else [])]
         if any(name in run.columns for run in runs for name in wanted):
             figures[look.title] = _figure(look, runs, sources)
-    figures["Where the time went"] = _time(runs)
+    figures["Time spent"] = _time(runs)
     return figures
 
 
-def columns_of(run: Seen) -> dict[str, Any]:
-    """What the figures need of a run, in single precision."""
+def columns_of(run: LoggedRun) -> dict[str, Any]:
+    """Returns the columns of a run that the figures show, in single precision."""
     wanted = {*AXES, *(name for look in LOOKS for name in (*look.columns, look.points) if name)}
     return {name: run.columns[name].astype(np.float32) for name in sorted(wanted) if name in run.columns}
 
 
-def _figure(look: Look, runs: Sequence[Seen], sources: Mapping[str, ColumnDataSource]) -> Any:
+def _figure(look: Look, runs: Sequence[LoggedRun], sources: Mapping[str, ColumnDataSource]) -> Any:
     drawn = _empty(y_axis_type="log" if look.log else "linear")
     lines = []
     for i, run in enumerate(runs):
@@ -79,7 +79,7 @@ def _figure(look: Look, runs: Sequence[Seen], sources: Mapping[str, ColumnDataSo
     return drawn
 
 
-def _time(runs: Sequence[Seen]) -> Any:
+def _time(runs: Sequence[LoggedRun]) -> Any:
     labels = [str(i + 1) for i in range(len(runs))]
     seconds = dict(zip(PARTS, map(list, zip(*map(seconds_of, runs), strict=True)), strict=True))
     drawn = _empty(y_range=labels[::-1], height=90 + 26 * len(runs), x_axis_label="seconds")
@@ -98,8 +98,8 @@ def _time(runs: Sequence[Seen]) -> Any:
     return drawn
 
 
-def seconds_of(run: Seen) -> tuple[float, float, float]:
-    """Of a run: collecting, learning, and the rest (evaluating, compiling, saving)."""
+def seconds_of(run: LoggedRun) -> tuple[float, float, float]:
+    """Returns the seconds a run spent on collecting, on learning, and on the rest (evaluating, compiling, saving)."""
     if not len(run.columns.get("wall_seconds", ())):
         return 0.0, 0.0, 0.0
     collect, learn = (float(np.nansum(run.columns.get(name, 0.0))) for name in ("collect_seconds", "learn_seconds"))

@@ -1,4 +1,4 @@
-"""Which OpenGL draws MuJoCo's pictures, without a screen."""
+"""Choice of the OpenGL backend with which MuJoCo renders without a display."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import sys
 
 VARIABLE = "MUJOCO_GL"
 WITHOUT_SCREEN = ("egl", "osmesa")
-# A context is made in a process of its own: some drivers end theirs, and OpenGL cannot be changed once it is loaded.
+# Tried in a separate process: some drivers kill it, and the backend cannot be changed once it is loaded.
 TRIAL = "import mujoco; mujoco.GLContext(16, 16).make_current()"
 SECONDS = 60
 
 
 def choose_opengl() -> str:
-    """Sets MUJOCO_GL, which MuJoCo reads when it is imported, to what works here, unless it is set.
+    """Sets MUJOCO_GL, which MuJoCo reads when it is imported, to a backend that works, unless it is set already.
 
     Returns:
-      What was chosen.
+      The backend.
 
     Raises:
-      OSError: nothing works; one sentence that names the packages to install.
+      OSError: no backend works; one sentence that names the packages to install.
     """
     chosen = os.environ.get(VARIABLE)
     if chosen:
@@ -30,8 +30,8 @@ def choose_opengl() -> str:
             os.environ[VARIABLE] = name
             return name
     raise OSError(
-        "MuJoCo cannot draw here: neither EGL nor OSMesa works; install one (Debian, Ubuntu: apt-get install libegl1 "
-        f"libgl1, or libosmesa6), or set {VARIABLE}"
+        "MuJoCo cannot render: neither EGL nor OSMesa works; install one (Debian, Ubuntu: apt-get install libegl1 "
+        f"libgl1, or libosmesa6) or set {VARIABLE}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Learning curves as pictures, with their numbers."""
+"""Plots of learning curves, with their data as CSV."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from jaxtrpo.runs.directory import write_whole, writing
-from jaxtrpo.runs.reader import ALL, Seen, in_groups
+from jaxtrpo.runs.reader import ALL, LoggedRun, in_groups
 from jaxtrpo.runs.view.curves import AXES, Curve, curve_of
 
-COLUMNS = 3  # panels beside each other
-LETTERS_OF_LEGEND = 90  # in a row
+COLUMNS = 3  # panels per row
+LEGEND_WIDTH = 90  # characters per row
 
 
-def curves_of(runs: Sequence[Seen], x: str, y: str) -> dict[str, dict[str, Curve]]:
-    """Environment -> group of settings -> curve.
+def curves_of(runs: Sequence[LoggedRun], x: str, y: str) -> dict[str, dict[str, Curve]]:
+    """Computes the curves of all groups of runs: environment -> label of the group -> curve.
 
     Raises:
-      ValueError: a run has no such column, or no run has a value in it.
+      ValueError: a run has no such column, or the column is empty in all runs.
     """
     found = {
         env: {label: curve for label, group in groups.items() if (curve := curve_of(group, x, y)) is not None}
@@ -36,29 +36,29 @@ def curves_of(runs: Sequence[Seen], x: str, y: str) -> dict[str, dict[str, Curve
 
 
 def draw(curves: Mapping[str, Mapping[str, Curve]], stem: Path, *, x: str, y: str) -> list[Path]:
-    """Draws a panel for each environment, in it a line for each group of settings, and writes what it shows.
+    """Draws a panel for each environment with a line for each group, and writes the figure and its data.
 
     Args:
-      curves: what `curves_of` gives.
-      stem: of the files: stem.png, stem.svg and stem.csv.
-      x: what it was asked for.
-      y: likewise.
+      curves: curves from `curves_of`.
+      stem: path of the files without suffix: stem.png, stem.svg and stem.csv.
+      x: column of the horizontal axis.
+      y: column of the vertical axis.
 
     Returns:
-      The files.
+      The paths of the files.
 
     Raises:
-      OutputError: they cannot be written.
+      OutputError: the files cannot be written.
     """
     figure = _figure(curves, x, y)
     files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("png", "svg", "csv")]
-    with writing(stem, what_then=""):
+    with writing(stem, advice=""):
         for path in files[:2]:
             picture = io.BytesIO()
-            # Text of SVG stays text, and the same curves are the same bytes.
+            # Text stays text in the SVG, and the same curves give the same bytes.
             with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "jaxtrpo"}):
-                unchanging = {"Date": None} if path.suffix == ".svg" else None
-                figure.savefig(picture, format=path.suffix[1:], dpi=120, metadata=unchanging)
+                metadata = {"Date": None} if path.suffix == ".svg" else None
+                figure.savefig(picture, format=path.suffix[1:], dpi=120, metadata=metadata)
             write_whole(path, picture.getvalue())
         write_whole(files[2], _numbers(curves, x).encode())
     return files
@@ -85,7 +85,7 @@ def _figure(curves: Mapping[str, Mapping[str, Curve]], x: str, y: str) -> Figure
     if set(colors) != {ALL}:
         shown = [zip(*place.get_legend_handles_labels(), strict=True) for place in figure.axes]
         named = {label: line for pairs in shown for line, label in pairs if label != ALL}
-        beside = max(1, LETTERS_OF_LEGEND * columns // COLUMNS // max(map(len, named)))
+        beside = max(1, LEGEND_WIDTH * columns // COLUMNS // max(map(len, named)))
         figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=beside, fontsize="small")
     return figure
 

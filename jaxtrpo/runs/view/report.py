@@ -1,4 +1,4 @@
-"""One page of HTML that shows runs, without needing anything from elsewhere."""
+"""The report: a self-contained HTML page about runs."""
 
 from __future__ import annotations
 
@@ -13,36 +13,37 @@ from bokeh.resources import Resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from jaxtrpo.runs.directory import write_whole, writing
-from jaxtrpo.runs.reader import NOT_IN_LABELS, Seen
+from jaxtrpo.runs.reader import NOT_IN_LABELS, LoggedRun
 from jaxtrpo.runs.view.curves import AXES
 from jaxtrpo.runs.view.figures import COLORS, DASHES, draw_figures
 
 TEMPLATE = "report.html"
 
 
-def write_report(runs: Sequence[Seen], path: Path, *, video: Path | None = None) -> None:
+def write_report(runs: Sequence[LoggedRun], path: Path, *, video: Path | None = None) -> None:
     """Writes the page.
 
     Args:
-      runs: of any environments and settings.
-      path: of the page.
-      video: an mp4 that becomes a part of it.
+      runs: runs with any environments and settings.
+      path: path of the page.
+      video: MP4 file to embed.
 
     Raises:
-      OutputError: it cannot be written.
+      OutputError: the page cannot be written.
     """
     data = None if video is None else base64.b64encode(video.read_bytes()).decode()
-    with writing(path, what_then=""):
+    with writing(path, advice=""):
         write_whole(path, page_of(runs, video=data).encode())
 
 
-def page_of(runs: Sequence[Seen], *, video: str | None = None, live: str | None = None) -> str:
-    """The page.
+def page_of(runs: Sequence[LoggedRun], *, video: str | None = None, live: str | None = None) -> str:
+    """Renders the page.
 
     Args:
       runs: as in `write_report`.
-      video: an mp4, base64.
-      live: it asks where it comes from for newer data, and to be made anew once the data's `shape` is another.
+      video: MP4 file to embed, base64.
+      live: shape of the served data. The page polls its server for new data, and reloads once the shape differs; None
+        renders a static page.
     """
     figures = draw_figures(runs)
     script, places = components(list(figures.values()))
@@ -56,7 +57,7 @@ def page_of(runs: Sequence[Seen], *, video: str | None = None, live: str | None 
         script=script,
         figures=dict(zip(figures, places, strict=True)),
         axes=AXES,
-        runs=[{**told, "cells": cells(told)} for told in map(summary, runs, range(len(runs)))],
+        runs=[{**totals, "cells": cells(totals)} for totals in map(summary, runs, range(len(runs)))],
         differing=differing,
         common=common,
         video=video,
@@ -64,16 +65,16 @@ def page_of(runs: Sequence[Seen], *, video: str | None = None, live: str | None 
     )
 
 
-def settings_of(runs: Sequence[Seen]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
-    """Settings that differ between runs, one value a run; and those that all have."""
+def settings_of(runs: Sequence[LoggedRun]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """Returns the settings that differ between runs, one value per run, and those that all runs share."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in NOT_IN_LABELS or name == "seed")
     values = {name: [run.settings.get(name) for run in runs] for name in names}
     differing = {name: found for name, found in values.items() if any(value != found[0] for value in found)}
     return differing, {name: found[0] for name, found in values.items() if name not in differing}
 
 
-def summary(run: Seen, number: int) -> dict[str, Any]:
-    """What a table says of a run."""
+def summary(run: LoggedRun, number: int) -> dict[str, Any]:
+    """Returns the entries of a run in the tables of the page."""
 
     def last(name: str) -> float | None:
         known = run.columns.get(name, np.zeros(0))
@@ -99,7 +100,7 @@ def summary(run: Seen, number: int) -> dict[str, Any]:
     }
 
 
-def cells(told: dict[str, Any]) -> dict[str, str]:
-    """The numbers of a `summary` in words, as the page shows them."""
+def cells(totals: dict[str, Any]) -> dict[str, str]:
+    """Formats the numbers of a `summary` for the page."""
     formats = {"steps": "{:,.0f}", "done": "{:.0%}", "seconds": "{:,.1f}", "return_100": "{:,.1f}", "best": "{:,.1f}"}
-    return {name: "–" if told[name] is None else words.format(told[name]) for name, words in formats.items()}
+    return {name: "–" if totals[name] is None else text.format(totals[name]) for name, text in formats.items()}

@@ -1,4 +1,4 @@
-"""Films as video files."""
+"""Writing rendered episodes as video files."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ from PIL import Image, ImageDraw, ImageFont
 from jaxtrpo.rollout.rendering import Film, Frame
 from jaxtrpo.runs.directory import writing
 
-MOST_FRAMES = 50  # a second
-FRAMES_OF_GIF, COLORS = 20, 64
+MAX_FPS = 50
+GIF_FPS, GIF_COLORS = 20, 64
 
-Timed = tuple[float, Image.Image]  # seconds at which a picture is seen
+Timed = tuple[float, Image.Image]  # (seconds, image shown from then on)
 
 
-def write_video(films: Mapping[str, Film], path: Path, *, gif: bool = False) -> list[Path]:
-    """Writes films side by side, in the time that they simulate; who ends first waits for the others.
+def write_video(episodes: Mapping[str, Film], path: Path, *, gif: bool = False) -> list[Path]:
+    """Writes episodes side by side in simulated time; those that end early stay, dimmed, until the last one ends.
 
     Args:
-      films: by what is written above each.
-      path: of the mp4.
-      gif: also write a GIF beside it, of the same name.
+      episodes: rendered episodes by label.
+      path: path of the MP4 file.
+      gif: also write a GIF with the same name.
 
     Returns:
-      The files.
+      The paths of the files.
 
     Raises:
-      OutputError: they cannot be written.
+      OutputError: the files cannot be written.
     """
-    fps = Fraction(min(max(1 / each.seconds_per_step for each in films.values()), MOST_FRAMES)).limit_denominator(1000)
+    fps = Fraction(min(max(1 / each.seconds_per_step for each in episodes.values()), MAX_FPS)).limit_denominator(1000)
     files = [path, *([path.with_suffix(".gif")] if gif else [])]
-    with writing(path, what_then=""):
+    with writing(path, advice=""):
         for file in files:
-            for left in file.parent.glob(f".{file.stem}.*{file.suffix}"):  # by a process that was killed
+            for left in file.parent.glob(f".{file.stem}.*{file.suffix}"):  # left by a killed process
                 left.unlink()
         unfinished = [_unfinished(file) for file in files]
         try:
-            for_gif = _write_mp4(unfinished[0], _side_by_side(films, float(fps)), fps, keep=gif)
+            for_gif = _write_mp4(unfinished[0], _side_by_side(episodes, float(fps)), fps, keep=gif)
             if gif:
                 _write_gif(unfinished[1], for_gif)
             for file, done in zip(unfinished, files, strict=True):
@@ -56,22 +56,22 @@ def write_video(films: Mapping[str, Film], path: Path, *, gif: bool = False) -> 
 
 
 def _write_mp4(path: Path, pictures: Iterator[np.ndarray], fps: Fraction, *, keep: bool) -> list[Timed]:
-    """Returns some of the pictures if they are to be kept."""
-    kept: list[Timed] = []
+    """Writes the MP4 file; if `keep`, returns the images of the GIF."""
+    for_gif: list[Timed] = []
     with av.open(str(path), "w", options={"movflags": "faststart"}) as file:
         stream = file.add_stream("libx264", rate=fps, options={"crf": "20"})
-        stream.pix_fmt = "yuv420p"  # which every browser shows
+        stream.pix_fmt = "yuv420p"  # supported by all browsers
         for number, picture in enumerate(pictures):
-            height, width = (size // 2 * 2 for size in picture.shape[:2])  # it wants even numbers
+            height, width = (size // 2 * 2 for size in picture.shape[:2])  # H.264 requires even sizes
             if number == 0:
                 stream.height, stream.width = height, width
             frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture[:height, :width]))
             file.mux(stream.encode(frame))
             seconds = float(number / fps)
-            if keep and (not kept or seconds >= kept[-1][0] + 1 / FRAMES_OF_GIF - 1e-9):
-                kept.append((seconds, Image.fromarray(picture).quantize(COLORS, dither=Image.Dither.NONE)))
+            if keep and (not for_gif or seconds >= for_gif[-1][0] + 1 / GIF_FPS - 1e-9):
+                for_gif.append((seconds, Image.fromarray(picture).quantize(GIF_COLORS, dither=Image.Dither.NONE)))
         file.mux(stream.encode())
-    return kept
+    return for_gif
 
 
 def _write_gif(path: Path, pictures: list[Timed]) -> None:
@@ -88,9 +88,9 @@ def _unfinished(path: Path) -> Path:
     return Path(name)
 
 
-def _side_by_side(films: Mapping[str, Film], fps: float) -> Iterator[np.ndarray]:
-    """Pictures at equal times until all episodes are over."""
-    players = [_Player(label, each, fps) for label, each in films.items()]
+def _side_by_side(episodes: Mapping[str, Film], fps: float) -> Iterator[np.ndarray]:
+    """Yields frames of the video until all episodes are over."""
+    players = [_Player(label, each, fps) for label, each in episodes.items()]
     while True:
         shown = [player.next() for player in players]
         if all(player.over for player in players):
@@ -99,31 +99,31 @@ def _side_by_side(films: Mapping[str, Film], fps: float) -> Iterator[np.ndarray]
 
 
 class _Player:
-    """One film, shown frame by frame of the video."""
+    """Plays an episode at the frame rate of the video."""
 
-    def __init__(self, label: str, film: Film, fps: float):
+    def __init__(self, label: str, episode: Film, fps: float):
         self.over = False
-        self._label, self._film, self._steps_a_frame = label, film, 1 / (fps * film.seconds_per_step)
+        self._label, self._episode, self._steps_per_frame = label, episode, 1 / (fps * episode.seconds_per_step)
         self._number, self._made = 0, 0
-        self._last: Frame = next(film.frames)
+        self._last: Frame = next(episode.frames)
 
     def next(self) -> np.ndarray:
-        """The next picture; the last one where the episode is over."""
-        wanted = int(self._number * self._steps_a_frame + 1e-6)
+        """Returns the next frame, or the last one if the episode is over."""
+        wanted = int(self._number * self._steps_per_frame + 1e-6)
         self._number += 1
         while self._made < wanted and not self.over:
-            found = next(self._film.frames, None)
+            found = next(self._episode.frames, None)
             self.over = found is None
             self._last = self._last if found is None else found
             self._made += 1
-        return _with_words(self._last.picture, f"{self._label}   {self._last.total:,.0f}", faded=self.over)
+        return _with_label(self._last.picture, f"{self._label}   {self._last.total:,.0f}", faded=self.over)
 
 
-def _with_words(picture: np.ndarray, words: str, *, faded: bool) -> np.ndarray:
+def _with_label(picture: np.ndarray, label: str, *, faded: bool) -> np.ndarray:
     image = Image.fromarray(picture // 2 if faded else picture)
     size = max(12, image.height // 22)
     draw, font = ImageDraw.Draw(image, "RGBA"), ImageFont.load_default(size)
-    left, top, right, bottom = draw.textbbox((size // 2, size // 2), words, font=font)
+    left, top, right, bottom = draw.textbbox((size // 2, size // 2), label, font=font)
     draw.rectangle((left - 4, top - 4, right + 4, bottom + 4), fill=(0, 0, 0, 130))
-    draw.text((size // 2, size // 2), words, font=font, fill="white")
+    draw.text((size // 2, size // 2), label, font=font, fill="white")
     return np.asarray(image)

@@ -1,4 +1,4 @@
-"""The report of runs while they train, served to this machine alone."""
+"""A live report of runs in training, served on the loopback address."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxtrpo.runs.reader import Seen, read_run, runs_in
+from jaxtrpo.runs.reader import LoggedRun, read_run, runs_in
 from jaxtrpo.runs.view.figures import PARTS, columns_of, seconds_of
 from jaxtrpo.runs.view.report import cells, page_of, summary
 
@@ -28,11 +28,11 @@ NO_RUN_YET = """<!doctype html>
 
 
 def serve(directories: Sequence[Path], port: int) -> ThreadingHTTPServer:
-    """A server that is ready; `serve_forever` answers requests.
+    """Returns a server that listens; `serve_forever` answers requests.
 
     Args:
-      directories: that hold runs, or will; what is in them is read anew for every answer.
-      port: 0 takes one that is free.
+      directories: directories that contain runs, or will; they are searched again for every request.
+      port: port to listen on; 0 picks a free one.
 
     Raises:
       OSError: the port is taken.
@@ -42,13 +42,13 @@ def serve(directories: Sequence[Path], port: int) -> ThreadingHTTPServer:
         def do_GET(self) -> None:
             answers = {"/": _page, "/data": _data}
             make = answers.get(self.path.partition("?")[0])
-            # A page elsewhere that knows the port must not read what is here under a name of its own.
+            # Reject other host names: with DNS rebinding, a foreign page could read the data.
             if self.headers.get("Host", "").partition(":")[0] not in (HERE, "localhost") or make is None:
                 self.send_error(HTTPStatus.NOT_FOUND)
                 return
             try:
                 kind, content = make(directories)
-            except (OSError, ValueError) as error:  # of a run that was removed, or is being replaced
+            except (OSError, ValueError) as error:  # the run was removed or is being replaced
                 self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, " ".join(str(error).split())[:200])
                 return
             self.send_response(HTTPStatus.OK)
@@ -59,19 +59,19 @@ def serve(directories: Sequence[Path], port: int) -> ThreadingHTTPServer:
             self.wfile.write(content)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: the terminal shows the address and nothing else."""
+            """Does nothing: the terminal shows only the address."""
 
     return ThreadingHTTPServer((HERE, port), Handler)
 
 
 def address(server: ThreadingHTTPServer) -> str:
-    """What a browser opens."""
+    """Returns the URL of a server."""
     return f"http://{HERE}:{server.server_port}/"
 
 
 @contextlib.contextmanager
 def serving(directories: Sequence[Path]) -> Iterator[str]:
-    """Serves as `serve` does, beside what happens meanwhile; gives the address."""
+    """Serves in a background thread, as `serve` does; yields the URL."""
     with serve(directories, 0) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -82,8 +82,8 @@ def serving(directories: Sequence[Path]) -> Iterator[str]:
             thread.join()
 
 
-def _now(directories: Sequence[Path]) -> list[Seen]:
-    """Without what is removed while it is read."""
+def _now(directories: Sequence[Path]) -> list[LoggedRun]:
+    """Reads all runs, without those removed in the meantime."""
     runs = []
     for place in runs_in(directories):
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -91,8 +91,8 @@ def _now(directories: Sequence[Path]) -> list[Seen]:
     return runs
 
 
-def _shape(runs: Sequence[Seen]) -> str:
-    """Changes when there is something to draw that was not there before, or no more."""
+def _shape(runs: Sequence[LoggedRun]) -> str:
+    """Identifies the runs and their columns with values; the page reloads when it changes."""
     known = [
         (str(run.path), *(name for name, values in run.columns.items() if np.isfinite(values).any())) for run in runs
     ]

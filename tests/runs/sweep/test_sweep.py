@@ -1,4 +1,4 @@
-"""Sweeps: what may be tried, and that trials are judged, go on and are shared as they should."""
+"""Sweeps: search spaces, scores of trials, resuming, and sharing a study."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ SMALL = [
 ]  # fmt: skip
 GRID = ["--grid", "max_kl=0.01,0.02", "--seeds", "2"]
 
-# ---- what is tried
+# ---- search space
 
 
-def test_words_of_a_grid():
+def test_parse_grid():
     assert parse_grid(["max_kl=0.005,0.01", "policy=mlp,mlp(hidden=(8, 8))", "normalize_observations=True,False"]) == [
         Values("max_kl", (0.005, 0.01)),
         Values("policy", ("mlp", "mlp(hidden=(8, 8))")),
@@ -51,7 +51,7 @@ def test_words_of_a_grid():
 
 
 @given(st.floats(1e-6, 1.0), st.floats(1.1, 100.0))
-def test_words_of_intervals(low, factor):
+def test_parse_random(low, factor):
     high = low * factor
     found = parse_random([f"log(a, {low!r}, {high!r})", f"uniform(b, {-high!r}, {low!r})", "integer(c, 2, 9)"])
     assert found == [Interval("a", low, high, log=True), Interval("b", -high, low), Interval("c", 2, 9, whole=True)]
@@ -61,42 +61,42 @@ def test_words_of_intervals(low, factor):
 @pytest.mark.parametrize(
     ("read", "words", "told"),
     [
-        (parse_grid, "max_kl", "is not like max_kl=0.005,0.01"),
-        (parse_grid, "max_kl=", "is not like max_kl=0.005,0.01"),
-        (parse_grid, "max kl=1", "is not like max_kl=0.005,0.01"),
-        (parse_grid, "max_kl=1,,2", "cannot be read"),
-        (parse_random, "max_kl", "is not like log"),
-        (parse_random, "log()", "is not like log"),
-        (parse_random, "log(max_kl, 1)", "is not like log"),
-        (parse_random, "normal(max_kl, 0, 1)", "is not like log"),
-        (parse_random, "log(max_kl, low=1, high=2)", "is not like log"),
-        (parse_random, "log(max_kl, 0, 1)", "0 and 1 are no bounds of log"),
-        (parse_random, "uniform(max_kl, 2, 1)", "2 and 1 are no bounds of uniform"),
-        (parse_random, "integer(actors, 1, 2.5)", "1 and 2.5 are no bounds of integer"),
+        (parse_grid, "max_kl", "must have the form NAME=VALUE,VALUE"),
+        (parse_grid, "max_kl=", "must have the form NAME=VALUE,VALUE"),
+        (parse_grid, "max kl=1", "must have the form NAME=VALUE,VALUE"),
+        (parse_grid, "max_kl=1,,2", "cannot be parsed"),
+        (parse_random, "max_kl", "must be one of log"),
+        (parse_random, "log()", "must be one of log"),
+        (parse_random, "log(max_kl, 1)", "must be one of log"),
+        (parse_random, "normal(max_kl, 0, 1)", "must be one of log"),
+        (parse_random, "log(max_kl, low=1, high=2)", "must be one of log"),
+        (parse_random, "log(max_kl, 0, 1)", "0 and 1 are not valid bounds of log"),
+        (parse_random, "uniform(max_kl, 2, 1)", "2 and 1 are not valid bounds of uniform"),
+        (parse_random, "integer(actors, 1, 2.5)", "1 and 2.5 are not valid bounds of integer"),
     ],
 )
-def test_words_that_are_none_are_refused_in_a_sentence(read, words, told):
+def test_malformed_search_space_is_rejected_in_one_sentence(read, words, told):
     with pytest.raises(ValueError, match=told) as error:
         read([words])
     assert repr(words) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_every_combination_is_tried_once():
+def test_combinations_are_all_and_unique():
     found = list(combinations([Values("a", (1, 2)), Values("b", (3, 4, 5))]))
     assert len(found) == 6 == len({tuple(each.items()) for each in found})
 
 
-def test_a_setting_is_tried_once_and_the_seed_never():
+def test_duplicate_settings_and_the_seed_are_rejected():
     for dimensions, told in (
         ([], "at least one"),
-        ([Values("a", (1,)), Interval("a", 0, 1)], "a is tried twice"),
-        ([Values("seed", (1,))], "seed is no setting that is tuned"),
+        ([Values("a", (1,)), Interval("a", 0, 1)], "a is swept twice"),
+        ([Values("seed", (1,))], "seed cannot be swept; use --seeds 5"),
     ):
         with pytest.raises(ValueError, match=told):
             require_different(dimensions)
 
 
-def test_settings_of_parts_become_words():
+def test_swept_settings_are_merged_into_spec_strings():
     config = {"algorithm": "ppo(kl_stop=0.1)", "critic": None, "max_kl": None}
     chosen = {"critic_learning_rate": 1e-4, "algorithm_clip": 0.3, "algorithm_epochs": 4, "max_kl": 0.02}
     found = with_settings(config, chosen, lambda part: "mlp(hidden=(32, 32))")
@@ -106,7 +106,7 @@ def test_settings_of_parts_become_words():
         "max_kl": 0.02,
     }
     assert parse("critic", found["critic"]).words == found["critic"]
-    with pytest.raises(ValueError, match="no setting 'max_kll'"):
+    with pytest.raises(ValueError, match="unknown setting 'max_kll'"):
         with_settings(config, {"max_kll": 1}, lambda part: "mlp")
 
 
@@ -140,7 +140,7 @@ def wait_for(there, seconds: float = 120.0) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """A sweep from its beginning to its end, and what it said."""
+    """The directory and the output of an uninterrupted sweep."""
     out = tmp_path_factory.mktemp("sweep") / "whole"
     with started(*GRID, "--out", str(out)) as process:
         said, _ = process.communicate(timeout=300)
@@ -148,22 +148,22 @@ def whole(tmp_path_factory):
     return out, said
 
 
-def test_trials_are_judged_by_all_of_their_seeds(whole):
+def test_score_of_a_trial_is_the_interquartile_mean_of_its_seeds(whole):
     out, said = whole
     assert {row["max_kl"] for row in rows(out)} == {"0.01", "0.02"}
     for row in rows(out):
         runs = [read_run(out / f"trial-{int(row['trial']):04d}" / f"seed-{seed}") for seed in range(2)]
         ends = [run.columns["return_100"][-1] for run in runs]
         np.testing.assert_allclose(json.loads(row["seeds"]), ends, atol=1e-3)
-        judged = interquartile_mean(np.array(ends)[:, None])[0][0]
-        assert math.isclose(float(row["interquartile_mean"]), judged, rel_tol=1e-4)
+        score = interquartile_mean(np.array(ends)[:, None])[0][0]
+        assert math.isclose(float(row["interquartile_mean"]), score, rel_tol=1e-4)
         assert {run.settings["max_kl"] for run in runs} == {float(row["max_kl"])}
         assert [run.settings["seed"] for run in runs] == [0, 1]
     assert float(rows(out)[0]["interquartile_mean"]) >= float(rows(out)[1]["interquartile_mean"])
     assert (out / "sweep.png").read_bytes()[:4] == b"\x89PNG" and str(out / "sweep.csv") in said
 
 
-def test_the_command_at_the_end_is_the_best_trial(whole):
+def test_printed_command_reruns_the_best_trial(whole):
     out, said = whole
     words = shlex.split(said.strip().splitlines()[-1].partition(": ")[2])
     best = cli.parse(words[1:])
@@ -171,7 +171,7 @@ def test_the_command_at_the_end_is_the_best_trial(whole):
     assert (best.config.total_steps, best.config.policy) == (512, "mlp(hidden=(8,))")
 
 
-def test_a_sweep_that_is_finished_trains_nothing(whole):
+def test_finished_sweep_trains_nothing(whole):
     out, _ = whole
     before = {path: path.stat().st_mtime_ns for path in out.glob("trial-*/*/*")}
     with started(*GRID, "--out", str(out)) as process:
@@ -180,7 +180,7 @@ def test_a_sweep_that_is_finished_trains_nothing(whole):
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_sweep_that_is_ended_goes_on_to_the_same_result(whole, tmp_path, how):
+def test_resumed_sweep_gives_the_same_result(whole, tmp_path, how):
     out = tmp_path / "sweep"
     with started(*GRID, "--out", str(out), "--cores", "1") as process:
         wait_for(lambda: len(list(out.glob("trial-*/seed-*/metrics.csv"))) >= 2)
@@ -201,13 +201,13 @@ def test_two_sweeps_share_a_study(whole, tmp_path):
         with process:
             said = process.communicate(timeout=300)
         assert process.returncode == 0, said
-    # Who ends last knows of all.
+    # The sweep that ends last has all results.
     assert scores(whole[0]) in [scores(out) for out in outs]
     assert len([place for out in outs for place in out.glob("trial-*")]) == 2
 
 
-def test_two_sweeps_that_want_the_same_combination_at_the_same_time_do_not_both_try_it(tmp_path):
-    """Whatever another one does between two steps of this one."""
+def test_concurrent_sweeps_never_run_the_same_combination(tmp_path):
+    """Another sweep takes a trial before every operation of this one."""
     values = Values("max_kl", (0.01, 0.02, 0.03))
 
     def scheduler(name):
@@ -223,7 +223,7 @@ def test_two_sweeps_that_want_the_same_combination_at_the_same_time_do_not_both_
         if trial is not None:
             found.append(values.suggest(trial))
 
-    def meddled(method):
+    def interleaved(method):
         def call(*args, **more):
             take(there)
             return method(*args, **more)
@@ -231,13 +231,13 @@ def test_two_sweeps_that_want_the_same_combination_at_the_same_time_do_not_both_
         return call
 
     mine = here.sweep.study
-    mine.enqueue_trial, mine.ask = meddled(mine.enqueue_trial), meddled(mine.ask)
+    mine.enqueue_trial, mine.ask = interleaved(mine.enqueue_trial), interleaved(mine.ask)
     for _ in range(3):
         take(here)
     assert sorted(found) == [0.01, 0.02, 0.03]
 
 
-def test_two_sweeps_in_one_directory_are_refused(tmp_path, capsys):
+def test_second_sweep_in_a_directory_is_rejected(tmp_path, capsys):
     out = tmp_path / "sweep"
     with started(*GRID, "--out", str(out), "--cores", "1") as process:
         wait_for(lambda: list(out.glob("trial-*/seed-*")))
@@ -247,14 +247,14 @@ def test_two_sweeps_in_one_directory_are_refused(tmp_path, capsys):
     assert "is being written to by another run" in capsys.readouterr().err
 
 
-def test_a_trial_that_fails_is_told_and_the_others_go_on(tmp_path):
+def test_failed_trial_is_reported(tmp_path):
     words = ["sweep", "Nothing-v0", "--grid", "max_kl=0.01", "--seeds", "1", "--out", str(tmp_path / "sweep")]
     command = [sys.executable, "-m", "jaxtrpo", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == cli.FAILED
-    assert "trial 0, seed 0 failed: jaxtrpo: error:" in done.stderr and "no trial came to its end" in done.stderr
+    assert "trial 0, seed 0 failed: jaxtrpo: error:" in done.stderr and "no trial was completed" in done.stderr
 
 
-def test_flags_of_a_sweep_are_those_of_a_training():
+def test_sweep_accepts_the_flags_of_train():
     command = cli.parse(["sweep", "X", "--grid", "max_kl=1,2", "--grid", "discount=0.9", "--total-steps", "7"])
     assert command.config == Config(total_steps=7) and command.grid == ("max_kl=1,2", "discount=0.9")

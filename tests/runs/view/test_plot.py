@@ -1,4 +1,4 @@
-"""What is read of runs, what seeds say together, and pictures of it."""
+"""Reading runs, aggregating seeds, and plotting learning curves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jaxtrpo.config import Config
 from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
 from jaxtrpo.runs.metrics import Metrics
-from jaxtrpo.runs.reader import ALL, Seen, find_runs, in_groups, read_run
+from jaxtrpo.runs.reader import ALL, LoggedRun, find_runs, in_groups, read_run
 from jaxtrpo.runs.view.curves import curve_of, interquartile_mean
 
 
 def make_run(place: Path, env: str = "Some-v1", updates: int = 5, slope: float = 1.0, **settings) -> Path:
-    """A run whose return grows with its steps; before the first episode has ended it has none."""
+    """Writes a run whose return grows linearly with its steps and is blank in the first row."""
     place.mkdir(parents=True)
     save_config(place, env, Config(**settings))
     metrics = Metrics(place / METRICS_FILE)
@@ -32,7 +32,7 @@ def make_run(place: Path, env: str = "Some-v1", updates: int = 5, slope: float =
     return place
 
 
-def test_what_was_written_is_read(tmp_path):
+def test_run_is_read_as_written(tmp_path):
     run = read_run(make_run(tmp_path / "run", seed=3, max_kl=0.02))
     assert run.env == "Some-v1" and run.settings["seed"] == 3 and run.settings["max_kl"] == 0.02
     np.testing.assert_array_equal(run.columns["env_steps"], [100, 200, 300, 400, 500])
@@ -40,7 +40,7 @@ def test_what_was_written_is_read(tmp_path):
 
 
 @given(cut=st.integers(1, 60))
-def test_a_line_that_is_half_written_is_left_out(tmp_path_factory, cut):
+def test_incomplete_last_line_is_ignored(tmp_path_factory, cut):
     place = make_run(tmp_path_factory.mktemp("runs") / "run")
     whole = (place / METRICS_FILE).read_text()
     (place / METRICS_FILE).write_text(whole[:-cut])
@@ -50,23 +50,23 @@ def test_a_line_that_is_half_written_is_left_out(tmp_path_factory, cut):
 
 
 @pytest.mark.parametrize("text", ["", "update,env_steps", "update,env_steps\n"])
-def test_a_run_without_an_update_has_no_rows(tmp_path, text):
+def test_run_without_updates_has_no_rows(tmp_path, text):
     (tmp_path / METRICS_FILE).write_text(text)
     run = read_run(tmp_path)
     assert all(len(column) == 0 for column in run.columns.values()) and run.env == tmp_path.name
 
 
-def test_other_files_are_refused_in_a_sentence(tmp_path):
+def test_foreign_files_are_rejected_in_one_sentence(tmp_path):
     place = make_run(tmp_path / "run")
     (place / METRICS_FILE).write_text("update,kl\n1,many\n")
-    with pytest.raises(ValueError, match=r"metrics\.csv is no table of metrics that `train` wrote: .*many"):
+    with pytest.raises(ValueError, match=r"metrics\.csv is not a metrics\.csv written by `train`: .*many"):
         read_run(place)
     (place / CONFIG_FILE).write_text("{")
-    with pytest.raises(ValueError, match=r"config\.json is no file of settings"):
+    with pytest.raises(ValueError, match=r"config\.json is not a config\.json written by"):
         read_run(place)
 
 
-def test_runs_are_found_in_directories_once(tmp_path):
+def test_runs_in_directories_are_found_once(tmp_path):
     one, two = make_run(tmp_path / "a" / "one"), make_run(tmp_path / "a" / "b" / "two")
     assert find_runs([tmp_path, one, two]) == [two, one]
     (tmp_path / "empty").mkdir()
@@ -77,23 +77,23 @@ def test_runs_are_found_in_directories_once(tmp_path):
         find_runs([one / METRICS_FILE])
 
 
-def seen(env: str = "X", **settings) -> Seen:
-    return Seen(Path("run"), env, settings, {})
+def logged_run(env: str = "X", **settings) -> LoggedRun:
+    return LoggedRun(Path("run"), env, settings, {})
 
 
-def test_groups_are_told_apart_by_as_few_settings_as_possible():
+def test_group_labels_name_as_few_settings_as_possible():
     runs = [
-        seen(seed=seed, algorithm=algorithm, critic=critic, max_kl=max_kl, machine=seed)
+        logged_run(seed=seed, algorithm=algorithm, critic=critic, max_kl=max_kl, machine=seed)
         for seed in (0, 1)
         for algorithm, critic, max_kl in (("ppo", "mlp", None), ("trpo", "linear", 0.01), ("trpo", "linear", 0.02))
     ]
     labels = ["algorithm=ppo, max_kl=None", "algorithm=trpo, max_kl=0.01", "algorithm=trpo, max_kl=0.02"]
-    groups = in_groups([*runs, seen("Y", seed=0), seen("Y", seed=1)])
+    groups = in_groups([*runs, logged_run("Y", seed=0), logged_run("Y", seed=1)])
     assert list(groups["X"]) == labels and all(len(of) == 2 for of in groups["X"].values())
     assert list(groups["Y"]) == [ALL] and len(groups["Y"][ALL]) == 2
 
 
-def test_interquartile_mean_is_that_of_the_middle_half_and_lies_in_its_interval():
+def test_interquartile_mean_is_the_mean_of_the_middle_half_and_inside_its_interval():
     values = np.random.default_rng(0).normal(size=(8, 5))
     mean, low, high = interquartile_mean(values)
     np.testing.assert_allclose(mean, np.sort(values, axis=0)[2:6].mean(axis=0))
@@ -103,15 +103,15 @@ def test_interquartile_mean_is_that_of_the_middle_half_and_lies_in_its_interval(
     assert np.isnan(low).all() and np.isnan(high).all()
 
 
-def test_intervals_hold_what_they_should_about_as_often():
+def test_bootstrap_intervals_have_about_nominal_coverage():
     rng, inside = np.random.default_rng(1), []
     for _ in range(200):
         _, low, high = interquartile_mean(rng.normal(size=(10, 1)))
         inside.append(low[0] <= 0 <= high[0])
-    assert 0.85 < np.mean(inside) < 0.99  # bootstrap intervals of ten are a little too short
+    assert 0.85 < np.mean(inside) < 0.99  # bootstrap intervals of ten samples are slightly too narrow
 
 
-def test_a_curve_ends_where_the_shortest_run_does_and_begins_where_all_have_a_value(tmp_path):
+def test_curve_covers_the_range_in_which_all_runs_have_values(tmp_path):
     runs = [read_run(make_run(tmp_path / str(n), updates=n, slope=s)) for n, s in ((4, 1.0), (9, 3.0))]
     curve = curve_of(runs, "env_steps", "return_100")
     assert (curve.x[0], curve.x[-1], curve.seeds) == (200, 400, 2)
@@ -119,7 +119,7 @@ def test_a_curve_ends_where_the_shortest_run_does_and_begins_where_all_have_a_va
     assert curve_of([runs[0]], "update", "kl").x[0] == 1
 
 
-def test_plot_writes_pictures_and_their_numbers(tmp_path, capsys):
+def test_plot_writes_figures_and_their_data(tmp_path, capsys):
     for seed in range(3):
         for max_kl in (0.01, 0.02):
             make_run(tmp_path / f"runs/{seed}-{max_kl}", "Hopper-v5", seed=seed, max_kl=max_kl, slope=max_kl)
@@ -143,7 +143,7 @@ def test_plot_writes_pictures_and_their_numbers(tmp_path, capsys):
     assert (tmp_path / "again.svg").read_bytes() == files[1].read_bytes()
 
 
-def test_settings_of_an_old_run_need_not_be_there(tmp_path):
+def test_settings_missing_from_an_old_run_are_tolerated(tmp_path):
     place = make_run(tmp_path / "run")
     content = json.loads((place / CONFIG_FILE).read_text())
     del content["versions"], content["critic"]

@@ -1,4 +1,4 @@
-"""The page of runs, in a real browser where there is one, and how it is served while they train."""
+"""The report page, in a real browser if there is one, and the live server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FIGURES = len(LOOKS) + 1
 
 
 def make_full_run(place: Path, updates: int = 50, **settings) -> Path:
-    """A run with all that a page shows."""
+    """Writes a run with all columns that the page shows."""
     place.mkdir(parents=True)
     save_config(place, "Some-v1", Config(**settings))
     rng, metrics = np.random.default_rng(settings.get("seed", 0)), Metrics(place / METRICS_FILE)
@@ -51,45 +51,45 @@ def make_full_run(place: Path, updates: int = 50, **settings) -> Path:
     return place
 
 
-# ---- what stands there
+# ---- content
 
 
-def test_numbers_of_a_run(tmp_path):
+def test_summary_of_a_run(tmp_path):
     run = read_run(make_full_run(tmp_path / "run", total_steps=102_400))
-    told = summary(run, 0)
-    assert (told["steps"], told["done"], told["best"]) == (51_200, 0.5, 980.0)
+    totals = summary(run, 0)
+    assert (totals["steps"], totals["done"], totals["best"]) == (51_200, 0.5, 980.0)
     np.testing.assert_allclose(seconds_of(run), [2.0, 2.5, 0.5])
     blank = read_run(make_run(tmp_path / "blank", updates=1))
     assert summary(blank, 1)["return_100"] is None and seconds_of(blank)[0] == 0
 
 
-def test_settings_that_differ_stand_apart(tmp_path):
+def test_differing_settings_are_separated_from_common_ones(tmp_path):
     runs = [read_run(make_full_run(tmp_path / str(seed), seed=seed, max_kl=0.02)) for seed in (0, 1)]
     differing, common = settings_of(runs)
     assert differing == {"seed": [0, 1]} and common["max_kl"] == 0.02 and "versions" not in common
 
 
-def test_ten_runs_of_a_thousand_updates_are_below_five_megabytes(tmp_path):
+def test_page_of_ten_runs_of_a_thousand_updates_is_below_five_megabytes(tmp_path):
     runs = [read_run(make_full_run(tmp_path / str(seed), updates=1_000, seed=seed)) for seed in range(10)]
     assert len(page_of(runs).encode()) < 5e6
 
 
-def test_names_of_directories_cannot_write_the_page(tmp_path):
+def test_directory_names_are_escaped(tmp_path):
     page = page_of([read_run(make_run(tmp_path / "<script>alert(1)<"))])
     assert "<script>alert(1)" not in page and "&lt;script&gt;alert(1)" in page
 
 
-def test_nothing_is_asked_of_elsewhere(tmp_path):
+def test_page_loads_no_external_resources(tmp_path):
     page = page_of([read_run(make_full_run(tmp_path / "run"))])
     assert not re.findall(r"<(?:script|link|img|video)[^>]*(?:src|href)=\"(?!data:)", page)
 
 
-# ---- served
+# ---- server
 
 
 @pytest.fixture
 def served(tmp_path):
-    """A run, the directories that are served, and where."""
+    """The directory of a run and the URL of a server for it."""
     place = make_full_run(tmp_path / "run", total_steps=102_400)
     server = serve([place], 0)
     thread = threading.Thread(target=server.serve_forever)
@@ -106,7 +106,7 @@ def get(url: str, host: str | None = None) -> str:
         return answer.read().decode()
 
 
-def test_data_is_that_of_now(served):
+def test_data_is_current(served):
     place, url = served
     before = json.loads(get(f"{url}/data"))["runs"][0]
     assert len(before["columns"]["kl"]) == 50 and before["cells"]["done"] == "50%"
@@ -122,7 +122,7 @@ def test_data_is_that_of_now(served):
     assert json.loads(get(f"{url}/data"))["runs"] == [] and "No run yet" in get(f"{url}/")
 
 
-def test_only_this_machine_is_answered_and_only_what_is_there(served):
+def test_server_rejects_other_hosts_and_paths(served):
     _, url = served
     assert "<html" in get(f"{url}/", host="localhost:80")
     for path, host in (("/", "evil.example"), ("/../run", None), ("/etc/passwd", None)):
@@ -130,14 +130,14 @@ def test_only_this_machine_is_answered_and_only_what_is_there(served):
             get(url + path, host)
 
 
-def test_a_port_that_is_taken_is_a_sentence(served, capsys):
+def test_occupied_port_is_reported_in_one_sentence(served, capsys):
     place, url = served
     assert cli.main(["watch", str(place), "--port", url.rpartition(":")[2]]) == cli.INPUT_ERROR
     assert "cannot be used: Address already in use" in capsys.readouterr().err
 
 
-def test_watching_says_where_and_ends_with_an_interrupt(tmp_path):
-    # Where tests run in the background of a shell, interrupts are ignored by whom they start.
+def test_watch_prints_its_url_and_ends_on_interrupt(tmp_path):
+    # Processes started by tests that run in the background of a shell ignore SIGINT by default.
     program = (
         "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from jaxtrpo.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -150,12 +150,12 @@ def test_watching_says_where_and_ends_with_an_interrupt(tmp_path):
         assert process.wait(30) == 0
 
 
-def test_training_without_a_directory_has_no_page(capsys):
+def test_watch_flag_needs_out(capsys):
     assert cli.main(["train", "CartPole-v1", "--watch"]) == cli.INPUT_ERROR
     assert "--watch needs --out" in capsys.readouterr().err
 
 
-def test_training_serves_its_own_page_meanwhile(tmp_path):
+def test_train_serves_a_live_report(tmp_path):
     command = [
         sys.executable,
         "-m",
@@ -171,17 +171,17 @@ def test_training_serves_its_own_page_meanwhile(tmp_path):
     command += ["--out", str(tmp_path / "run"), "--watch"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         words = process.stdout.readline().split()
-        assert words[:3] == ["watch", "it", "at"]
+        assert words[:3] == ["live", "report", "at"]
         steps = []
 
-        def seen() -> bool:
-            with contextlib.suppress(OSError):  # once it has ended
+        def poll() -> bool:
+            with contextlib.suppress(OSError):  # the server stops with the run
                 steps.extend(run["cells"]["steps"] for run in json.loads(get(f"{words[3]}data"))["runs"])
             return process.poll() is not None
 
-        wait_until(seen, 120)
+        wait_until(poll, 120)
         assert process.returncode == 0
-    assert len({each for each in steps if each != "–"}) > 3  # it grew while it was looked at
+    assert len({each for each in steps if each != "–"}) > 3  # the data grew during training
 
 
 # ---- in a browser
@@ -206,8 +206,8 @@ def browser():
 READY = (
     "return typeof Bokeh !== 'undefined' && Bokeh.documents.length > 0 && Bokeh.documents.every((doc) => doc.is_idle)"
 )
-# A figure is seen if a canvas, somewhere in trees of its own, has pixels of several colours.
-SEEN = """
+# A figure is visible if one of its canvases, also in shadow roots, has pixels of several colours.
+VISIBLE = """
 function canvases(node) {
   const inner = [...node.querySelectorAll("*")].filter((each) => each.shadowRoot);
   return [...node.querySelectorAll("canvas"), ...inner.flatMap((each) => canvases(each.shadowRoot))];
@@ -235,7 +235,7 @@ axis.dispatchEvent(new Event("change"));
 
 
 def opened(driver, url: str, *, width: int = 1280, dark: bool = False) -> list[bool]:
-    """Opens a page; which of its figures are seen."""
+    """Opens a page and returns which of its figures are visible."""
     driver.get_log("performance"), driver.get_log("browser")
     size = {"width": width, "height": 1600, "deviceScaleFactor": 1, "mobile": width < 600}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
@@ -243,17 +243,17 @@ def opened(driver, url: str, *, width: int = 1280, dark: bool = False) -> list[b
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     driver.get(url)
     wait_until(lambda: driver.execute_script(READY))
-    wait_until(lambda: all(driver.execute_script(SEEN)))
-    return driver.execute_script(SEEN)
+    wait_until(lambda: all(driver.execute_script(VISIBLE)))
+    return driver.execute_script(VISIBLE)
 
 
-def wait_until(true, seconds: float = 20.0) -> None:
+def wait_until(condition, seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
-    while not true() and time.monotonic() < deadline:
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)
 
 
-def complaints(driver) -> list[str]:
+def console_errors(driver) -> list[str]:
     return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("WARNING", "SEVERE")]
 
 
@@ -265,20 +265,20 @@ def requests(driver) -> list[str]:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_every_figure_is_seen_and_nothing_is_asked_for(browser, tmp_path, width, dark):
+def test_every_figure_is_visible_and_nothing_is_requested(browser, tmp_path, width, dark):
     for seed in range(3):
         make_full_run(tmp_path / f"runs/{seed}", seed=seed)
     page = tmp_path / "report.html"
     assert cli.main(["report", str(tmp_path / "runs"), "--out", str(page)]) == 0
     assert opened(browser, page.as_uri(), width=width, dark=dark) == [True] * FIGURES
-    assert complaints(browser) == [] and requests(browser) == [page.as_uri()]
+    assert console_errors(browser) == [] and requests(browser) == [page.as_uri()]
     inside, there = browser.execute_script("return [document.documentElement.scrollWidth, window.innerWidth]")
     assert inside <= there
     back = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (max(map(int, re.findall(r"\d+", back)[:3])) < 60) == dark
 
 
-def test_a_report_of_ten_runs_opens_in_under_two_seconds(browser, tmp_path):
+def test_report_of_ten_runs_opens_in_under_two_seconds(browser, tmp_path):
     for seed in range(10):
         make_full_run(tmp_path / f"runs/{seed}", updates=1_000, seed=seed)
     page = tmp_path / "report.html"
@@ -291,7 +291,7 @@ def test_a_report_of_ten_runs_opens_in_under_two_seconds(browser, tmp_path):
     assert min(took) < 2, took
 
 
-def test_runs_are_chosen_and_axes_change(browser, tmp_path):
+def test_runs_can_be_hidden_and_the_axis_changed(browser, tmp_path):
     for seed in range(2):
         make_full_run(tmp_path / f"runs/{seed}", seed=seed)
     page = tmp_path / "report.html"
@@ -299,15 +299,15 @@ def test_runs_are_chosen_and_axes_change(browser, tmp_path):
     opened(browser, page.as_uri())
     before = browser.execute_script(LINES)
     assert len(before) == 2 * sum(len(look.columns) + bool(look.points) for look in LOOKS)
-    assert all(seen and x == "env_steps" for _, seen, x in before)
+    assert all(visible and x == "env_steps" for _, visible, x in before)
     browser.execute_script("document.querySelector('[data-shows=\"1\"]').click()")
     browser.execute_script(AGAINST_SECONDS)
-    for name, seen, x in browser.execute_script(LINES):
-        assert seen == name.startswith("0:") and x == "wall_seconds"
-    assert complaints(browser) == []
+    for name, visible, x in browser.execute_script(LINES):
+        assert visible == name.startswith("0:") and x == "wall_seconds"
+    assert console_errors(browser) == []
 
 
-def test_a_page_that_is_watched_shows_what_is_new(browser, served):
+def test_live_report_shows_new_data(browser, served):
     place, url = served
     assert opened(browser, f"{url}/") == [True] * FIGURES
     with (place / METRICS_FILE).open("a") as file:
@@ -317,10 +317,10 @@ def test_a_page_that_is_watched_shows_what_is_new(browser, served):
     assert browser.execute_script(cell) == "61,440"
     length = "return Bokeh.documents[0].get_model_by_name('run-0').data.kl.length"
     assert browser.execute_script(length) == 51
-    assert complaints(browser) == [] and set(requests(browser)) <= {f"{url}/", f"{url}/data"}
+    assert console_errors(browser) == [] and set(requests(browser)) <= {f"{url}/", f"{url}/data"}
 
 
-def test_a_page_that_is_watched_shows_runs_that_begin_later(browser, served):
+def test_live_report_shows_runs_that_start_later(browser, served):
     place, url = served
     shutil.rmtree(place)
     browser.get(f"{url}/")
@@ -330,4 +330,4 @@ def test_a_page_that_is_watched_shows_runs_that_begin_later(browser, served):
     make_full_run(place / "second", seed=1)
     wait_until(lambda: browser.execute_script("return document.querySelectorAll('[data-run]').length") == 2)
     assert browser.execute_script("return document.querySelectorAll('[data-run]').length") == 2
-    assert complaints(browser) == []
+    assert console_errors(browser) == []

@@ -1,4 +1,4 @@
-"""Films of episodes, and files of them; pictures are drawn in processes that have chosen their OpenGL."""
+"""Videos of episodes. MuJoCo renders in separate processes, each with its own OpenGL backend."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def frames_of(path: Path) -> tuple[list[np.ndarray], Fraction]:
         return [frame.to_ndarray(format="rgb24") for frame in file.decode(video=0)], file.streams.video[0].average_rate
 
 
-class Seen(MujocoEnvironment):
-    """Its pictures are not drawn: they hold the pole's angle."""
+class FakeRenderer(MujocoEnvironment):
+    """Renders constant images without OpenGL."""
 
     def render(self, physics, width, height):
         for state in physics:
@@ -65,28 +65,28 @@ class Seen(MujocoEnvironment):
             yield np.full((height, width, 3), len(state), np.uint8)
 
 
-# ---- films
+# ---- rendering
 
 
-def test_a_film_shows_the_episode_that_is_evaluated():
-    env, policy = Seen(TASKS[PENDULUM]()), policy_for(PENDULUM)
+def test_rendering_shows_the_evaluated_episode():
+    env, policy = FakeRenderer(TASKS[PENDULUM]()), policy_for(PENDULUM)
     found = film(policy, env, seed=3, width=32, height=16)
     frames = list(found.frames)
     whole = jaxtrpo.evaluate(policy, env, episodes=1, seed=3)
-    # What the last step led to cannot be seen: the next episode has begun.
+    # The state after the last step is not rendered: the next episode has begun.
     assert [frame.total for frame in frames] == list(range(len(frames))) and len(frames) - 1 <= whole.mean <= len(
         frames
     )
     assert frames[0].picture.shape == (16, 32, 3) and found.seconds_per_step == pytest.approx(0.04)
 
 
-def test_a_film_of_what_need_not_end_is_as_long_as_an_evaluation(monkeypatch):
+def test_rendering_without_time_limit_is_as_long_as_an_evaluation(monkeypatch):
     task = TASKS[PENDULUM]()._replace(episode_length=base.NO_TIME_LIMIT, terminated=lambda model, data: False)
     monkeypatch.setattr(base, "MOST_STEPS_WITHOUT_LIMIT", 5)
-    assert len(list(film(policy_for(PENDULUM), Seen(task), width=32, height=16).frames)) == 5
+    assert len(list(film(policy_for(PENDULUM), FakeRenderer(task), width=32, height=16).frames)) == 5
 
 
-def test_an_environment_without_pictures_is_refused():
+def test_environment_without_renderer_is_rejected():
     class Blind:
         name = "Blind-v0"
 
@@ -94,11 +94,11 @@ def test_an_environment_without_pictures_is_refused():
         film(policy_for(PENDULUM), Blind())
 
 
-# ---- files
+# ---- video files
 
 
-def made_up(number: int, seconds_per_step: float, size=(32, 48)) -> Film:
-    """Its pictures are as grey as they are late."""
+def fake_episode(number: int, seconds_per_step: float, size=(32, 48)) -> Film:
+    """Renders frame i in the grey level 2 i."""
     return Film((Frame(np.full((*size, 3), 2 * i, np.uint8), float(i)) for i in range(number)), seconds_per_step)
 
 
@@ -106,32 +106,32 @@ def greys(frames, columns) -> list[int]:
     return [round(float(frame[-4:, columns].mean()) / 2) for frame in frames]
 
 
-def test_films_are_seen_in_the_time_that_they_simulate_and_wait_for_each_other(tmp_path):
+def test_episodes_play_in_simulated_time_and_wait_for_the_longest(tmp_path):
     path = tmp_path / "two.mp4"
-    assert write_video({"slow": made_up(100, 0.1), "fast": made_up(60, 0.05)}, path) == [path]
+    assert write_video({"slow": fake_episode(100, 0.1), "fast": fake_episode(60, 0.05)}, path) == [path]
     frames, fps = frames_of(path)
     assert fps == 20 and len(frames) == 200 and frames[0].shape == (32, 96, 3)
     slow, fast = greys(frames, slice(0, 48)), greys(frames, slice(48, 96))
     np.testing.assert_allclose(slow[:190], np.arange(190) // 2, atol=2)
     np.testing.assert_allclose(fast[:58], np.arange(58), atol=2)
-    np.testing.assert_allclose(fast[70:], 59 / 2, atol=2)  # faded: it is over
+    np.testing.assert_allclose(fast[70:], 59 / 2, atol=2)  # dimmed after its end
 
 
-def test_many_steps_a_second_are_not_all_seen(tmp_path):
-    write_video({"one": made_up(100, 0.005)}, tmp_path / "one.mp4")
+def test_frame_rate_is_capped(tmp_path):
+    write_video({"one": fake_episode(100, 0.005)}, tmp_path / "one.mp4")
     frames, fps = frames_of(tmp_path / "one.mp4")
     assert fps == 50 and len(frames) == 25
     np.testing.assert_allclose(greys(frames, slice(None)), 4 * np.arange(25), atol=2)
 
 
-def test_the_beginning_of_a_film_is_as_long_as_asked():
-    assert len(list(beginning(made_up(20, 0.05), 0.5).frames)) == 10
-    assert len(list(beginning(made_up(20, 0.05), 0.001).frames)) == 1
-    assert len(list(beginning(made_up(5, 0.05), 9).frames)) == 5
+def test_beginning_has_the_requested_length():
+    assert len(list(beginning(fake_episode(20, 0.05), 0.5).frames)) == 10
+    assert len(list(beginning(fake_episode(20, 0.05), 0.001).frames)) == 1
+    assert len(list(beginning(fake_episode(5, 0.05), 9).frames)) == 5
 
 
-def test_a_gif_lasts_as_long(tmp_path):
-    files = write_video({"one": made_up(90, 0.02)}, tmp_path / "one.mp4", gif=True)
+def test_gif_has_the_same_duration(tmp_path):
+    files = write_video({"one": fake_episode(90, 0.02)}, tmp_path / "one.mp4", gif=True)
     assert [file.name for file in files] == ["one.mp4", "one.gif"]
     with Image.open(files[1]) as gif:
         shown = []
@@ -142,14 +142,14 @@ def test_a_gif_lasts_as_long(tmp_path):
     assert sum(shown) == pytest.approx(90 * 20 + 1000, abs=61)  # it pauses at the end
 
 
-def test_sizes_that_the_codec_does_not_take_are_cut(tmp_path):
-    write_video({"odd": made_up(5, 0.1, size=(33, 47))}, tmp_path / "odd.mp4")
+def test_odd_sizes_are_cropped_for_the_codec(tmp_path):
+    write_video({"odd": fake_episode(5, 0.1, size=(33, 47))}, tmp_path / "odd.mp4")
     assert frames_of(tmp_path / "odd.mp4")[0][0].shape == (32, 46, 3)
 
 
-def test_a_film_that_breaks_leaves_nothing_and_what_was_there_stays(tmp_path):
+def test_failed_rendering_leaves_the_old_file_and_nothing_else(tmp_path):
     path = tmp_path / "one.mp4"
-    path.write_text("of before")
+    path.write_text("old")
 
     def broken():
         yield Frame(np.zeros((32, 32, 3), np.uint8), 0.0)
@@ -157,12 +157,12 @@ def test_a_film_that_breaks_leaves_nothing_and_what_was_there_stays(tmp_path):
 
     with pytest.raises(RuntimeError, match="torn"):
         write_video({"one": Film(broken(), 0.1)}, path, gif=True)
-    assert [file.name for file in tmp_path.iterdir()] == ["one.mp4"] and path.read_text() == "of before"
+    assert [file.name for file in tmp_path.iterdir()] == ["one.mp4"] and path.read_text() == "old"
 
 
-def test_no_place_for_a_video_is_a_sentence(tmp_path):
+def test_missing_directory_is_reported_in_one_sentence(tmp_path):
     with pytest.raises(OutputError, match=r"out='.*one\.mp4' cannot be written to: No such file or directory$"):
-        write_video({"one": made_up(3, 0.1)}, tmp_path / "nowhere" / "one.mp4")
+        write_video({"one": fake_episode(3, 0.1)}, tmp_path / "nowhere" / "one.mp4")
 
 
 # ---- OpenGL
@@ -170,13 +170,13 @@ def test_no_place_for_a_video_is_a_sentence(tmp_path):
 
 @pytest.fixture
 def nothing_chosen(monkeypatch):
-    """No OpenGL chosen; what the test chooses is not that of the tests after it."""
-    monkeypatch.setenv("MUJOCO_GL", "egl")  # what was there is only remembered if there is something to delete
+    """Unsets MUJOCO_GL, and restores it after the test."""
+    monkeypatch.setenv("MUJOCO_GL", "egl")  # monkeypatch only restores a variable that it has set or deleted
     monkeypatch.delenv("MUJOCO_GL")
 
 
 @pytest.mark.usefixtures("nothing_chosen")
-def test_what_works_is_chosen_and_what_a_person_chose_stays(monkeypatch):
+def test_working_backend_is_chosen_unless_the_user_chose_one(monkeypatch):
     monkeypatch.setattr(opengl, "_works", lambda name: name == "osmesa")
     assert opengl.choose_opengl() == "osmesa" == os.environ["MUJOCO_GL"]
     monkeypatch.setenv("MUJOCO_GL", "glfw")
@@ -184,7 +184,7 @@ def test_what_works_is_chosen_and_what_a_person_chose_stays(monkeypatch):
 
 
 @pytest.mark.usefixtures("nothing_chosen")
-def test_where_nothing_can_draw_the_packages_are_named(monkeypatch, capsys, tmp_path):
+def test_error_without_backend_names_the_packages(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(opengl, "_works", lambda name: False)
     assert cli.main(["video", str(saved(tmp_path / "run"))]) == cli.INPUT_ERROR
     error = capsys.readouterr().err
@@ -192,7 +192,7 @@ def test_where_nothing_can_draw_the_packages_are_named(monkeypatch, capsys, tmp_
 
 
 @pytest.mark.usefixtures("nothing_chosen")
-def test_what_is_killed_when_it_draws_does_not_work(monkeypatch):
+def test_backend_that_kills_its_process_does_not_count(monkeypatch):
     monkeypatch.setattr(opengl, "TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     with pytest.raises(OSError, match="neither EGL nor OSMesa works"):
         opengl.choose_opengl()
@@ -206,7 +206,7 @@ def command(*words, **how) -> subprocess.CompletedProcess:
     return subprocess.run(whole, capture_output=True, text=True, timeout=300, check=False, **how)
 
 
-def test_runs_are_filmed_side_by_side(tmp_path):
+def test_runs_are_rendered_side_by_side(tmp_path):
     require_drawing()
     runs = [saved(tmp_path / name / "run") for name in ("one", "two")]
     out = tmp_path / "both.mp4"
@@ -215,26 +215,26 @@ def test_runs_are_filmed_side_by_side(tmp_path):
     assert done.stdout.split() == [str(out), str(out.with_suffix(".gif"))] and done.stderr == ""
     frames, fps = frames_of(out)
     assert fps == 25 and frames[0].shape == (64, 192, 3) and frames[0].std() > 5
-    np.testing.assert_allclose(frames[0][30:, :96], frames[0][30:, 96:], atol=25)  # they begin alike
+    np.testing.assert_allclose(frames[0][30:, :96], frames[0][30:, 96:], atol=25)  # they start in the same state
 
 
-def test_a_renderer_that_is_killed_leaves_the_video_of_before_and_nothing_for_ever(tmp_path):
+def test_killed_renderer_leaves_the_old_video_and_its_temporary_file_is_removed_later(tmp_path):
     require_drawing()
     run, out = saved(tmp_path / "run", "HalfCheetah-v5"), tmp_path / "one.mp4"
-    out.write_text("of before")
+    out.write_text("old")
     words = [sys.executable, "-m", "jaxtrpo", "video", str(run), "--out", str(out), "--width", "480"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob(".one.*")) and time.monotonic() < deadline:
             time.sleep(0.01)
         process.kill()
-    assert list(tmp_path.glob(".one.*")) and out.read_text() == "of before"
+    assert list(tmp_path.glob(".one.*")) and out.read_text() == "old"
     done = command(str(saved(tmp_path / "short")), "--out", str(out), "--width", "96", "--height", "64")
     assert done.returncode == 0, done.stderr
     assert len(frames_of(out)[0]) > 2 and not list(tmp_path.glob(".one.*"))
 
 
-def test_environments_of_gymnasium_show_their_own_pictures(tmp_path):
+def test_gymnasium_environments_use_their_own_renderer(tmp_path):
     out = tmp_path / "cart.mp4"
     environment = {**os.environ, "SDL_VIDEODRIVER": "dummy", "MUJOCO_GL": "egl"}
     done = command(str(saved(tmp_path / "run", "CartPole-v1")), "--out", str(out), env=environment)
