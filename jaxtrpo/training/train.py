@@ -16,7 +16,7 @@ from jaxtrpo.training.prepare import prepare
 from jaxtrpo.training.record import OnUpdate, Result
 
 
-def train(
+def train(  # noqa: D417  (settings are described in Config, once)
     env: str | Environment | Callable[[], Any],
     *,
     total_steps: int = Config.total_steps,
