@@ -141,15 +141,15 @@ def _check_shapes(words: str, found: Distribution) -> None:
 
 def _check_actions(words: str, found: Distribution, action: jax.ShapeDtypeStruct, actions: ActionSpace) -> None:
     name = type(found).__name__
-    taken = actions.kind
     if jnp.issubdtype(action.dtype, jnp.integer) != bool(actions.counts):
-        raise ValueError(f"{words} returned a {name}, but the environment's actions are {taken}")
+        raise ValueError(f"{words} returned a {name}, but the environment's actions are {actions.kind}")
     if isinstance(found, Categorical):
-        given = f"choices among {tuple(logits.shape[-1] for logits in found.logits)}"
+        counts = tuple(logits.shape[-1] for logits in found.logits)
+        fits, returned = counts == tuple(actions.counts), f"with {counts} choices"
     else:
-        given = f"{action.shape[-1]} numbers"
-    if action.shape != (STATES, actions.size) or (isinstance(found, Categorical) and given != taken):
-        raise ValueError(f"{words} returned a {name} of {given}, but the environment's actions are {taken}")
+        fits, returned = action.shape == (STATES, actions.size), f"of size {action.shape[-1]}"
+    if not fits:
+        raise ValueError(f"{words} returned a {name} {returned}, but the environment's actions are {actions.kind}")
 
 
 def policy_maker(policy: Any) -> PolicyMaker:

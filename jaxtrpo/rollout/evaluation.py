@@ -131,8 +131,8 @@ def require_fitting(policy: TrainedPolicy, env: Environment) -> None:
         )
     if ours.counts != theirs.counts:
         raise ValueError(
-            f"the policy's actions are {ours.kind}, but {env.name} takes {theirs.kind}; give an environment like "
-            f"{policy.env_name}, where it was trained"
+            f"the policy's actions are {ours.kind}, but those of {env.name} are {theirs.kind}; use an environment like "
+            f"{policy.env_name}, where the policy was trained"
         )
     differ = [] if ours.counts else np.flatnonzero(ours.bounded != theirs.bounded)
     if len(differ):

@@ -37,10 +37,22 @@ def made(space: spaces.Space):
 @pytest.mark.parametrize(
     ("trained", "where", "told"),
     [
-        (BOX, CHOICE, r"policy's actions are 1 real number, but Somewhere takes choices among \(2,\)"),
-        (CHOICE, BOX, r"policy's actions are choices among \(2,\), but Somewhere takes 1 real number;"),
-        (CHOICE, spaces.Discrete(3), r"are choices among \(2,\), but Somewhere takes choices among \(3,\)"),
-        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([3, 2]), r"\(2, 3\), but Somewhere takes .*\(3, 2\)"),
+        (
+            BOX,
+            CHOICE,
+            r"policy's actions are continuous of size 1, but those of Somewhere are discrete with \(2,\) choices",
+        ),
+        (
+            CHOICE,
+            BOX,
+            r"policy's actions are discrete with \(2,\) choices, but those of Somewhere are continuous of size 1;",
+        ),
+        (
+            CHOICE,
+            spaces.Discrete(3),
+            r"are discrete with \(2,\) choices, but those of Somewhere are discrete with \(3,\) choices",
+        ),
+        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([3, 2]), r"with \(2, 3\) choices, but .*\(3, 2\)"),
         (BOX, spaces.Box(-np.inf, 1, (1,)), "action 0 has two bounds for the policy but not for Somewhere"),
         (
             spaces.Box(np.float32([-1, 0]), np.float32([1, np.inf])),
@@ -79,4 +91,7 @@ def test_commands_refuse_them_too(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     jaxtrpo.save_policy(tmp_path, policy_for(BOX))
     assert cli.main([command, str(tmp_path), "--env", "CartPole-v1"]) != 0
-    assert "actions are 1 real number, but CartPole-v1 takes choices among (2,)" in capsys.readouterr().err
+    assert (
+        "actions are continuous of size 1, but those of CartPole-v1 are discrete with (2,) choices"
+        in capsys.readouterr().err
+    )
