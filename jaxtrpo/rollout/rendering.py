@@ -48,7 +48,7 @@ def film(policy: TrainedPolicy, env: Environment, *, seed: int = 0, width: int =
         seconds, pictures = seen.watched(_actor(policy, env), seed, width, height)
         return Film((Frame(*found) for found in pictures), seconds)
     if not hasattr(seen, "render"):
-        raise ValueError(f"{env.name} has no pictures of itself")
+        raise ValueError(f"{env.name} cannot be rendered")
     totals: list[float] = []
     pictures = seen.render(_episode(policy, env, seed, totals), width, height)
     return Film((Frame(picture, totals[i]) for i, picture in enumerate(pictures)), seen.seconds_per_step)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import jaxtrpo
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.shared_arrays import RowSizes
-from jaxtrpo.envs.gymnasium.vector_envs import Vectors
+from jaxtrpo.envs.gymnasium.vector_envs import VectorEnvs
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Gaussian, encoded, stretch, to_simulator
@@ -155,7 +155,7 @@ def test_simulators_receive_actions_of_their_space(space):
     state = env.reset(jax.random.PRNGKey(0), 20)
     sizes = RowSizes(4, 1, described.size, described.flat_dtype.name)
     rows = sizes.on(bytearray(sizes.nbytes()))
-    vectors = Vectors(
+    vectors = VectorEnvs(
         "strict",
         lambda num: gymnasium.vector.SyncVectorEnv([lambda: Spaces(spaces.Box(0, 1, (1,)), space)] * num),
         rows,

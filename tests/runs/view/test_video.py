@@ -90,7 +90,7 @@ def test_an_environment_without_pictures_is_refused():
     class Blind:
         name = "Blind-v0"
 
-    with pytest.raises(ValueError, match="Blind-v0 has no pictures of itself"):
+    with pytest.raises(ValueError, match="Blind-v0 cannot be rendered"):
         film(policy_for(PENDULUM), Blind())
 
 
