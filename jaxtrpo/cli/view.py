@@ -58,21 +58,21 @@ class Video:
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.parallel.devices import choose_actors
         from jaxtrpo.rollout.evaluation import require_fitting, where_to_act
-        from jaxtrpo.rollout.rendering import beginning, film
+        from jaxtrpo.rollout.rendering import first_seconds, render_episode
         from jaxtrpo.runs.policy_file import load_policy
 
         choose_actors(1, program=True)  # it may be
-        films = {}
+        episodes = {}
         for label, place in _labels(self.directories).items():
             policy = load_policy(place)
             where, limit = where_to_act(policy, self.env, self.max_episode_steps)
             env = make_env(where, max_episode_steps=limit)
             require_fitting(policy, env)
-            whole = film(policy, env, seed=self.seed, width=self.width, height=self.height)
-            films[label] = whole if self.seconds is None else beginning(whole, self.seconds)
+            episode = render_episode(policy, env, seed=self.seed, width=self.width, height=self.height)
+            episodes[label] = episode if self.seconds is None else first_seconds(episode, self.seconds)
 
         def work() -> int:
-            for path in write_video(films, self.out.expanduser(), gif=self.gif):
+            for path in write_video(episodes, self.out.expanduser(), gif=self.gif):
                 print(path)
             return 0
 

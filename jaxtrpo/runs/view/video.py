@@ -13,7 +13,7 @@ import av
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from jaxtrpo.rollout.rendering import Film, Frame
+from jaxtrpo.rollout.rendering import Frame, RenderedEpisode
 from jaxtrpo.runs.directory import writing
 
 MOST_FRAMES = 50  # a second
@@ -22,7 +22,7 @@ FRAMES_OF_GIF, COLORS = 20, 64
 Timed = tuple[float, Image.Image]  # seconds at which a picture is seen
 
 
-def write_video(films: Mapping[str, Film], path: Path, *, gif: bool = False) -> list[Path]:
+def write_video(films: Mapping[str, RenderedEpisode], path: Path, *, gif: bool = False) -> list[Path]:
     """Writes films side by side, in the time that they simulate; who ends first waits for the others.
 
     Args:
@@ -88,7 +88,7 @@ def _unfinished(path: Path) -> Path:
     return Path(name)
 
 
-def _side_by_side(films: Mapping[str, Film], fps: float) -> Iterator[np.ndarray]:
+def _side_by_side(films: Mapping[str, RenderedEpisode], fps: float) -> Iterator[np.ndarray]:
     """Pictures at equal times until all episodes are over."""
     players = [_Player(label, each, fps) for label, each in films.items()]
     while True:
@@ -101,7 +101,7 @@ def _side_by_side(films: Mapping[str, Film], fps: float) -> Iterator[np.ndarray]
 class _Player:
     """One film, shown frame by frame of the video."""
 
-    def __init__(self, label: str, film: Film, fps: float):
+    def __init__(self, label: str, film: RenderedEpisode, fps: float):
         self.over = False
         self._label, self._film, self._steps_a_frame = label, film, 1 / (fps * film.seconds_per_step)
         self._number, self._made = 0, 0

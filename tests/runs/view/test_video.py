@@ -20,7 +20,7 @@ from jaxtrpo.cli import main as cli
 from jaxtrpo.envs import base
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.mujoco.tasks import TASKS
-from jaxtrpo.rollout.rendering import Film, Frame, beginning, film
+from jaxtrpo.rollout.rendering import Frame, RenderedEpisode, first_seconds, render_episode
 from jaxtrpo.runs.directory import OutputError
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.view import opengl
@@ -70,7 +70,7 @@ class Seen(MujocoEnvironment):
 
 def test_a_film_shows_the_episode_that_is_evaluated():
     env, policy = Seen(TASKS[PENDULUM]()), policy_for(PENDULUM)
-    found = film(policy, env, seed=3, width=32, height=16)
+    found = render_episode(policy, env, seed=3, width=32, height=16)
     frames = list(found.frames)
     whole = jaxtrpo.evaluate(policy, env, episodes=1, seed=3)
     # What the last step led to cannot be seen: the next episode has begun.
@@ -83,7 +83,7 @@ def test_a_film_shows_the_episode_that_is_evaluated():
 def test_a_film_of_what_need_not_end_is_as_long_as_an_evaluation(monkeypatch):
     task = TASKS[PENDULUM]()._replace(episode_length=base.NO_TIME_LIMIT, terminated=lambda model, data: False)
     monkeypatch.setattr(base, "MOST_STEPS_WITHOUT_LIMIT", 5)
-    assert len(list(film(policy_for(PENDULUM), Seen(task), width=32, height=16).frames)) == 5
+    assert len(list(render_episode(policy_for(PENDULUM), Seen(task), width=32, height=16).frames)) == 5
 
 
 def test_an_environment_without_pictures_is_refused():
@@ -91,15 +91,17 @@ def test_an_environment_without_pictures_is_refused():
         name = "Blind-v0"
 
     with pytest.raises(ValueError, match="Blind-v0 cannot be rendered"):
-        film(policy_for(PENDULUM), Blind())
+        render_episode(policy_for(PENDULUM), Blind())
 
 
 # ---- files
 
 
-def made_up(number: int, seconds_per_step: float, size=(32, 48)) -> Film:
+def made_up(number: int, seconds_per_step: float, size=(32, 48)) -> RenderedEpisode:
     """Its pictures are as grey as they are late."""
-    return Film((Frame(np.full((*size, 3), 2 * i, np.uint8), float(i)) for i in range(number)), seconds_per_step)
+    return RenderedEpisode(
+        (Frame(np.full((*size, 3), 2 * i, np.uint8), float(i)) for i in range(number)), seconds_per_step
+    )
 
 
 def greys(frames, columns) -> list[int]:
@@ -125,9 +127,9 @@ def test_many_steps_a_second_are_not_all_seen(tmp_path):
 
 
 def test_the_beginning_of_a_film_is_as_long_as_asked():
-    assert len(list(beginning(made_up(20, 0.05), 0.5).frames)) == 10
-    assert len(list(beginning(made_up(20, 0.05), 0.001).frames)) == 1
-    assert len(list(beginning(made_up(5, 0.05), 9).frames)) == 5
+    assert len(list(first_seconds(made_up(20, 0.05), 0.5).frames)) == 10
+    assert len(list(first_seconds(made_up(20, 0.05), 0.001).frames)) == 1
+    assert len(list(first_seconds(made_up(5, 0.05), 9).frames)) == 5
 
 
 def test_a_gif_lasts_as_long(tmp_path):
@@ -156,7 +158,7 @@ def test_a_film_that_breaks_leaves_nothing_and_what_was_there_stays(tmp_path):
         raise RuntimeError("torn")
 
     with pytest.raises(RuntimeError, match="torn"):
-        write_video({"one": Film(broken(), 0.1)}, path, gif=True)
+        write_video({"one": RenderedEpisode(broken(), 0.1)}, path, gif=True)
     assert [file.name for file in tmp_path.iterdir()] == ["one.mp4"] and path.read_text() == "of before"
 
 
