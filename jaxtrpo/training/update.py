@@ -21,8 +21,7 @@ from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs
 from jaxtrpo.policies.networks import Policy, PolicyMaker
-from jaxtrpo.rollout.collect import Collect as CollectPart
-from jaxtrpo.rollout.collect import make_collect, start_actors, whole_episodes
+from jaxtrpo.rollout.collect import CollectSegments, make_collect, start_actors, whole_episodes
 from jaxtrpo.rollout.replay import Insert, compile_insert, inserted, without_replay
 from jaxtrpo.rollout.types import Acting, ActorState, Batch, Hyperparameters, TrainState
 from jaxtrpo.training.metrics import Column, columns_of, no_episodes, report
@@ -282,7 +281,7 @@ def make_update(
 
 def _collecting(
     env: Environment, policy: Policy, algorithm: Algorithm, sizes: Sizes
-) -> tuple[Environment, CollectPart]:
+) -> tuple[Environment, CollectSegments]:
     """What batches are collected in, and how."""
     lengths = {"segment_length": sizes.segment_length, "max_segments": sizes.max_segments}
     if algorithm.episodes is None:

@@ -105,14 +105,14 @@ def test_jax_observations_are_accepted_eagerly_and_under_jit(case):
     ("space", "wrong", "message"),
     [
         (SPACES[0][0], 16, "observation is 16, which is not in Discrete(16)"),
-        (SPACES[0][0], 1.0, "obs has shape (); give observations of Discrete(16), or flat ones: its last axis must be"),
-        (SPACES[0][0], np.zeros((2, 15)), "its last axis must be 16 long"),
+        (SPACES[0][0], 1.0, "obs has shape (); pass observations of Discrete(16), or flat ones: its last axis must be"),
+        (SPACES[0][0], np.zeros((2, 15)), "its last axis must have size 16"),
         (SPACES[2][0], np.int64([3, 4]), "which is not in MultiDiscrete([3 2]"),
-        (SPACES[3][0], np.zeros((4, 5, 4)), "give observations of Box(0, 255, (4, 5, 3), uint8), or flat ones"),
+        (SPACES[3][0], np.zeros((4, 5, 4)), "pass observations of Box(0, 255, (4, 5, 3), uint8), or flat ones"),
         (SPACES[7][0], (1,), "the observation (1,) has no entry 1"),
         (SPACES[7][0], (1, np.zeros(3)), "observation[1] has shape (3,), but its space Box"),
         (NESTED, {"a": 1}, "observation['a'] has shape (), but its space MultiDiscrete"),
-        (SPACES[5][0], np.zeros(4), "obs has shape (4,); its last axis must be 3 long"),
+        (SPACES[5][0], np.zeros(4), "obs has shape (4,); its last axis must have size 3"),
     ],
 )
 def test_observations_that_do_not_fit_are_rejected_in_one_line(space, wrong, message):
@@ -125,7 +125,7 @@ def test_discrete_actions_beyond_jax_integers_are_rejected():
     observation, action = SPACES[7]
     policy, obs = policy_for(observation, action), (1, np.zeros(2, np.float32))
     assert action.contains(policy(obs))
-    with pytest.raises(ValueError, match="from 1099511627776 to 1099511627777, beyond JAX's int32; give"):
+    with pytest.raises(ValueError, match="from 1099511627776 to 1099511627777, beyond JAX's int32; pass NumPy"):
         policy(jax.tree.map(jnp.asarray, obs))
 
 

@@ -293,7 +293,7 @@ class Simulator:
 
     @np.errstate(over="ignore", invalid="ignore")  # unstable simulations are detected elsewhere
     def _save(self, before: np.ndarray | None, state: np.ndarray, fields: np.ndarray) -> None:
-        """Copies the first `len(state)` simulations to `state` and `fields`; changes are relative to `before`, or zero."""
+        """Copies the first `len(state)` simulations out; changes are relative to `before`, or zero."""
         num, start = len(state), 0
         for part in self._layout.carried:
             stop = start + part.stop - part.start

@@ -54,7 +54,7 @@ def _one_by_one(
         collected = time.perf_counter()
         run_learn, columns = learn()
         meet()
-        state, measured = run_learn(state._replace(learner=replay.take_in(state.learner, batch)), batch)
+        state, measured = run_learn(state._replace(learner=replay.insert(state.learner, batch)), batch)
         values = read(measured)[..., None, :]
         learned = time.perf_counter()
         # Whoever asks twice gets the same.
