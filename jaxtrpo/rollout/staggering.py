@@ -1,10 +1,10 @@
 """Staggered time limits, so that environments do not start their episodes in step.
 
 Environments usually learn to survive until the time limit at the same time, after which all of their episodes would
-start together. Most batches would then contain no initial states, the KL bound, a mean over the states of the batch,
-would not protect the policy's behaviour there, and the policy would forget it. Therefore, the first episode that
-survives after failures ends at the environment's own share of the time limit; the following ones have the full limit,
-and their starts are evenly spread.
+start together. Most batches would then contain no initial states, so that the KL bound, a mean over the states of the
+batch, would not protect the policy's behaviour there, and the policy would forget it. Therefore, after the first
+episode that survives, the next one ends at the environment's own share of the time limit; the following ones have the
+full limit again, and their starts are evenly spread.
 """
 
 from __future__ import annotations
