@@ -50,8 +50,8 @@ def _in_disc(noise: Float[Array, "2"], radius: float) -> Float[Array, "2"]:
 
 def pusher() -> Task:
     def initial_state(key: Key, model: Model):
-        # Gymnasium draws the object's position from a rectangle until it is more than 0.17 from the goal. That holds for
-        # more than half of the area, so all of 32 draws fail with probability 1e-10; then the first is used.
+        # Gymnasium redraws the object's position in a rectangle until it is more than 0.17 from the goal. That is true
+        # for more than half of the area, so all of 32 draws fail with probability 1e-10; then the first is used.
         draws = 32
         noise = uniform_noise(key, model.nv + 2 * draws)
         places = jnp.array([-0.15, 0.0]) + jnp.array([0.15, 0.2]) * noise[model.nv :].reshape(draws, 2)
