@@ -1,4 +1,4 @@
-"""A Gymnasium environment that counts, so that every transition is known; imported by worker processes too."""
+"""Gymnasium environments with known transitions for tests; worker processes import this module, too."""
 
 import os
 import signal
@@ -11,10 +11,10 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 
 class CountingEnv(gymnasium.Env):
-    """Observes (steps in the episode, number of the episode, a random number of the episode).
+    """Observes (steps in the episode, index of the episode, a random number per episode).
 
-    Episode e has 2 + e % 3 steps; the odd ones are terminated and the even ones truncated. It always returns the same
-    array, as some simulators do, unless it `copies`: Gymnasium's vector environments need that in SAME_STEP mode.
+    Episode e has 2 + e % 3 steps; odd episodes are terminated and even ones truncated. Observations are always the same
+    array, as in some simulators, unless `copies` is set, which Gymnasium's vector environments need in SAME_STEP mode.
     """
 
     def __init__(self, lasts: bool = False, copies: bool = False):
@@ -39,7 +39,7 @@ class CountingEnv(gymnasium.Env):
         return self.obs.copy() if self.copies else self.obs
 
 
-def vector(mode):
+def vector_entry_point(mode):
     def make(num_envs, **_):
         return SyncVectorEnv([lambda: CountingEnv(copies=True)] * num_envs, autoreset_mode=mode)
 
@@ -47,7 +47,7 @@ def vector(mode):
 
 
 class EarningResets(SyncVectorEnv):
-    """Pays for the steps that only reset, and says that they end an episode."""
+    """Returns a reward and a termination for steps that only reset."""
 
     def reset(self, **arguments):
         self._over = np.zeros(self.num_envs, bool)
@@ -66,19 +66,19 @@ def earning_resets(num_envs, **_):
 
 gymnasium.register("EarningNextStep-v0", CountingEnv, vector_entry_point=earning_resets)
 for mode in AutoresetMode:
-    gymnasium.register(f"Counting{mode.value}-v0", CountingEnv, vector_entry_point=vector(mode))
+    gymnasium.register(f"Counting{mode.value}-v0", CountingEnv, vector_entry_point=vector_entry_point(mode))
 gymnasium.register("Lasting-v0", CountingEnv, kwargs={"lasts": True}, max_episode_steps=4)
 gymnasium.register(
     "Aware-v0",
     CountingEnv,
     kwargs={"lasts": True},
     max_episode_steps=4,
-    additional_wrappers=(gymnasium.wrappers.TimeAwareObservation.wrapper_spec(),),  # looks at the time limit
+    additional_wrappers=(gymnasium.wrappers.TimeAwareObservation.wrapper_spec(),),  # reads the time limit
 )
 
 
 class Misbehaving(CountingEnv):
-    """Does something wrong with its `at`-th step."""
+    """Violates Gymnasium's interface from step `at` on, as `what` says."""
 
     def __init__(self, what: str, at: int = 1):
         super().__init__()
@@ -109,9 +109,9 @@ class Misbehaving(CountingEnv):
                     obs = obs + 1j
                 case "object":
                     obs = np.array([None, 1, 2])
-                case "reward is no number":
+                case "reward is not a number":
                     reward = "much"
-                case "flag is no bool":
+                case "flag is not a bool":
                     terminated = None
                 case "dies":
                     os.kill(os.getpid(), signal.SIGKILL)
@@ -123,7 +123,7 @@ class Misbehaving(CountingEnv):
 
 
 class Counts(gymnasium.Env):
-    """Every step earns 1; the first episode ends after `steps` steps, or never."""
+    """Reward 1 per step; episodes of instance i terminate after `steps[i % len(steps)]` steps, or never if None."""
 
     observation_space, action_space = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
     number = 0
@@ -142,7 +142,7 @@ class Counts(gymnasium.Env):
 
 
 class Careless(CountingEnv):
-    """Fails somewhere, without a word."""
+    """Fails an assertion without message in the method `where`."""
 
     def __init__(self, where: str):
         super().__init__()
@@ -158,7 +158,7 @@ class Careless(CountingEnv):
 
 
 class Spaces(gymnasium.Env):
-    """Samples its observations from any space, and keeps the actions it was given."""
+    """Samples observations from any space, and stores observations and actions."""
 
     def __init__(self, observation_space, action_space=None):
         self.observation_space = observation_space

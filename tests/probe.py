@@ -1,7 +1,7 @@
-"""An environment that is many small tasks, each of which can be solved exactly and fails for one kind of bug.
+"""Probe environment: small tasks, each of which can be solved exactly and fails for one kind of bug.
 
-They differ in the kind of reward, which is data in the environment's state, so that collecting and learning are
-compiled once for all of them. An observation is a random sign and the number of the step.
+The tasks differ in the kind of reward, which is part of the environment's state, so that collecting and learning are
+compiled once for all tasks. An observation is a random sign and the index of the step.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = ("constant", "discount", "truncated", "observation", "action", "both", "
 CONSTANT, DISCOUNTED, TRUNCATED, OBSERVATION, ACTION, BOTH, DELAYED = range(len(KINDS))
 
 
-class Physics(NamedTuple):
+class ProbeState(NamedTuple):
     kind: jax.Array
     sign: jax.Array
     step: jax.Array
@@ -47,7 +47,7 @@ class ProbeEnvironment:
 
     def reset(self, key, num_envs: int) -> EnvState:
         blank = jnp.zeros(num_envs)
-        return start(key, num_envs, self._reset_rows, Physics(jnp.zeros(num_envs, jnp.int32), blank, blank, blank))
+        return start(key, num_envs, self._reset_rows, ProbeState(jnp.zeros(num_envs, jnp.int32), blank, blank, blank))
 
     def step(self, state: EnvState, action) -> EnvState:
         kind, sign, step, first_action = state.physics
@@ -62,7 +62,7 @@ class ProbeEnvironment:
             DELAYED: -step * (first_action - 0.5) ** 2,
         }
         last_step = {DISCOUNTED: 1, TRUNCATED: np.inf, DELAYED: 1}
-        physics = Physics(kind, sign, step + 1, jnp.where(step == 0, action, first_action))
+        physics = ProbeState(kind, sign, step + 1, jnp.where(step == 0, action, first_action))
         moved = Transition(
             physics=physics,
             obs=self._obs(physics),
@@ -75,12 +75,12 @@ class ProbeEnvironment:
     def _reset_rows(self, keys, mask, physics):
         sign = jax.vmap(lambda key: jnp.sign(jax.random.uniform(key) - 0.5))(keys)
         blank = jnp.zeros_like(sign)
-        fresh = Physics(physics.kind, sign, blank, blank)
+        fresh = ProbeState(physics.kind, sign, blank, blank)
         physics = jax.tree.map(lambda new, old: jnp.where(mask, new, old), fresh, physics)
         return physics, self._obs(physics)
 
     def _obs(self, physics):
-        # In an episode that goes on for ever all steps look alike, or the one after the last would be like no other.
+        # In endless episodes, all steps have the same observation, so that the one after the truncation is not special.
         step = jnp.where(physics.kind == TRUNCATED, 0.0, physics.step)
         return jnp.stack([physics.sign, step], axis=-1)
 
@@ -122,15 +122,15 @@ def compiled_learn(algorithm: str, critic: str):
 
 
 class Learned:
-    """What a training of an algorithm, in words, on one probe ends with."""
+    """Result of training an algorithm, given by its spec string, on one probe."""
 
     def __init__(self, kind: int, algorithm: str, critic: str, updates: int):
-        team = actors(ACTORS)
+        group = actors(ACTORS)
         environments = compiled_start()(jax.random.PRNGKey(1))
         physics = environments.env.physics._replace(kind=jnp.full(ENVS, kind, jnp.int32))
-        actor = team.split_envs(environments._replace(env=environments.env._replace(physics=physics)))
+        actor = group.split_envs(environments._replace(env=environments.env._replace(physics=physics)))
         key = jax.random.PRNGKey(2)
-        learner = team.replicate(made(algorithm, critic).init(key, key))
+        learner = group.replicate(made(algorithm, critic).init(key, key))
         hyperparameters = spread(first_hyperparameters(parse("algorithm", algorithm)), ACTORS)
         for update in range(updates):
             acting = learner._replace(critic=(), memory=())

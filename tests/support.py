@@ -1,4 +1,4 @@
-"""Batches of random experience, dealing them to actors, and counting compilations."""
+"""Test helpers: random batches, their distribution over actors, and counters of compilations and random keys."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAWS = ("bits", "categorical", "choice", "gumbel", "normal", "permutation", "ra
 
 @contextlib.contextmanager
 def counted_compilations() -> Iterator[list[str]]:
-    """A list that gets one entry for each program that XLA compiles inside the block."""
+    """Yields a list with an entry for each program that XLA compiles inside of the block."""
     compiled: list[str] = []
 
     def listen(name: str, seconds: float, **details: object) -> None:
@@ -43,16 +43,16 @@ def counted_compilations() -> Iterator[list[str]]:
 
 
 class UsedKey(NamedTuple):
-    """What a random key was used for."""
+    """One use of a random key."""
 
     key: tuple[int, ...]
-    use: str  # name of the function of `jax.random`
-    number: int | None = None  # that `fold_in` got
+    use: str  # name of a function of `jax.random`
+    number: int | None = None  # argument of `fold_in`
 
 
 @contextlib.contextmanager
 def recorded_keys() -> Iterator[list[UsedKey]]:
-    """A list of every use of a key while the block runs; what is compiled must be traced inside of it too."""
+    """Yields a list of all uses of keys inside of the block; compiled functions must be traced inside of it, too."""
     used: list[UsedKey] = []
 
     def recording(name: str) -> Callable:
@@ -76,7 +76,7 @@ def recorded_keys() -> Iterator[list[UsedKey]]:
 
 
 def assert_no_key_is_used_twice(used: list[UsedKey]) -> None:
-    """A key is drawn from, split or folded with numbers that differ: one of the three, and the first two once."""
+    """Asserts that every key is drawn from once, split once, or folded in with distinct numbers only."""
     uses: dict[tuple[int, ...], list[UsedKey]] = {}
     for each in used:
         uses.setdefault(each.key, []).append(each)
@@ -86,7 +86,7 @@ def assert_no_key_is_used_twice(used: list[UsedKey]) -> None:
 
 
 def actors(count: int) -> Actors:
-    """The first `count` CPU devices."""
+    """Returns actors on the first `count` CPU devices."""
     return Actors(tuple(jax.devices("cpu")[:count]))
 
 
@@ -102,7 +102,7 @@ def learner_of(
     segment_length: int = 1,
     actions: ActionSpace = TWO_NUMBERS,
 ) -> Learner:
-    """What a run would make of the algorithm."""
+    """Returns the learner that a run would build for the algorithm."""
     return algorithm.make(
         Spec(
             observation_size,
@@ -120,17 +120,17 @@ def learner_of(
 
 
 def step_of(algorithm: str, policy: Policy, surrogate: Surrogate | None = None):
-    """An algorithm's step of the policy alone, of its words, and what it remembers at first (see `actor_critic`)."""
-    found = {}
+    """Returns the policy step of an algorithm's spec string, and its initial memory (see `actor_critic`)."""
+    captured = {}
 
     def keep(spec: Spec, **parts: object) -> Learner:
-        found.update(parts)
+        captured.update(parts)
         return Learner(lambda *_: None, lambda *_: None)
 
     with mock.patch(f"jaxtrpo.algorithms.{algorithm.partition('(')[0]}.actor_critic", keep):
         made = parse("algorithm", algorithm)
         learner_of(made, policy, linear_critic(1), surrogate=surrogate)
-    return found["step"], found["no_memory"]
+    return captured["step"], captured["no_memory"]
 
 
 def random_batch(
@@ -146,7 +146,7 @@ def random_batch(
     broken: float = 0.05,
     padding: float = 0.0,
 ) -> Batch:
-    """Experience of `envs` environments, as they produce it, in NumPy; `padding` stands where there is no data."""
+    """Returns consistent random experience of `envs` environments, in NumPy; `padding` fills segments without data."""
     rng = np.random.default_rng(seed)
     shape = (segments, length, envs)
     flat = (segments * length, envs)
@@ -183,7 +183,7 @@ def random_batch(
 
 
 def pad(batch: Batch, value: float) -> Batch:
-    """Writes `value` into the numbers of the segments that hold no data; unless it is 0, flags are up there."""
+    """Fills segments without data with `value`, and flags with `value != 0`."""
 
     def fill(leaf: np.ndarray) -> np.ndarray:
         leaf = leaf.copy()
@@ -200,7 +200,7 @@ def deal(leaf: np.ndarray, count: int) -> np.ndarray:
 
 
 def deal_batch(batch: Batch, count: int) -> Batch:
-    """Each actor's part of a batch."""
+    """Splits a batch into the parts of actors."""
     steps = jax.tree.map(lambda leaf: deal(leaf, count), batch.steps)
     return Batch(steps, np.full(count, batch.num_segments, np.int32))
 
@@ -212,12 +212,12 @@ def undeal(leaf: jax.Array) -> np.ndarray:
 
 
 def spread(tree: object, count: int) -> object:
-    """The same value for every actor, in NumPy."""
+    """Repeats a value for every actor, in NumPy."""
     return jax.tree.map(lambda leaf: np.stack([np.asarray(leaf)] * count), tree)
 
 
 def first(tree: object) -> object:
-    """The first actor's value, in NumPy."""
+    """Returns the first actor's value, in NumPy."""
     return jax.tree.map(lambda leaf: np.asarray(leaf)[0], tree)
 
 

@@ -61,7 +61,7 @@ class Collecting:
 
     def raw(self, simulations: mujoco.batch.Batch) -> float:
         """The same number of simulations through the actions of the last run, from the same states; seconds."""
-        env, layout, steps = self.env, self.env.physics.layout, self.batch.steps
+        env, layout, steps = self.env, self.env.engine.layout, self.batch.steps
         controls = self.controls()
         done = self._by_time(steps.terminated | steps.truncated)
         rows = np.asarray(self.before.env.physics).reshape(self.num_envs, -1).view(np.float64)

@@ -58,7 +58,7 @@ class Video:
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.parallel.devices import choose_actors
         from jaxtrpo.rollout.evaluation import require_fitting, where_to_act
-        from jaxtrpo.rollout.rendering import beginning, film
+        from jaxtrpo.rollout.rendering import first_seconds, render_episode
         from jaxtrpo.runs.policy_file import load_policy
 
         choose_actors(1, program=True)  # the environment may be a JAX program
@@ -68,8 +68,8 @@ class Video:
             where, limit = where_to_act(policy, self.env, self.max_episode_steps)
             env = make_env(where, max_episode_steps=limit)
             require_fitting(policy, env)
-            whole = film(policy, env, seed=self.seed, width=self.width, height=self.height)
-            episodes[label] = whole if self.seconds is None else beginning(whole, self.seconds)
+            episode = render_episode(policy, env, seed=self.seed, width=self.width, height=self.height)
+            episodes[label] = episode if self.seconds is None else first_seconds(episode, self.seconds)
 
         def work() -> int:
             for path in write_video(episodes, self.out.expanduser(), gif=self.gif):

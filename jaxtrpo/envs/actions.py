@@ -1,4 +1,4 @@
-"""What a simulator takes as one action, and how the numbers of compiled code become that."""
+"""The action space of a simulator, and the conversion of flat actions from compiled code into simulator actions."""
 
 from __future__ import annotations
 
@@ -7,85 +7,88 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-if TYPE_CHECKING:  # a process that steps simulators starts faster without
+if TYPE_CHECKING:  # keeps worker processes fast to start
     from jaxtyping import Bool, Float, Num, Shaped
 
-LARGEST, LEAST = np.finfo(np.float32).max, np.finfo(np.float32).tiny  # compiled code may flush what is smaller to zero
+# Compiled code may flush subnormal numbers, those smaller than `SMALLEST_NORMAL`, to zero.
+LARGEST, SMALLEST_NORMAL = np.finfo(np.float32).max, np.finfo(np.float32).tiny
 
 
 class ActionSpace(NamedTuple):
-    """What a simulator takes as one action; flat, `shape` says how it wants it.
+    """The action space of a simulator, flattened; `shape` is the shape that the simulator expects.
 
-    Bounds are exact and have the simulator's own dtype. Compiled code computes in float32: `float32_bounds` are what it
-    keeps to, and `make_converter` makes the simulator's actions of its numbers.
+    The bounds are exact and have the simulator's own dtype. Compiled code computes in float32 and stays within
+    `float32_bounds`; `make_converter` converts its numbers into actions of the simulator.
     """
 
-    low: Num[np.ndarray, " action"]  # simulator's units; where a coordinate is a choice, the first one's number
+    low: Num[
+        np.ndarray, " action"
+    ]  # in the simulator's units; of a discrete coordinate, the number of the first choice
     high: Num[np.ndarray, " action"]
-    counts: tuple[int, ...] = ()  # choices of each coordinate; () where coordinates are real numbers
-    shape: tuple[int, ...] | None = None  # flat if None; () for a single number
+    counts: tuple[int, ...] = ()  # number of choices per coordinate; () if actions are continuous
+    shape: tuple[int, ...] | None = None  # None: flat; (): a scalar
 
     @property
     def size(self) -> int:
-        """Coordinates of an action."""
+        """Number of coordinates of an action."""
         return len(self.low)
 
     @property
     def kind(self) -> str:
-        """What actions are, in words."""
-        return f"choices among {self.counts}" if self.counts else f"{self.size} real number{'s' * (self.size > 1)}"
+        """Description for messages."""
+        return f"discrete with {self.counts} choices" if self.counts else f"continuous of size {self.size}"
 
     @property
     def dtype(self) -> np.dtype:
-        """Of the simulator's actions."""
-        kinds, usual = ("iu", np.int64) if self.counts else ("f", np.float32)
-        return self.low.dtype if self.low.dtype.kind in kinds else np.dtype(usual)
+        """Dtype of the simulator's actions."""
+        kinds, default = ("iu", np.int64) if self.counts else ("f", np.float32)
+        return self.low.dtype if self.low.dtype.kind in kinds else np.dtype(default)
 
     @property
     def shape_of_one(self) -> tuple[int, ...]:
-        """Of one action, as the simulator takes it."""
+        """Shape of one action, as the simulator expects it."""
         return (self.size,) if self.shape is None else self.shape
 
     @property
     def largest(self) -> np.float32:
-        """The largest number that compiled code may give the simulator; as a bound it is none, as infinity is."""
+        """Largest number that compiled code may pass to the simulator; as a bound it means unbounded, like infinity."""
         return np.float32(min(float(np.finfo(self.dtype).max), float(LARGEST)))
 
     @property
     def bounded(self) -> Bool[np.ndarray, " action"]:
-        """Which coordinates have two bounds."""
+        """Mask of the coordinates that are bounded on both sides."""
         low, high = self.float32_bounds()
         return np.isfinite(low) & np.isfinite(high)
 
     def float32_bounds(self) -> tuple[Float[np.ndarray, " action"], Float[np.ndarray, " action"]]:
-        """The bounds of real numbers in float32, rounded inwards; infinite where there are none."""
-        none, infinite = self.largest, np.float32(np.inf)
-        with np.errstate(all="ignore"):  # a bound may be too large or too small for float32
+        """Returns the bounds of continuous actions in float32, rounded inwards; infinite where there is no bound."""
+        unbounded, infinite = self.largest, np.float32(np.inf)
+        with np.errstate(all="ignore"):  # a bound may overflow or underflow float32
             low, high = self.low.astype(np.float32), self.high.astype(np.float32)
             low = np.where(low < self.low, np.nextafter(low, infinite), low)
             high = np.where(high > self.high, np.nextafter(high, -infinite), high)
-        return np.where(low > -none, low, -infinite), np.where(high < none, high, infinite)
+        return np.where(low > -unbounded, low, -infinite), np.where(high < unbounded, high, infinite)
 
     def policy_range(self) -> tuple[Float[np.ndarray, " action"], Float[np.ndarray, " action"]]:
-        """The range of real numbers in policy units; what is beyond is clipped on the way to the simulator.
+        """Returns the range of continuous actions in policy units; actions beyond it are clipped.
 
-        It is [-1, 1] where a coordinate has two bounds. Where it lacks one, policy units are the simulator's, and so is
-        the other bound.
+        The range of a coordinate with two bounds is [-1, 1]. Without one of them, policy units are the simulator's
+        units, and the range keeps the other bound, if any.
         """
         bounded, (low, high) = self.bounded, self.float32_bounds()
         return np.where(bounded, np.float32(-1), low), np.where(bounded, np.float32(1), high)
 
 
 def make_converter(space: ActionSpace) -> Callable[[Num[np.ndarray, "*batch action"]], Shaped[np.ndarray, "..."]]:
-    """Builds what turns flat actions of compiled code into those that a simulator takes.
+    """Builds the function that converts flat actions from compiled code into actions of the simulator.
 
     Args:
-      space: of the simulator.
+      space: action space of the simulator.
 
     Returns:
-      (flat actions [..., action]: float32 in the simulator's units, within `float32_bounds`, or int32 choices that
-      count from 0) -> a fresh array [..., *shape] of the space's dtype, within its bounds. What is a bound in float32
-      becomes the simulator's own.
+      flat actions [..., action] -> a fresh array [..., *shape] of the space's dtype, within its bounds. The flat
+      actions are float32 in the simulator's units, within `float32_bounds`, or int32 choices counted from 0. An action
+      at a float32 bound becomes the simulator's exact bound.
     """
     shape, dtype = space.shape_of_one, space.dtype
     if space.counts:
@@ -100,15 +103,15 @@ def make_converter(space: ActionSpace) -> Callable[[Num[np.ndarray, "*batch acti
     exact_low, exact_high = space.low.astype(dtype), space.high.astype(dtype)
 
     def convert(flat: Num[np.ndarray, "*batch action"]) -> Shaped[np.ndarray, "..."]:
-        found = flat.astype(dtype)
-        np.copyto(found, exact_high, where=flat >= high)
-        np.copyto(found, exact_low, where=flat <= low)
-        return found.reshape((*flat.shape[:-1], *shape))
+        converted = flat.astype(dtype)
+        np.copyto(converted, exact_high, where=flat >= high)
+        np.copyto(converted, exact_low, where=flat <= low)
+        return converted.reshape((*flat.shape[:-1], *shape))
 
     return convert
 
 
 def _is_exact(bound: Num[np.ndarray, " action"], float32: Float[np.ndarray, " action"]) -> bool:
-    """Whether float32 actions that keep to the float32 bound keep to the other, too, and reach it."""
-    reached = (bound == float32) & ((bound == 0) | (np.abs(float32) >= LEAST))
+    """Returns whether float32 actions within the float32 bound respect the exact bound and can reach it."""
+    reached = (bound == float32) & ((bound == 0) | (np.abs(float32) >= SMALLEST_NORMAL))
     return bool(np.all(reached | np.isinf(float32)))

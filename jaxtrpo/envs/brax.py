@@ -1,4 +1,4 @@
-"""Brax environments, which run on the accelerator together with everything else."""
+"""Brax environments, which run on the accelerator together with the rest of the training program."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from jaxtrpo.envs import base
 from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs._support.quiet import no_output
 
-RENDERED_AT_ONCE = 100  # pictures
+FRAMES_PER_RENDERER = 100
 BACKENDS = ("generalized", "positional", "spring", "mjx")
 
 
 def make_brax_env(name: str, backend: str = "generalized", episode_length: int = 1000) -> BraxEnvironment:
-    """Makes an environment of Brax, or one that was registered with `brax.envs.register_environment`.
+    """Creates an environment that is built into Brax or registered with `brax.envs.register_environment`.
 
     Args:
-      name: such as "ant". Brax 0.14's "swimmer" does not step with JAX 0.10 and later, which no longer have the form of
-        `jnp.clip` that it calls.
-      backend: the physics. "generalized" is Brax's own default and the nearest to MuJoCo of Brax's three; "spring" and
-        "positional" are faster and softer; "mjx" is MuJoCo itself in JAX and compiles longest.
+      name: name of the environment, such as "ant". Brax 0.14's "swimmer" cannot be stepped with JAX 0.10 and later,
+        which removed the signature of `jnp.clip` that it uses.
+      backend: physics engine. "generalized" is Brax's default and the closest to MuJoCo of Brax's own three; "spring"
+        and "positional" are faster and softer; "mjx" is MuJoCo in JAX and takes longest to compile.
       episode_length: time limit in steps.
 
     Raises:
-      ValueError: no such environment or backend; the message lists near names.
+      ValueError: there is no such environment or backend; the message suggests similar names.
     """
     with _quiet(), no_output():
         from brax import envs
@@ -50,7 +50,7 @@ def make_brax_env(name: str, backend: str = "generalized", episode_length: int =
 class BraxEnvironment:
     """A `brax.envs.Env` without Brax's wrappers (see `jaxtrpo.envs.base.Environment`).
 
-    `EnvState.physics` is the Brax `State` of every environment.
+    `EnvState.physics` is the batched Brax `State`.
     """
 
     is_program = True
@@ -88,13 +88,15 @@ class BraxEnvironment:
         return float(self.env.dt)
 
     def render(self, physics: Iterable[Any], width: int, height: int) -> Iterator[np.ndarray]:
-        """A picture [height, width, 3] of each `physics` of one environment, on the host."""
+        """Renders a frame [height, width, 3] for each `physics` of one environment, on the host."""
         with _quiet(), no_output():
             from brax.io import image
         camera = "track" if "track" in _cameras(self.env.sys.mj_model) else None
         states = iter(physics)
-        while some := list(itertools.islice(states, RENDERED_AT_ONCE)):  # each call makes a renderer
-            positions = [state.pipeline_state for state in some]
+        while chunk := list(
+            itertools.islice(states, FRAMES_PER_RENDERER)
+        ):  # `render_array` creates a renderer per call
+            positions = [state.pipeline_state for state in chunk]
             yield from image.render_array(self.env.sys, positions, height=height, width=width, camera=camera)
 
     def _reset(self, keys: UInt32[Array, "env 2"]) -> Any:
@@ -111,14 +113,14 @@ def _cameras(model: mujoco.MjModel) -> list[str]:
 
 
 def _finite(state: Any) -> Bool[Array, " env"]:
-    """Which environments can still be simulated, by generalised positions, velocities and observations."""
+    """Returns which environments can be simulated further: positions, velocities and observations are within bounds."""
     engine = [getattr(state.pipeline_state, name) for name in ("q", "qd") if hasattr(state.pipeline_state, name)]
     return jnp.all(jnp.abs(jnp.concatenate([state.obs, *engine], axis=-1)) <= base.LARGEST_OBSERVATION, axis=-1)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Brax warns that it is no longer developed and uses what others have deprecated; users can change neither."""
+    """Hides Brax's warning that it is no longer developed, and the deprecation warnings that it triggers."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Brax System", category=UserWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"(brax|jaxopt|mujoco)\b")
@@ -127,7 +129,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _no_mujoco_log() -> Iterator[None]:
-    """Keeps MuJoCo's compiler from printing warnings and from writing them to a file in the working directory."""
+    """Stops MuJoCo's compiler from printing warnings and from logging them to a file in the working directory."""
     before, quiet = mujoco.MjLogConfig.get(), mujoco.MjLogConfig.get()
     quiet.logto_console = quiet.logto_file = False
     quiet.set()

@@ -1,4 +1,4 @@
-"""An environment whose episodes begin in a few first states, again and again."""
+"""An environment whose episodes always begin in one of a few fixed initial states."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree, UInt32
 from jaxtrpo.envs.base import Environment, EnvState, choose_rows, env_keys
 
 
-class Beginning(NamedTuple):
-    """`EnvState.physics` of a repeated environment."""
+class RepeatedState(NamedTuple):
+    """`EnvState.physics` of a `Repeated` environment."""
 
-    now: PyTree
-    first: PyTree  # as every episode of this row begins
+    now: PyTree  # current physics of the wrapped environment
+    first: PyTree  # initial physics of every episode of this row
     first_obs: Float[Array, "env obs"]
 
 
 class Repeated:
-    """Another environment that has only a few first states (see `jaxtrpo.envs.base.Environment`).
+    """Wraps an environment so that it has only a few initial states (see `jaxtrpo.envs.base.Environment`).
 
-    Neighbours begin alike: of n environments the i-th has first state i * conditions // n. The first states are those
-    that the environment gives the key that it is reset with, so that whoever resets with the same key has the same.
+    Neighbouring environments share an initial state: of n environments, the i-th starts in state
+    i * conditions // n. The initial states depend only on the key passed to `reset`.
     """
 
     def __init__(self, env: Environment, conditions: int, episode_length: int | None = None):
-        """Checks what can be repeated.
+        """Wraps `env`.
 
         Args:
-          env: whose states are values, so that they can be kept.
-          conditions: how many first states.
-          episode_length: time limit in steps, if shorter than the environment's own.
+          env: environment whose states can be saved (`saves_state` is not False).
+          conditions: number of initial states.
+          episode_length: time limit in steps; ignored if longer than the environment's own.
 
         Raises:
-          ValueError: one sentence that says what does not fit.
+          ValueError: the states of `env` cannot be saved, or `conditions` is less than 1.
         """
         if not getattr(env, "saves_state", True):
             raise ValueError(
-                f"{env.name}: its simulators cannot be put back into a first state, since theirs cannot be saved"
+                f"{env.name}: fixed initial states need an environment whose state can be saved, such as Hopper-v5"
             )
         if conditions < 1:
             raise ValueError(f"conditions={conditions} must be at least 1")
@@ -53,27 +53,27 @@ class Repeated:
 
     def reset(self, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> EnvState:
         """Starts `num_envs` episodes."""
-        which = jnp.arange(num_envs) * self.conditions // num_envs
-        state = jax.tree.map(lambda leaf: leaf[which], self.env.reset(key, self.conditions))
-        beginning = Beginning(state.physics, state.physics, state.obs)
-        return state._replace(physics=beginning, key=env_keys(key, num_envs))
+        condition = jnp.arange(num_envs) * self.conditions // num_envs
+        state = jax.tree.map(lambda leaf: leaf[condition], self.env.reset(key, self.conditions))
+        physics = RepeatedState(state.physics, state.physics, state.obs)
+        return state._replace(physics=physics, key=env_keys(key, num_envs))
 
     def step(self, state: EnvState, action: Float[Array, "env action"]) -> EnvState:
         """Applies one action to each environment."""
-        beginning: Beginning = state.physics
+        physics: RepeatedState = state.physics
         last = state.elapsed + 1 >= self.episode_length
         elapsed = jnp.where(last, self.env.episode_length - 1, state.elapsed)
-        after = self.env.step(state._replace(physics=beginning.now, elapsed=elapsed), action)
-        after = after._replace(physics=beginning._replace(now=after.physics))
-        return self._begin(after, after.terminated | after.truncated)
+        after = self.env.step(state._replace(physics=physics.now, elapsed=elapsed), action)
+        after = after._replace(physics=physics._replace(now=after.physics))
+        return self._restart(after, after.terminated | after.truncated)
 
     def again(self, state: EnvState) -> EnvState:
-        """All episodes from their beginnings, whatever was going on."""
-        begun = self._begin(state, jnp.ones_like(state.terminated))
+        """Restarts every episode from its initial state, including those under way."""
+        begun = self._restart(state, jnp.ones_like(state.terminated))
         return begun._replace(elapsed=jnp.zeros_like(state.elapsed))
 
-    def _begin(self, state: EnvState, mask: Array) -> EnvState:
-        beginning: Beginning = state.physics
-        now = choose_rows(mask, beginning.first, beginning.now)
-        obs = choose_rows(mask, beginning.first_obs, state.obs)
-        return state._replace(physics=beginning._replace(now=now), obs=obs)
+    def _restart(self, state: EnvState, mask: Array) -> EnvState:
+        physics: RepeatedState = state.physics
+        now = choose_rows(mask, physics.first, physics.now)
+        obs = choose_rows(mask, physics.first_obs, state.obs)
+        return state._replace(physics=physics._replace(now=now), obs=obs)

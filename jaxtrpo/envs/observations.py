@@ -1,4 +1,4 @@
-"""Observations of any structure as flat float32 vectors, by a description that needs no simulator."""
+"""Flattening of structured observations into float32 vectors, described without a simulator."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ import numpy as np
 
 from jaxtrpo.config.messages import short
 
-if TYPE_CHECKING:  # a process that steps simulators starts faster without
+if TYPE_CHECKING:  # keeps worker processes fast to start
     from jaxtyping import Float
 
 
 class Part(NamedTuple):
-    """A part of an observation that is one array; plain values, which a file can hold."""
+    """One array of an observation, described by plain values that can be saved to a file."""
 
-    path: tuple[Any, ...]  # keys that lead to it, from the outermost; () where it is the whole observation
+    path: tuple[Any, ...]  # keys that lead to the array, outermost first; () if it is the whole observation
     shape: tuple[int, ...]
-    words: str  # its space, for messages
-    counts: tuple[int, ...] = ()  # choices of each number in C order; () where numbers are what they seem
-    first: tuple[int, ...] = ()  # the number of each first choice
+    words: str  # description of its space, for messages
+    counts: tuple[int, ...] = ()  # number of choices per coordinate, in C order; () if not discrete
+    first: tuple[int, ...] = ()  # number of the first choice per coordinate
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """Name for messages."""
         return "observation" + "".join(f"[{key!r}]" for key in self.path)
 
     def find(self, value: Any) -> Any:
-        """The value of this part in an observation, or a batch of them.
+        """Returns the value of this part in an observation or a batch of observations.
 
         Raises:
-          ValueError: the observation has no such part.
+          ValueError: the observation has no such entry.
         """
         for key in self.path:
             try:
@@ -42,74 +42,75 @@ class Part(NamedTuple):
         return value
 
     def require_shape(self, shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
-        """Raises ValueError if an array does not have this shape after the leading axes."""
+        """Raises ValueError if `shape` is not that of this part after the leading axes `lead`."""
         if shape != (*lead, *self.shape):
             raise ValueError(f"{self.name} has shape {shape}, but its space {self.words} has {self.shape}")
 
 
-class _Place(NamedTuple):
-    """Where a part goes in the flat vector."""
+class _Placement(NamedTuple):
+    """Position of a part in the flat vector."""
 
     part: Part
-    where: slice
+    columns: slice
     first: np.ndarray
     counts: np.ndarray
-    offsets: np.ndarray  # of the choices: where in `where` the numbers of each begin
+    offsets: np.ndarray  # first column, within `columns`, of the one-hot vector of each coordinate
 
 
 class Observations:
-    """Turns a simulator's observations into rows of float32.
+    """Flattens a simulator's observations into rows of float32.
 
-    Numbers stay what they are, in C order. A choice becomes one-hot. Parts follow each other.
+    Numeric parts are raveled in C order, discrete coordinates become one-hot vectors, and the parts are concatenated.
 
     Args:
-      parts: at least one number in all.
-      words: the space of an observation, for messages.
+      parts: parts of an observation, with at least one number in all.
+      words: description of the observation space, for messages.
     """
 
     def __init__(self, parts: Sequence[Part], words: str):
         self.parts, self.words = tuple(parts), words
-        self._places: list[_Place] = []
+        self._placements: list[_Placement] = []
         start = 0
         for part in self.parts:
             size = sum(part.counts) if part.counts else math.prod(part.shape)
             first, counts = np.array(part.first, np.int64), np.array(part.counts, np.int64)
-            self._places.append(_Place(part, slice(start, start + size), first, counts, np.cumsum(counts) - counts))
+            offsets = np.cumsum(counts) - counts
+            self._placements.append(_Placement(part, slice(start, start + size), first, counts, offsets))
             start += size
         self.size = start
-        alone = self.parts[0] if len(self.parts) == 1 and not self.parts[0].path else None
-        self.alone = alone  # the part that is all, if an observation is one array
-        self.plain_shape = None if alone is None or alone.counts else alone.shape
-        self.is_flat = self.plain_shape is not None and len(self.plain_shape) == 1  # as the simulator gives it
+        single = self.parts[0] if len(self.parts) == 1 and not self.parts[0].path else None
+        self.single = single  # the only part, if an observation is one array
+        self.plain_shape = None if single is None or single.counts else single.shape
+        self.is_flat = self.plain_shape is not None and len(self.plain_shape) == 1  # already in the simulator
 
     def fits(self, value: Any) -> bool:
-        """Whether a value may be an observation as the simulator gives it, or a batch, rather than flat rows of them.
+        """Returns whether `value` may be an observation in the simulator's form, or a batch, rather than flat rows.
 
-        Of parts, every value but an array may be one. Of choices, whole numbers of the right shape; of numbers, those
-        of the right shape.
+        Structured observations are any value but an array. Observations that are one array must have its shape, and an
+        integer dtype if they are discrete.
         """
-        if self.alone is None:
+        if self.single is None:
             return not hasattr(value, "dtype")
         array = value if hasattr(value, "dtype") else np.asarray(value)
-        shape = self.alone.shape
+        shape = self.single.shape
         if array.shape[max(array.ndim - len(shape), 0) :] != shape:
             return False
-        return not self.alone.counts or np.dtype(array.dtype).kind in "iu"
+        return not self.single.counts or np.dtype(array.dtype).kind in "iu"
 
     def flatten(self, value: Any) -> Float[np.ndarray, "*batch obs"]:
-        """One observation, or a batch of them with leading axes in every array, as float32 `[..., size]`.
+        """Flattens one observation, or a batch with the same leading axes in every array, to float32 `[..., size]`.
 
         Raises:
           ValueError: the value does not fit the description.
         """
         first = np.shape(self.parts[0].find(value))
         rows = np.empty((*first[: len(first) - len(self.parts[0].shape)], self.size), np.float32)
-        for place in self._places:
-            _write(place, place.part.find(value), rows)
+        for placement in self._placements:
+            _write(placement, placement.part.find(value), rows)
         return rows
 
     def write(self, rows: np.ndarray, values: Sequence[Any]) -> None:
-        """Writes one observation into each of `rows` [row, size].
+        """Flattens each observation of `values` into one of `rows` [row, size].
 
         Raises:
           ValueError: a value does not fit the description.
@@ -118,32 +119,32 @@ class Observations:
             np.concatenate(values, axis=None, out=rows.reshape(-1), casting="unsafe")
             return
         for row, value in zip(rows, values, strict=True):
-            for place in self._places:
-                _write(place, place.part.find(value), row)
+            for placement in self._placements:
+                _write(placement, placement.part.find(value), row)
 
 
 def _same_shape(values: Sequence[Any], shape: tuple[int, ...]) -> bool:
-    """Whether all are arrays of real numbers with this shape."""
+    """Returns whether all values are numeric arrays of this shape."""
     return all(type(value) is np.ndarray and value.shape == shape and value.dtype.kind in "fiub" for value in values)
 
 
-def _write(place: _Place, value: Any, rows: np.ndarray) -> None:
-    """Writes a part's value, with the leading axes of `rows`, into its place in `rows` [..., size]."""
-    part = place.part
+def _write(placement: _Placement, value: Any, rows: np.ndarray) -> None:
+    """Writes a part's value, which has the leading axes of `rows`, into its columns of `rows` [..., size]."""
+    part = placement.part
     try:
         array = np.asarray(value)
-    except ValueError as error:  # lists of several lengths
-        raise ValueError(f"the observation {short(value)} is no array, but its space is {part.words}") from error
+    except ValueError as error:  # ragged lists
+        raise ValueError(f"the observation {short(value)} is not an array, but its space is {part.words}") from error
     lead = rows.shape[:-1]
     part.require_shape(array.shape, lead)
     if array.dtype.kind not in ("iub" if part.counts else "fiub"):
-        raise ValueError(f"{part.name} has dtype {array.dtype}, which is not one of {part.words}")
-    into = rows[..., place.where]
+        raise ValueError(f"{part.name} has dtype {array.dtype}, which does not match its space {part.words}")
+    into = rows[..., placement.columns]
     if not part.counts:
         into[...] = array.reshape(into.shape)
         return
-    choice = array.reshape(*lead, -1).astype(np.int64) - place.first
-    if ((choice < 0) | (choice >= place.counts)).any():
+    choice = array.reshape(*lead, -1).astype(np.int64) - placement.first
+    if ((choice < 0) | (choice >= placement.counts)).any():
         raise ValueError(f"{part.name} is {short(value)}, which is not in {part.words}")
     into[...] = 0
-    np.put_along_axis(into, choice + place.offsets, 1, axis=-1)
+    np.put_along_axis(into, choice + placement.offsets, 1, axis=-1)

@@ -1,4 +1,4 @@
-"""Environments of MuJoCo Playground, which run on MJX."""
+"""MuJoCo Playground environments, which run on MJX."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from jaxtrpo.envs import base
 from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs._support.quiet import no_output
 
-SEEN = "state"  # of observations in several parts, the one that a policy is meant to have
+POLICY_OBS = "state"  # the entry of dictionary observations that Playground intends for policies
 
 
 def make_playground_env(name: str, **options: Any) -> PlaygroundEnvironment:
-    """Makes an environment of MuJoCo Playground, or one that was registered with it.
+    """Creates an environment that is built into MuJoCo Playground or registered with it.
 
     Args:
-      name: such as "CheetahRun" or "Go1JoystickFlatTerrain". Robots' models are downloaded by Playground on first use.
-      **options: entries of its configuration that shall be others than usual, such as `episode_length` or
-        `ctrl_dt`. `impl` is "jax" and cannot be "warp": MuJoCo Warp keeps the contacts of all environments together,
-        while ours begin and end on their own.
+      name: name of the environment, such as "CheetahRun" or "Go1JoystickFlatTerrain". Playground downloads robot models
+        on first use.
+      **options: entries of its configuration that replace the defaults, such as `episode_length` or `ctrl_dt`. `impl`
+        is "jax" and cannot be "warp": MuJoCo Warp stores the contacts of all environments together, but here each
+        environment is reset on its own.
 
     Raises:
-      ValueError: the package is not installed, there is no such environment, whose message lists near names, it has no
-        such option, or its observations cannot be used.
+      ValueError: the package is not installed; there is no such environment, in which case the message suggests similar
+        names; it has no such option; or its observations are not supported.
     """
     registry = _registry(name)
     if name not in registry.ALL_ENVS:
@@ -44,7 +45,7 @@ def make_playground_env(name: str, **options: Any) -> PlaygroundEnvironment:
         raise ValueError(f"playground:{name} has no option {unknown[0]}; it has {', '.join(sorted(config))}")
     overrides = {"impl": "jax"} | options if "impl" in config else options
     if overrides.get("impl", "jax") != "jax":
-        raise ValueError(f"playground:{name} runs with impl='jax' only, not {overrides['impl']!r}")
+        raise ValueError(f"playground:{name} supports impl='jax' only, not {overrides['impl']!r}")
     length = int(options.get("episode_length", config.get("episode_length", 1000)))
     if length < 1:
         raise ValueError("episode_length must be at least 1")
@@ -53,7 +54,7 @@ def make_playground_env(name: str, **options: Any) -> PlaygroundEnvironment:
             env = registry.load(name, config_overrides=overrides)
     except subprocess.CalledProcessError:
         raise ValueError(
-            f"playground:{name} needs the robots of mujoco_menagerie, and Playground could not download them with git"
+            f"playground:{name} needs the robot models of mujoco_menagerie; Playground failed to download them with git"
         ) from None
     return PlaygroundEnvironment(f"playground:{name}", env, length)
 
@@ -61,8 +62,8 @@ def make_playground_env(name: str, **options: Any) -> PlaygroundEnvironment:
 class PlaygroundEnvironment:
     """A `mujoco_playground.MjxEnv` without its wrappers (see `jaxtrpo.envs.base.Environment`).
 
-    `EnvState.physics` is Playground's `State` of every environment. Of observations that are a dictionary, "state" is
-    seen.
+    `EnvState.physics` is Playground's batched `State`. If observations are a dictionary, the policy observes its entry
+    "state".
     """
 
     is_program = True
@@ -70,10 +71,12 @@ class PlaygroundEnvironment:
     def __init__(self, name: str, env: Any, episode_length: int):
         self.name, self.env, self.episode_length = name, env, episode_length
         first = jax.eval_shape(self._reset, jax.ShapeDtypeStruct((1, 2), jnp.uint32))
-        seen = _seen(first.obs)
-        if len(getattr(seen, "shape", ())) != 2:
-            raise ValueError(f"{name}: observations must be flat arrays, or a dictionary with one under {SEEN!r}")
-        self.observation_size, self.action_size = seen.shape[-1], int(env.action_size)
+        obs = _policy_obs(first.obs)
+        if len(getattr(obs, "shape", ())) != 2:
+            raise ValueError(
+                f"{name}: observations must be flat arrays or a dictionary with a flat array {POLICY_OBS!r}"
+            )
+        self.observation_size, self.action_size = obs.shape[-1], int(env.action_size)
         self.action_low = np.full(self.action_size, -1, np.float32)
         self.action_high = np.full(self.action_size, 1, np.float32)
 
@@ -86,9 +89,9 @@ class PlaygroundEnvironment:
         after = base.of_same_types(jax.vmap(self.env.step)(state.physics, action), state.physics)
         moved = base.Transition(
             physics=after,
-            obs=_seen(after.obs).astype(jnp.float32),
+            obs=_policy_obs(after.obs).astype(jnp.float32),
             reward=after.reward.astype(jnp.float32),
-            # Some say `done` at their time limit, too, which ends nothing for good.
+            # Some environments also set `done` at their time limit, which is a truncation.
             terminated=(after.done > 0) & (state.elapsed + 1 < self.episode_length),
             finite=_finite(after),
         )
@@ -100,7 +103,7 @@ class PlaygroundEnvironment:
         return float(self.env.dt)
 
     def render(self, physics: Iterable[Any], width: int, height: int) -> Iterator[np.ndarray]:
-        """A picture [height, width, 3] of each `physics` of one environment, on the host."""
+        """Renders a frame [height, width, 3] for each `physics` of one environment, on the host."""
         model = self.env.mj_model
         data = mujoco.MjData(model)
         camera = 0 if model.ncam else -1
@@ -117,16 +120,16 @@ class PlaygroundEnvironment:
 
     def _reset_rows(self, keys: UInt32[Array, "env 2"], mask: Bool[Array, " env"], now: Any) -> tuple[Any, Array]:
         first = self._reset(keys)
-        return base.choose_rows(mask, first, now), _seen(first.obs).astype(jnp.float32)
+        return base.choose_rows(mask, first, now), _policy_obs(first.obs).astype(jnp.float32)
 
 
-def _seen(obs: Any) -> Any:
-    return obs.get(SEEN) if isinstance(obs, Mapping) else obs
+def _policy_obs(obs: Any) -> Any:
+    return obs.get(POLICY_OBS) if isinstance(obs, Mapping) else obs
 
 
 def _finite(state: Any) -> Bool[Array, " env"]:
-    """Which environments can still be simulated, by positions, velocities and observations."""
-    numbers = jnp.concatenate([_seen(state.obs), state.data.qpos, state.data.qvel], axis=-1)
+    """Returns which environments can be simulated further: positions, velocities and observations are within bounds."""
+    numbers = jnp.concatenate([_policy_obs(state.obs), state.data.qpos, state.data.qvel], axis=-1)
     return jnp.all(jnp.abs(numbers) <= base.LARGEST_OBSERVATION, axis=-1)
 
 
@@ -143,7 +146,7 @@ def _registry(name: str) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Playground and what it imports print what they find and use what others have deprecated."""
+    """Hides prints and deprecation warnings of Playground and its dependencies."""
     with warnings.catch_warnings(), no_output():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         yield

@@ -1,4 +1,4 @@
-"""An environment whose functions are traced once, however many programs are made with it."""
+"""An environment whose functions are traced only once, even if several programs use it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtrpo.envs.base import Environment
 
 
 class TracedOnce:
-    """The same environment (see `jaxtrpo.envs.base.Environment`), for whoever makes many programs with it."""
+    """Wraps an environment so that programs compiled with it share one trace of `reset` and one of `step`."""
 
     def __init__(self, env: Environment):
         self._env, self.name, self.episode_length = env, env.name, env.episode_length
@@ -20,5 +20,5 @@ class TracedOnce:
         self.step = jax.jit(env.step)
 
     def __getattr__(self, name: str) -> Any:
-        """What not every environment has."""
+        """Forwards optional attributes."""
         return getattr(self._env, name)

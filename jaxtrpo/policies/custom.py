@@ -1,4 +1,4 @@
-"""A policy from a network that the user brings."""
+"""Policies from user-defined flax modules."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 from jaxtrpo.policies.networks import Policy, PolicyMaker
 
-STATES = 3  # that a module is tried with
-CUSTOM = "custom:"  # how the words of a network that is nobody's but the user's begin
+STATES = 3  # number of states with which a module is checked
+CUSTOM = "custom:"  # prefix of the names of user-defined policies
 
 Init = Callable[[Array], PyTree]
 Apply = Callable[[PyTree, Float[Array, "state obs"]], Any]
 
 
 def module_policy(module: Any) -> PolicyMaker:
-    """Makes a policy of a flax module.
+    """Builds a policy from a flax module.
 
     Args:
-      module: a linen module, or an nnx one, which begins with the parameters that it has. Called with normalised
-        observations `[state, obs]` it returns a `Distribution`: `Gaussian(mean, log_std)` where actions are real
-        numbers, with `log_std` for each state or shared by all, `Categorical(logits)` where they are choices. Any
-        layers do that act on each state by itself and without randomness; only parameters are learned.
+      module: instance of a linen module, or of an nnx module, whose parameters are the initial ones. Called with
+        normalised observations `[state, obs]`, it must return a `Distribution`: `Gaussian(mean, log_std)` for
+        continuous actions, with `log_std` per state or shared by all states, or `Categorical(logits)` for discrete
+        actions. Its layers must treat each state independently and without randomness; only parameters are learned.
 
     Returns:
-      Its `make` tries the module on shapes, and raises ValueError, one sentence, where it does not fit.
+      A policy maker whose `make` checks the module by its shapes, and raises ValueError if it does not fit the
+      environment.
 
     Raises:
-      ValueError: it is no flax module.
+      ValueError: `module` is not an instance of a flax module.
     """
     words = f"{CUSTOM}{type(module).__name__}"
     if isinstance(module, nn.Module):
         return PolicyMaker(words, lambda size, actions: _policy(words, *_linen(module, size), size, actions))
-    from flax import nnx  # few need it, and it takes a moment
+    from flax import nnx  # rarely needed, and slow to import
 
     if isinstance(module, nnx.Module):
         return PolicyMaker(words, lambda size, actions: _policy(words, *_nnx(module), size, actions))
-    raise ValueError(f"a policy is made of an instance of a flax module, not of {short(module)}")
+    raise ValueError(f"policy={short(module)} must be a spec string such as 'mlp', or an instance of a flax module")
 
 
 def _linen(module: nn.Module, observation_size: int) -> tuple[Init, Apply]:
@@ -53,7 +54,7 @@ def _linen(module: nn.Module, observation_size: int) -> tuple[Init, Apply]:
 
 
 def _nnx(module: Any) -> tuple[Init, Apply]:
-    """Parameters by their paths; whatever else the module holds stays as it is."""
+    """Splits a module into parameters, keyed by their paths, and other variables, which stay constant."""
     from flax import nnx
 
     graph, params, rest = nnx.split(module, nnx.Param, ...)
@@ -68,22 +69,23 @@ def _nnx(module: Any) -> tuple[Init, Apply]:
 
 
 def _policy(words: str, init: Init, apply: Apply, observation_size: int, actions: ActionSpace) -> Policy:
-    """Checks the module, and gives its distributions the axes that everybody counts on."""
+    """Checks a module, and adds leading axes to its distributions."""
 
     def apply_to_all(params: PyTree, obs: Float[Array, "... obs"]) -> Distribution:
-        # A module need not know any leading axes but one.
-        distribution = _spread(apply(params, obs.reshape(-1, obs.shape[-1])))
+        # A module needs to handle only one leading axis.
+        distribution = _broadcast(apply(params, obs.reshape(-1, obs.shape[-1])))
         return jax.tree.map(lambda leaf: leaf.reshape(*obs.shape[:-1], leaf.shape[-1]), distribution)
 
-    found = _try(words, init, apply, observation_size, actions)
-    return Policy(init=init, apply=apply_to_all, noise_size=found.noise_size, draw_noise=found.draw_noise)
+    distribution = _checked(words, init, apply, observation_size, actions)
+    noise_size, draw_noise = distribution.noise_size, distribution.draw_noise
+    return Policy(init=init, apply=apply_to_all, noise_size=noise_size, draw_noise=draw_noise)
 
 
-def _try(words: str, init: Init, apply: Apply, observation_size: int, actions: ActionSpace) -> Distribution:
-    """Distributions of a few states, as shapes.
+def _checked(words: str, init: Init, apply: Apply, observation_size: int, actions: ActionSpace) -> Distribution:
+    """Returns the shapes of a module's distributions for a few states.
 
     Raises:
-      ValueError: one sentence; the module does not do what is expected.
+      ValueError: the module fails, or its result does not fit the environment.
     """
     returned: list[type] = []
 
@@ -93,31 +95,31 @@ def _try(words: str, init: Init, apply: Apply, observation_size: int, actions: A
         returned.append(type(distribution))
         if not isinstance(distribution, Distribution):
             return params, None
-        return params, (_spread(distribution), distribution.mode())
+        return params, (_broadcast(distribution), distribution.mode())
 
     obs = jax.ShapeDtypeStruct((STATES, observation_size), jnp.float32)
     try:
-        params, found = jax.eval_shape(run, jax.random.PRNGKey(0), obs)
-    except Exception as error:  # whatever a user's code may raise
+        params, result = jax.eval_shape(run, jax.random.PRNGKey(0), obs)
+    except Exception as error:  # user code may raise anything
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{words} fails for observations of shape {obs.shape}: {reason}") from error
-    if found is None:
+    if result is None:
         raise ValueError(
-            f"{words} returned {returned[0].__name__}, but a policy returns a distribution: Gaussian or Categorical "
-            "of jaxtrpo.policies.distributions"
+            f"{words} must return a distribution, Gaussian or Categorical of jaxtrpo.policies.distributions, not "
+            f"{returned[0].__name__}"
         )
     if set(params) - {"params"}:
         raise ValueError(f"{words} has {', '.join(sorted(set(params) - {'params'}))}, but only parameters are learned")
     if not jax.tree.leaves(params):
-        raise ValueError(f"{words} has no parameters")
-    distribution, action = found
+        raise ValueError(f"{words} has no parameters to learn")
+    distribution, action = result
     _check_shapes(words, distribution)
     _check_actions(words, distribution, action, actions)
     return distribution
 
 
-def _spread(distribution: Distribution) -> Distribution:
-    """Everything has an axis of states: a standard deviation that they share is repeated."""
+def _broadcast(distribution: Distribution) -> Distribution:
+    """Broadcasts a standard deviation that is shared by all states."""
     if isinstance(distribution, Gaussian):
         mean, log_std = distribution
         if jnp.shape(log_std) in ((), mean.shape[-1:]):
@@ -128,12 +130,14 @@ def _spread(distribution: Distribution) -> Distribution:
 def _check_shapes(words: str, found: Distribution) -> None:
     name = type(found).__name__
     if isinstance(found, Categorical) and not isinstance(found.logits, tuple):
-        raise ValueError(f"{words} returned a Categorical whose logits are no tuple of arrays, one a coordinate")
+        raise ValueError(
+            f"{words}: logits of a Categorical must be a tuple of arrays, one per coordinate of the action"
+        )
     for leaf in jax.tree.leaves(found):
         if leaf.ndim != 2 or leaf.shape[0] != STATES or not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(
                 f"{words} returned a {name} with {leaf.dtype}{list(leaf.shape)} for {STATES} states, but its "
-                "parameters are arrays of real numbers [state, number]"
+                "parameters must be floating-point arrays [state, number]"
             )
     if isinstance(found, Gaussian) and found.mean.shape != found.log_std.shape:
         raise ValueError(f"{words} returned a Gaussian whose mean and log_std have different sizes")
@@ -141,19 +145,19 @@ def _check_shapes(words: str, found: Distribution) -> None:
 
 def _check_actions(words: str, found: Distribution, action: jax.ShapeDtypeStruct, actions: ActionSpace) -> None:
     name = type(found).__name__
-    taken = actions.kind
     if jnp.issubdtype(action.dtype, jnp.integer) != bool(actions.counts):
-        raise ValueError(f"{words} returned a {name}, but the environment's actions are {taken}")
+        raise ValueError(f"{words} returned a {name}, but the environment's actions are {actions.kind}")
     if isinstance(found, Categorical):
-        given = f"choices among {tuple(logits.shape[-1] for logits in found.logits)}"
+        counts = tuple(logits.shape[-1] for logits in found.logits)
+        fits, returned = counts == tuple(actions.counts), f"with {counts} choices"
     else:
-        given = f"{action.shape[-1]} numbers"
-    if action.shape != (STATES, actions.size) or (isinstance(found, Categorical) and given != taken):
-        raise ValueError(f"{words} returned a {name} of {given}, but the environment's actions are {taken}")
+        fits, returned = action.shape == (STATES, actions.size), f"of size {action.shape[-1]}"
+    if not fits:
+        raise ValueError(f"{words} returned a {name} {returned}, but the environment's actions are {actions.kind}")
 
 
 def policy_maker(policy: Any) -> PolicyMaker:
-    """A policy of its words, of a flax module of the user's own, or as it is."""
+    """Converts a spec string or a flax module to a policy maker; returns policy makers unchanged."""
     if isinstance(policy, str):
         return parse("policy", policy)
     return policy if isinstance(policy, PolicyMaker) else module_policy(policy)

@@ -1,4 +1,4 @@
-"""Networks, and the policy made of one."""
+"""Networks, and policies built from them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 
 HIDDEN = (64, 64)
 INITIAL_LOG_STD = -0.5
-LOG_STD_REACH = 5.0  # a std that depends on the state stays within a factor of exp(5) = 148 of the initial one
+LOG_STD_REACH = 5.0  # a state-dependent std stays within a factor of exp(5) = 148 of the initial one
 LAST = "last"  # name of the last layer
 
 
 class MLP(nn.Module):
-    """tanh network. Initialise with `orthogonal_init`."""
+    """Multilayer perceptron with tanh activations; initialise it with `orthogonal_init`."""
 
     hidden: Sequence[int]
     outputs: int
-    for_products: bool = False  # linearised once and multiplied with often (see `ops.fisher_layers`)
+    for_products: bool = False  # optimised for many products per linearisation (see `ops.fisher_layers`)
 
     @nn.compact
     def __call__(self, x: Float[Array, "... inputs"]) -> Float[Array, "... outputs"]:
@@ -55,7 +55,7 @@ class _GaussianMLP(nn.Module):
 
 
 class _StateDependentGaussianMLP(nn.Module):
-    """One network with two heads: the mean, and how far the log std is from the initial one."""
+    """A network with two outputs: the mean, and the deviation of the log std from the initial one."""
 
     hidden: Sequence[int]
     action_size: int
@@ -65,7 +65,7 @@ class _StateDependentGaussianMLP(nn.Module):
     @nn.compact
     def __call__(self, obs: Float[Array, "... obs"]) -> Gaussian:
         mean, change = jnp.split(MLP(self.hidden, 2 * self.action_size, self.for_products)(obs), 2, axis=-1)
-        # A smooth bound: beyond a hard one there is no gradient that leads back.
+        # A smooth bound, because beyond a hard one the gradient vanishes.
         tanh = linearized.tanh if self.for_products else nn.tanh
         return Gaussian(mean, self.initial_log_std + LOG_STD_REACH * tanh(change / LOG_STD_REACH))
 
@@ -82,14 +82,14 @@ class _CategoricalMLP(nn.Module):
 
 
 def in_last_layer(path: tuple) -> bool:
-    """Whether a leaf at this path of the parameters belongs to a layer of the name `LAST`."""
+    """Returns whether a leaf at this path of the parameters belongs to the layer `LAST`."""
     return any(getattr(part, "key", None) == LAST for part in path)
 
 
 def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int, *, last_scale: float) -> PyTree:
-    """Parameters with orthogonal matrices (Saxe et al. 2014), scaled by sqrt(2) and, in the last layer, `last_scale`.
+    """Initialises with orthogonal matrices (Saxe et al. 2014), scaled by sqrt(2), or `last_scale` in the last layer.
 
-    One draw serves all matrices; a draw for each, as flax's own initialisers make, takes seconds to compile.
+    A single draw serves all matrices, because one per matrix, as in flax's initialisers, takes seconds to compile.
     """
     params = network.init(key, jnp.zeros(observation_size))
     kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 2]
@@ -98,7 +98,7 @@ def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int
         jax.random.normal(key, (sum(kernel.size for kernel in kernels),)),
         np.cumsum([kernel.size for kernel in kernels])[:-1],
     )
-    # Padded to one size, because orthogonalising them together compiles once; zeros stay zeros.
+    # Padded to a common size, so that the orthogonalisation compiles once; zeros stay zeros.
     size = np.max(tall, axis=0)
     padded = [
         jnp.pad(part.reshape(shape), [(0, most - n) for most, n in zip(size, shape, strict=True)])
@@ -117,32 +117,33 @@ def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int
 
 
 def _orthogonalized(matrices: Float[Array, "matrix rows columns"]) -> Float[Array, "matrix rows columns"]:
-    """The nearest with orthonormal columns: all singular values become 1 (Newton-Schulz, Higham 2008, chapter 8).
+    """Computes the nearest matrices with orthonormal columns (Newton-Schulz iteration, Higham 2008, chapter 8).
 
-    Of normal matrices they are as uniformly distributed as the Q of a QR decomposition. It needs products only, while
-    the decomposition loads LAPACK through SciPy, which takes longer than everything else here.
+    All singular values become 1. For normal matrices, the results are uniformly distributed, like the Q of a QR
+    decomposition. The iteration needs only matrix products; a decomposition would load LAPACK through SciPy, which
+    takes longer than the rest of the initialisation.
     """
 
     def iterate(_: Array, x: Array) -> Array:
         return 1.5 * x - 0.5 * x @ (x.mT @ x)
 
     norm = jnp.sqrt(jnp.sum(matrices**2, axis=(1, 2), keepdims=True))
-    # A singular value s below 1 grows by half in an iteration until it is near 1: 60 are enough for any above 1e-10.
+    # A singular value below 1 grows by half per iteration until it is near 1; 60 suffice for any above 1e-10.
     return jax.lax.fori_loop(0, 60, iterate, matrices / norm)
 
 
 class Policy(NamedTuple):
-    """Maps normalised observations to distributions of actions.
+    """A policy, which maps normalised observations to action distributions.
 
-    Real-valued actions are in units where [-1, 1] is the simulator's range, choices are numbers from 0 (see
-    `distributions.to_simulator`).
+    Continuous actions are in policy units, where [-1, 1] is the simulator's range; discrete ones are counted from 0
+    (see `distributions.to_simulator`).
     """
 
     init: Callable[[PRNGKeyArray], PyTree]
     apply: Callable[[PyTree, Float[Array, "... obs"]], Distribution]
-    noise_size: int  # numbers of noise that an action needs
-    draw_noise: Callable[[PRNGKeyArray, tuple[int, ...]], Array]  # of its distributions
-    # `apply` made to be linearised once and multiplied with often (see `ops.fisher_layers`); `apply` serves as well.
+    noise_size: int  # random numbers per action
+    draw_noise: Callable[[PRNGKeyArray, tuple[int, ...]], Array]  # noise for its distributions
+    # Equivalent of `apply`, optimised for many products per linearisation (see `ops.fisher_layers`); optional.
     apply_for_products: Callable[[PyTree, Float[Array, "state obs"]], Distribution] | None = None
 
 
@@ -154,15 +155,16 @@ def gaussian_policy(
     initial_log_std: float = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
 ) -> Policy:
-    """A tanh network for the mean of real-valued actions.
+    """Builds a Gaussian policy for continuous actions, whose mean is a tanh network.
 
     Args:
-      observation_size: numbers in an observation.
-      action_size: numbers in an action.
+      observation_size: size of an observation.
+      action_size: size of an action.
       hidden: sizes of the hidden layers.
-      initial_log_std: log standard deviation of the first actions.
-      state_dependent_std: the network also says how far the log standard deviation is from `initial_log_std`, within
-        `LOG_STD_REACH`. Otherwise it is a parameter, the same in all states, without bounds.
+      initial_log_std: initial log standard deviation.
+      state_dependent_std: the network also outputs the deviation of the log standard deviation from `initial_log_std`,
+        within `LOG_STD_REACH`. Otherwise, the log standard deviation is a parameter without bounds, shared by all
+        states.
     """
     kind = _StateDependentGaussianMLP if state_dependent_std else _GaussianMLP
     network = kind(tuple(hidden), action_size, initial_log_std)
@@ -170,7 +172,7 @@ def gaussian_policy(
 
 
 def categorical_policy(observation_size: int, counts: Sequence[int], *, hidden: Sequence[int] = HIDDEN) -> Policy:
-    """A tanh network for the logits of choices, one coordinate an entry of `counts`, nearly even at first."""
+    """Builds a categorical policy for discrete actions with `counts` choices per coordinate, initially near uniform."""
     network = _CategoricalMLP(tuple(hidden), tuple(counts))
     return _policy(network, observation_size, len(counts), Categorical.draw_noise)
 
@@ -187,10 +189,10 @@ def _policy(network: nn.Module, observation_size: int, noise_size: int, draw_noi
 
 
 class PolicyMaker(NamedTuple):
-    """A policy whose environment is not known yet."""
+    """Builds policies for given observation and action spaces."""
 
-    words: str  # as the shell and files have it
-    make: Callable[[int, ActionSpace], Policy]  # (numbers in an observation, actions) -> policy
+    words: str  # spec string
+    make: Callable[[int, ActionSpace], Policy]  # (size of an observation, action space) -> policy
 
 
 def mlp(
@@ -199,19 +201,19 @@ def mlp(
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
 ) -> PolicyMaker:
-    """A tanh network: `gaussian_policy` or `categorical_policy`, as the environment's actions are.
+    """A tanh network: `gaussian_policy` for continuous actions, `categorical_policy` for discrete ones.
 
     Args:
       hidden: sizes of the hidden layers.
-      initial_log_std: log standard deviation of the first actions, where the simulator's range is [-1, 1]; nothing
-        to environments whose actions are choices.
+      initial_log_std: initial log standard deviation, where the simulator's range is [-1, 1]; ignored for discrete
+        actions.
       state_dependent_std: the standard deviation depends on the observation.
 
     Returns:
-      The same object for the same settings, so that what is compiled for one serves the other.
+      The same object for the same settings, so that compiled code is shared.
 
     Raises:
-      ValueError: one sentence that names the setting. `make` raises it where `state_dependent_std` meets choices.
+      ValueError: a setting is invalid. `make` raises it if `state_dependent_std` is set and actions are discrete.
     """
     require_sizes(hidden=hidden)
     require_number("between -10 and 5", lambda value: -10 <= value <= 5, initial_log_std=initial_log_std)
@@ -227,7 +229,9 @@ def _mlp(hidden: tuple[int, ...], initial_log_std: float, state_dependent_std: b
         if not actions.counts:
             return gaussian_policy(observation_size, actions.size, **settings)
         if state_dependent_std:
-            raise ValueError("state_dependent_std=True is for actions that are real numbers, and these are choices")
+            raise ValueError(
+                "state_dependent_std=True needs continuous actions, but the environment's actions are discrete"
+            )
         return categorical_policy(observation_size, actions.counts, hidden=hidden)
 
     return PolicyMaker(call_in_words(mlp, settings), make)

@@ -1,4 +1,4 @@
-"""A policy to act with, outside of compiled training code."""
+"""Trained policies, for use outside of training."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from jaxtrpo.policies.networks import Policy, PolicyMaker
 
 @dataclasses.dataclass(frozen=True)
 class TrainedPolicy:
-    """What training returns: call it with observations to get actions in the simulator's units."""
+    """A trained policy, which maps observations to actions in the simulator's units when called."""
 
     env_name: str
     observation_size: int
     actions: ActionSpace
     maker: PolicyMaker
     params: PyTree
-    moments: Moments  # of observations
-    observations: Observations | None = None  # as the simulator gives them; None if they are flat
-    max_episode_steps: int | None = None  # time limit that training gave the environment, if it was not its own
+    moments: Moments  # moments for the normalisation of observations
+    observations: Observations | None = None  # the simulator's observation space; None if it is flat
+    max_episode_steps: int | None = None  # time limit of training, if not the environment's own
 
     @property
     def action_low(self) -> np.ndarray:
-        """Least action, simulator's units, one number a coordinate."""
+        """Lower bounds of actions in the simulator's units, one per coordinate."""
         return self.actions.low
 
     @property
     def action_high(self) -> np.ndarray:
-        """Largest action, simulator's units, one number a coordinate."""
+        """Upper bounds of actions in the simulator's units, one per coordinate."""
         return self.actions.high
 
     @property
     def network(self) -> Policy:
-        """The network that `params` belong to."""
+        """The network of `params`."""
         return self.maker.make(self.observation_size, self.actions)
 
     def __call__(
@@ -53,21 +53,21 @@ class TrainedPolicy:
         *,
         key: PRNGKeyArray | None = None,
     ) -> np.ndarray | np.integer | Num[Array, "..."]:
-        """Chooses actions.
+        """Computes actions for one observation or a batch.
 
         Args:
-          obs: one observation or any batch of them, as the environment gives them (of a Dict or Tuple with leading axes
-            in every array, as Gymnasium's vector environments have them), or flat as training sees them
-            (see `flatten`).
-          key: draws a sample if given; without it the action is the mean, or the likeliest choice, deterministic.
+          obs: one observation or a batch with any leading axes, in the environment's form or flat (see `flatten`). In
+            batches of Dict or Tuple observations, every array has the leading axes, as in Gymnasium's vector
+            environments.
+          key: random key to sample actions; None: the mode of the distribution.
 
         Returns:
-          Actions as the simulator takes them: of its shape, within its bounds, and whole numbers where they are
-          choices. For NumPy they are NumPy's, of the simulator's own dtype; for JAX they are JAX's, of one that JAX
-          has.
+          Actions in the simulator's form: of its shape, within its bounds, and integers if discrete. For NumPy
+          observations, they are NumPy arrays of the simulator's dtype; for JAX arrays, they are JAX arrays of the
+          nearest dtype that JAX supports.
 
         Raises:
-          ValueError: these are no observations of this policy.
+          ValueError: the observations do not fit the policy.
         """
         obs = self.flatten(obs)
         distribution, action = _predict(
@@ -79,19 +79,18 @@ class TrainedPolicy:
         action = to_simulator(action, self.actions)
         if isinstance(obs, jax.Array):
             return _as_simulator(action, self.actions)
-        found = self._convert(np.asarray(action))
-        return found[()] if self.actions.counts else found  # one number alone is a scalar for choices, else an array
+        converted = self._convert(np.asarray(action))
+        # As in Gymnasium, a single number is a scalar if it is discrete, else a zero-dimensional array.
+        return converted[()] if self.actions.counts else converted
 
     def flatten(self, obs: Any) -> np.ndarray | Float[Array, "... obs"]:
-        """Observations as the network and exported files take them: float32 [..., observation].
-
-        What is in the form of the environment's own observations is read as such; flat ones may be given, too.
+        """Flattens observations to float32 [..., observation], the input of the network and of exported files.
 
         Args:
-          obs: as for a call.
+          obs: observations in the environment's form, or flat ones, which are returned as float32.
 
         Raises:
-          ValueError: these are no observations of this policy.
+          ValueError: the observations do not fit the policy.
         """
         own = self.observations
         if own is not None and not own.is_flat and own.fits(obs):
@@ -99,8 +98,8 @@ class TrainedPolicy:
             return _flatten_in_jax(own, obs) if in_jax else own.flatten(obs)
         shape = np.shape(obs)
         if shape[-1:] != (self.observation_size,):
-            also = "" if own is None or own.is_flat else f"give observations of {own.words}, or flat ones: "
-            raise ValueError(f"obs has shape {shape}; {also}its last axis must be {self.observation_size} long")
+            structured = "" if own is None or own.is_flat else f"pass observations of {own.words}, or flat ones: "
+            raise ValueError(f"obs has shape {shape}; {structured}its last axis must have size {self.observation_size}")
         return jnp.asarray(obs, jnp.float32) if isinstance(obs, jax.Array) else np.asarray(obs, np.float32)
 
     @functools.cached_property
@@ -108,7 +107,7 @@ class TrainedPolicy:
         return make_converter(self.actions)
 
     def deterministic(self) -> Callable[[Float[Array, "... obs"]], Num[Array, "..."]]:
-        """The actions of `__call__` as a function that can be traced, and whose network is made once, here."""
+        """Returns a traceable function, observations -> actions of the deterministic policy."""
         network, actions, params, moments = self.network, self.actions, self.params, self.moments
 
         def act(obs: Float[Array, "... obs"]) -> Num[Array, "..."]:
@@ -120,12 +119,12 @@ class TrainedPolicy:
 def likeliest_action(
     network: Policy, params: PyTree, moments: Moments, obs: Float[Array, "... obs"], actions: ActionSpace
 ) -> Num[Array, "... action"]:
-    """What a policy does without noise, flat, as the simulator takes it."""
+    """Computes flat actions of the deterministic policy, in simulator units."""
     return to_simulator(network.apply(params, normalize(obs, moments)).mode(), actions)
 
 
 def _flatten_in_jax(observations: Observations, value: Any) -> Float[Array, "... obs"]:
-    """As `Observations.flatten` for arrays of JAX, which may be traced: choices that there are not become zeros."""
+    """Like `Observations.flatten` for JAX arrays, which may be traced: invalid choices become zeros."""
     rows = []
     for part in observations.parts:
         array = jnp.asarray(part.find(value))
@@ -141,14 +140,14 @@ def _flatten_in_jax(observations: Observations, value: Any) -> Float[Array, "...
 
 
 def _as_simulator(action: Num[Array, "... action"], actions: ActionSpace) -> Num[Array, "..."]:
-    """Gives flat actions the simulator's shape, and its dtype if JAX has it; choices get the simulator's numbers."""
+    """Converts flat actions to the simulator's shape and choice numbers, and to its dtype if JAX supports it."""
     action = action.reshape((*action.shape[:-1], *actions.shape_of_one))
     if actions.counts:
         integer = jax.dtypes.canonicalize_dtype(np.int64)
         if np.any(actions.low < np.iinfo(integer).min) or np.any(actions.high > np.iinfo(integer).max):
             raise ValueError(
-                f"actions reach from {actions.low.min()} to {actions.high.max()}, beyond JAX's {integer}; give the "
-                "policy observations of NumPy"
+                f"actions range from {actions.low.min()} to {actions.high.max()}, beyond JAX's {integer}; pass NumPy "
+                "observations instead"
             )
         return action + actions.low.astype(integer).reshape(actions.shape_of_one)
     return action.astype(jax.dtypes.canonicalize_dtype(actions.dtype))
@@ -158,7 +157,7 @@ def _as_simulator(action: Num[Array, "... action"], actions: ActionSpace) -> Num
 def _predict(
     maker: PolicyMaker, observation_size: int, actions: tuple, params: PyTree, moments: Moments, obs: Array
 ) -> tuple[Distribution, Array]:
-    """Distribution and its mode. Compiled once for all policies of the same maker and sizes."""
+    """Computes a distribution and its mode; compiled once for all policies of the same maker and sizes."""
     dtype, low, high, counts, shape = actions
     network = maker.make(observation_size, ActionSpace(np.array(low, dtype), np.array(high, dtype), counts, shape))
     distribution = network.apply(params, normalize(jnp.asarray(obs, jnp.float32), moments))

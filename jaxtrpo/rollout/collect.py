@@ -1,4 +1,4 @@
-"""One actor's rollout: policy x environment -> Batch."""
+"""Rollouts: an actor collects a batch of segments."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.staggering import TimeLimits, first_time_limits, next_time_limits, whole_time_limits
 from jaxtrpo.rollout.types import Acting, ActorState, Batch, Steps
 
-Collect = Callable[[ActorState, Acting, Int[Array, ""]], tuple[ActorState, Batch]]
-Carry = tuple[EnvState, Float[Array, " env"], TimeLimits]  # from step to step; the second is the returns so far
+CollectSegments = Callable[[ActorState, Acting, Int[Array, ""]], tuple[ActorState, Batch]]
+Carry = tuple[EnvState, Float[Array, " env"], TimeLimits]  # environments, returns so far, time limits
 
 
 def start_actors(env: Environment, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> ActorState:
-    """All environments of a run at the beginning; environment i does not depend on who will step it."""
+    """Starts all environments of a run; environment i depends only on `key` and i."""
     for_env, for_noise = jax.random.split(key)
     return ActorState(
         env=env.reset(for_env, num_envs),
@@ -32,18 +32,18 @@ def start_actors(env: Environment, key: PRNGKeyArray | UInt32[Array, "2"], num_e
     )
 
 
-def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_segments: int) -> Collect:
-    """Builds the rollout.
+def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_segments: int) -> CollectSegments:
+    """Builds the function that collects a batch.
 
     Args:
-      env: what to act in.
-      policy: who acts; sees observations normalised with the learner's moments.
-      segment_length: steps of every environment in a segment.
-      max_segments: segments that the batch has room for.
+      env: environment to step.
+      policy: policy that acts, on observations normalised with the learner's moments.
+      segment_length: steps of each environment in a segment.
+      max_segments: capacity of the batch in segments.
 
     Returns:
-      (actor state, learner state, number of segments) -> (actor state, batch). The number of segments is traced: the
-      same compiled function collects batches of every size, and takes time in proportion.
+      (actor state, learner state, number of segments) -> (actor state, batch). The number of segments is traced, so one
+      compiled function collects batches of any size, in time proportional to their size.
     """
     space = action_space(env)
 
@@ -55,14 +55,14 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
         def one_step(carry: Carry, noise: Array) -> tuple[Carry, Steps]:
             before, episode_return, limits = carry
             action = act(learner, before, noise)
-            # The environment ends an episode with its last step, so it is told when that is.
+            # `elapsed` = `episode_length` - 1 makes the environment truncate the episode at this step.
             last = before.elapsed + 1 >= limits.limit
-            ending = before._replace(elapsed=jnp.where(last, env.episode_length - 1, before.elapsed))
-            after = env.step(ending, to_simulator(action, space))
+            limited = before._replace(elapsed=jnp.where(last, env.episode_length - 1, before.elapsed))
+            after = env.step(limited, to_simulator(action, space))
             episode_return = episode_return + after.reward
             done = after.terminated | after.truncated
             survived = after.truncated & ~after.invalid
-            whole = limits.limit == env.episode_length
+            full_length = limits.limit == env.episode_length
             step = Steps(
                 obs=before.obs,
                 action=action,
@@ -72,15 +72,15 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
                 invalid=after.invalid,
                 final_obs=after.final_obs,
                 elapsed=before.elapsed,
-                # An episode that broke, or was not given the whole time, is no complete episode.
-                episode_return=jnp.where(done & whole & ~after.invalid, episode_return, jnp.nan),
+                # Invalid episodes and those with a shortened time limit do not count as complete.
+                episode_return=jnp.where(done & full_length & ~after.invalid, episode_return, jnp.nan),
             )
             limits = next_time_limits(limits, survived, done & ~survived, env.episode_length)
             return (after, jnp.where(done, 0.0, episode_return), limits), step
 
         def one_segment(actor: ActorState) -> tuple[ActorState, Steps]:
             keys = jax.vmap(jax.random.split)(actor.noise_key)
-            # Of one axis: a draw of two takes a second longer to compile.
+            # Drawn with one axis, because a draw with two takes a second longer to compile.
             flat = jax.vmap(lambda key: policy.draw_noise(key, (segment_length * policy.noise_size,)))(keys[:, 0])
             noise = jnp.moveaxis(flat.reshape(-1, segment_length, policy.noise_size), 0, 1)
             carry = (actor.env, actor.episode_return, actor.time_limits)
@@ -93,7 +93,7 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
         def fill_segment(index: Int[Array, ""], carry: tuple[ActorState, Steps]) -> tuple[ActorState, Steps]:
             before, buffers = carry
             actor, steps = one_segment(before)
-            if are_many():  # others may need more segments; what is beyond `num_segments` is no data
+            if are_many():  # the loop runs as long as the training with most segments needs
                 actor = jax.tree.map(lambda new, old: jnp.where(index < num_segments, new, old), actor, before)
             return actor, jax.tree.map(
                 lambda buffer, new: jax.lax.dynamic_update_index_in_dim(buffer, new, index, 0), buffers, steps
@@ -105,32 +105,32 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
     return collect
 
 
-def whole_episodes(collect: Collect, env: Repeated) -> Collect:
-    """Batches that are one episode of every environment, from its beginning.
+def whole_episodes(collect: CollectSegments, env: Repeated) -> CollectSegments:
+    """Builds the function that collects one whole episode of each environment.
 
     Args:
-      collect: as `make_collect` builds it for this environment, with batches as long as its episodes.
-      env: begins its episodes in the same states, again and again.
+      collect: result of `make_collect` for `env`, with batches as long as its episodes.
+      env: environment with fixed initial states.
 
     Returns:
-      As `collect`. Where an episode ends early, the steps that follow it in the batch are `invalid`: they are of
-      another that only began.
+      A function like `collect`. If an episode ends early, the remaining steps of its environment in the batch are
+      `invalid`, because they belong to the next episode.
     """
 
     def collect_whole(actor: ActorState, learner: Acting, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:
-        begun = ActorState(
+        restarted = ActorState(
             env=env.again(actor.env),
             noise_key=actor.noise_key,
             episode_return=jnp.zeros_like(actor.episode_return),
             time_limits=whole_time_limits(len(actor.episode_return), env.episode_length),
         )
-        actor, batch = collect(begun, learner, num_segments)
+        actor, batch = collect(restarted, learner, num_segments)
         steps = batch.steps
         done = (steps.terminated | steps.truncated).reshape(-1, steps.reward.shape[-1])
-        ended = jnp.cumsum(done, axis=0) - done > 0
-        beyond = ended.reshape(steps.reward.shape)
+        after_end = jnp.cumsum(done, axis=0) - done > 0
+        after_end = after_end.reshape(steps.reward.shape)
         whole = steps._replace(
-            invalid=steps.invalid | beyond, episode_return=jnp.where(beyond, jnp.nan, steps.episode_return)
+            invalid=steps.invalid | after_end, episode_return=jnp.where(after_end, jnp.nan, steps.episode_return)
         )
         return actor, batch._replace(steps=whole)
 

@@ -1,4 +1,4 @@
-"""Whole episodes of the deterministic policy."""
+"""Evaluation: returns of whole episodes of the deterministic policy."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Evaluation(NamedTuple):
 
     mean: float
     std: float  # population standard deviation
-    returns: np.ndarray  # one an episode
-    stopped: int = 0  # episodes that had not ended after `MOST_STEPS_WITHOUT_LIMIT` steps, with their returns so far
+    returns: np.ndarray  # one per episode
+    stopped: int = 0  # episodes that were stopped after `MOST_STEPS_WITHOUT_LIMIT` steps; their returns are partial
 
 
 def evaluate(
@@ -40,28 +40,27 @@ def evaluate(
     seed: int = 0,
     max_episode_steps: int | None = None,
 ) -> Evaluation:
-    """Lets a policy act with its mean for some whole episodes.
+    """Evaluates the deterministic policy, which acts with the mode of its distributions.
 
     Args:
-      policy: who acts.
-      env: where, as for `train`, if not in the environment that it was trained in.
-      episodes: how many, all at once.
-      seed: of the first states.
-      max_episode_steps: time limit in steps; None: that of the policy's training, or, in an `env` that is given, its
-        own.
+      policy: policy to evaluate.
+      env: environment, as for `train`; None: the one in which the policy was trained.
+      episodes: number of episodes, which run in parallel.
+      seed: seed of the initial states.
+      max_episode_steps: time limit in steps; None: that of the policy's training or, if `env` is given, its own.
 
     Returns:
-      Their returns. An episode whose simulation broke has return NaN. Where the environment has no time limit, an
-      episode is stopped after 10,000 steps, and a warning says so.
+      The returns of the episodes; NaN for an episode with an invalid step. Without a time limit, episodes are stopped
+      after 10,000 steps, with a warning.
 
     Raises:
       ValueError: there is no such environment, or the policy does not fit it.
-      SimulatorError: a simulator of Gymnasium's kind failed.
+      SimulatorError: a Gymnasium simulator failed.
     """
-    found = prepare_evaluation(policy, env, episodes, max_episode_steps)(seed)
-    if found.stopped:
-        warnings.warn(stopped_in_words(found), stacklevel=2)
-    return found
+    evaluation = prepare_evaluation(policy, env, episodes, max_episode_steps)(seed)
+    if evaluation.stopped:
+        warnings.warn(stopped_in_words(evaluation), stacklevel=2)
+    return evaluation
 
 
 def prepare_evaluation(
@@ -70,7 +69,7 @@ def prepare_evaluation(
     episodes: int,
     max_episode_steps: int | None = None,
 ) -> Callable[[int], Evaluation]:
-    """Checks everything that a person may get wrong, and returns what only needs a seed; as `evaluate` otherwise."""
+    """Validates the arguments of `evaluate`, and returns a function from a seed to the evaluation."""
     require_whole(1, episodes=episodes)
     if not isinstance(policy, TrainedPolicy):
         raise ValueError(f"policy={short(policy, 60)} must be a TrainedPolicy, such as train(...).policy")
@@ -84,14 +83,14 @@ def prepare_evaluation(
         try:
             return run(actors.replicate((policy.params, policy.moments)), evaluation_key(seed))
         finally:
-            if environment is not env:  # made here; its simulators would stay until someone forgets it
+            if environment is not env:  # created above; its simulators would otherwise run until garbage collection
                 getattr(environment, "close", lambda: None)()
 
     return evaluate_once
 
 
 def where_to_act(policy: TrainedPolicy, env: Any, max_episode_steps: int | None) -> tuple[Any, int | None]:
-    """An environment and its time limit, where None stands for those that the policy was trained in."""
+    """Returns the environment and the time limit; None is replaced with that of the policy's training."""
     if max_episode_steps is not None:
         require_whole(1, max_episode_steps=max_episode_steps)
     if env is None:
@@ -99,46 +98,48 @@ def where_to_act(policy: TrainedPolicy, env: Any, max_episode_steps: int | None)
     return env, max_episode_steps
 
 
-def stopped_in_words(found: Evaluation) -> str:
-    """What a person should know of episodes that did not end."""
+def stopped_in_words(evaluation: Evaluation) -> str:
+    """Returns the warning about episodes that were stopped."""
+    count = len(evaluation.returns)
     return (
-        f"{found.stopped} of {len(found.returns)} episodes were stopped after {MOST_STEPS_WITHOUT_LIMIT:,} steps, "
-        "because the environment has no time limit; max_episode_steps (--max-episode-steps) sets one"
+        f"{evaluation.stopped} of {count} episodes were stopped after {MOST_STEPS_WITHOUT_LIMIT:,} steps, "
+        "because the environment has no time limit; set max_episode_steps (--max-episode-steps)"
     )
 
 
 def require_fitting(policy: TrainedPolicy, env: Environment) -> None:
-    """Refuses an environment in which the numbers of a policy would mean something else.
+    """Checks that a policy fits an environment.
 
-    Sizes and choices must be the same. Bounds of real numbers may differ, since a policy acts in units of the range
-    between them, but not whether there are any: without, it acts in the simulator's units.
+    Sizes and discrete choices must be the same. Bounds of continuous actions may differ, because a policy acts in units
+    of the range between them; but it must be the same coordinates that are bounded on both sides, because a policy acts
+    in the simulator's units on the others.
 
     Raises:
-      ValueError: one sentence says what does not fit.
+      ValueError: the observation or action space does not fit.
     """
     ours, theirs = policy.actions, action_space(env)
     sizes = env.observation_size, theirs.size
     if sizes != (policy.observation_size, ours.size):
         raise ValueError(
-            f"the policy has {policy.observation_size} observations and {ours.size} actions, but "
-            f"{env.name} has {sizes[0]} and {sizes[1]}"
+            f"the policy has observations of size {policy.observation_size} and actions of size {ours.size}, but "
+            f"those of {env.name} have sizes {sizes[0]} and {sizes[1]}"
         )
     if ours.counts != theirs.counts:
         raise ValueError(
-            f"the policy's actions are {ours.kind}, but {env.name} takes {theirs.kind}; give an environment like "
-            f"{policy.env_name}, where it was trained"
+            f"the policy's actions are {ours.kind}, but those of {env.name} are {theirs.kind}; use an environment like "
+            f"{policy.env_name}, where the policy was trained"
         )
     differ = [] if ours.counts else np.flatnonzero(ours.bounded != theirs.bounded)
     if len(differ):
         has, lacks = ("the policy", env.name) if ours.bounded[differ[0]] else (env.name, "the policy")
         raise ValueError(
-            f"action {differ[0]} has two bounds for {has} but not for {lacks}, which changes its units; give an "
+            f"action {differ[0]} has two bounds for {has} but not for {lacks}, which changes its units; use an "
             f"environment like {policy.env_name}, where the policy was trained"
         )
 
 
 def evaluation_key(seed: int) -> UInt32[Array, "2"]:
-    """Of the first states of an evaluation; a training with the same seed has others."""
+    """Returns the key of the initial states, which differ from those of a training with the same seed."""
     return key_for("evaluation", jax.random.PRNGKey(seed))
 
 
@@ -146,16 +147,16 @@ Evaluator = Callable[[tuple[PyTree, Moments], UInt32[Array, "2"]], Evaluation]
 
 
 def make_evaluator(env: Environment, policy: Policy, actors: Actors, episodes: int) -> Evaluator:
-    """Builds (policy parameters and observation moments of every actor, key) -> evaluation; compiles once."""
+    """Builds (policy parameters and observation moments per actor, key) -> evaluation; compiles once."""
     num_envs = -(-episodes // actors.count) * actors.count
     reset = jax.jit(env.reset, static_argnums=1)
     rollout = actors.map(make_rollout(env, policy))
 
-    def run(who: tuple[PyTree, Moments], key: UInt32[Array, "2"]) -> Evaluation:
+    def run(policy_and_moments: tuple[PyTree, Moments], key: UInt32[Array, "2"]) -> Evaluation:
         with actors.on_first():
-            begun = jax.block_until_ready(reset(key, num_envs))
+            start = jax.block_until_ready(reset(key, num_envs))
         require_working(env)
-        returns, ended = jax.block_until_ready(rollout(actors.split_envs(begun), *who))
+        returns, ended = jax.block_until_ready(rollout(actors.split_envs(start), *policy_and_moments))
         require_working(env)
         returns = join_envs(returns)[:episodes].astype(np.float64)
         stopped = episodes - int(np.sum(join_envs(ended)[:episodes]))
@@ -175,10 +176,13 @@ Rollout = Callable[[EnvState, PyTree, Moments], tuple[Float[Array, " env"], Bool
 
 
 def make_rollout(env: Environment, policy: Policy) -> Rollout:
-    """Builds (first state, policy parameters, observation moments) -> return of each environment's first episode.
+    """Builds the function that runs the first episode of each environment.
 
-    With it comes whether the episode has ended: without a time limit it is stopped after `MOST_STEPS_WITHOUT_LIMIT`
-    steps. Environments that finish early go on unseen until the last one has finished.
+    Without a time limit, it stops after `MOST_STEPS_WITHOUT_LIMIT` steps. Environments that finish early are stepped on
+    until the last one has finished, without effect on the results.
+
+    Returns:
+      (initial state, policy parameters, observation moments) -> (returns, whether each episode has ended).
     """
     space = action_space(env)
 
@@ -188,15 +192,15 @@ def make_rollout(env: Environment, policy: Policy) -> Rollout:
         total = episode.total + jnp.where(episode.finished, 0.0, reward)
         return _Episode(after, total, episode.finished | after.terminated | after.truncated, episode.steps + 1)
 
-    def goes_on(episode: _Episode) -> Bool[Array, ""]:
+    def unfinished(episode: _Episode) -> Bool[Array, ""]:
         running = ~jnp.all(episode.finished)
-        # With a time limit the environment itself ends every episode.
+        # With a time limit, the environment ends every episode.
         return running if has_time_limit(env) else running & (episode.steps < MOST_STEPS_WITHOUT_LIMIT)
 
     def rollout(start: EnvState, params: PyTree, moments: Moments) -> tuple[Float[Array, " env"], Bool[Array, " env"]]:
         num_envs = start.obs.shape[0]
         first = _Episode(start, jnp.zeros(num_envs), jnp.zeros(num_envs, bool), jnp.int32(0))
-        last = jax.lax.while_loop(goes_on, lambda episode: one_step(episode, params, moments), first)
+        last = jax.lax.while_loop(unfinished, lambda episode: one_step(episode, params, moments), first)
         return last.total, last.finished
 
     return rollout

@@ -1,4 +1,4 @@
-"""An episode of a policy as pictures."""
+"""Rendering of an episode of a policy."""
 
 from __future__ import annotations
 
@@ -17,49 +17,56 @@ from jaxtrpo.rollout.evaluation import evaluation_key
 
 
 class Frame(NamedTuple):
-    """What is seen at one moment."""
+    """Image of one time step."""
 
     picture: np.ndarray  # uint8 [height, width, 3]
-    total: float  # rewards of the episode so far
+    total: float  # return up to this step
 
 
-class Film(NamedTuple):
-    """One episode."""
+class RenderedEpisode(NamedTuple):
+    """Frames of one episode."""
 
-    frames: Iterator[Frame]  # one an environment step, made when asked for
-    seconds_per_step: float  # simulated
+    frames: Iterator[Frame]  # one per environment step, rendered on demand
+    seconds_per_step: float  # simulated seconds
 
 
-def film(policy: TrainedPolicy, env: Environment, *, seed: int = 0, width: int = 480, height: int = 360) -> Film:
-    """Films an episode in which a policy acts with its mean.
+def render_episode(
+    policy: TrainedPolicy, env: Environment, *, seed: int = 0, width: int = 480, height: int = 360
+) -> RenderedEpisode:
+    """Renders an episode of the deterministic policy.
 
     Args:
-      policy: who acts; fits the environment.
-      env: can be seen (see `jaxtrpo.envs.base.Environment`).
-      seed: of the first state.
-      width: pixels.
-      height: pixels.
+      policy: policy that acts; must fit the environment.
+      env: environment that can be rendered (see `jaxtrpo.envs.base.Environment`).
+      seed: seed of the initial state.
+      width: width of the frames in pixels.
+      height: height of the frames in pixels.
+
+    Returns:
+      An iterator over the frames, and the simulated seconds per frame.
 
     Raises:
-      ValueError: the environment cannot be seen.
+      ValueError: the environment cannot be rendered.
     """
-    seen: Any = env  # what it may have beyond an `Environment`
-    if hasattr(seen, "watched"):
-        seconds, pictures = seen.watched(_actor(policy, env), seed, width, height)
-        return Film((Frame(*found) for found in pictures), seconds)
-    if not hasattr(seen, "render"):
-        raise ValueError(f"{env.name} has no pictures of itself")
+    renderable: Any = env  # optional methods are not part of `Environment`
+    if hasattr(renderable, "watched"):
+        seconds, frames = renderable.watched(_make_act(policy, env), seed, width, height)
+        return RenderedEpisode((Frame(*frame) for frame in frames), seconds)
+    if not hasattr(renderable, "render"):
+        raise ValueError(f"{env.name} cannot be rendered")
     totals: list[float] = []
-    pictures = seen.render(_episode(policy, env, seed, totals), width, height)
-    return Film((Frame(picture, totals[i]) for i, picture in enumerate(pictures)), seen.seconds_per_step)
+    pictures = renderable.render(_states(policy, env, seed, totals), width, height)
+    frames = (Frame(picture, totals[i]) for i, picture in enumerate(pictures))
+    return RenderedEpisode(frames, renderable.seconds_per_step)
 
 
-def beginning(whole: Film, seconds: float) -> Film:
-    """What is seen of a film in its first simulated seconds; one picture at least."""
-    return whole._replace(frames=itertools.islice(whole.frames, max(1, round(seconds / whole.seconds_per_step))))
+def first_seconds(episode: RenderedEpisode, seconds: float) -> RenderedEpisode:
+    """Truncates an episode to its first simulated seconds, but to at least one frame."""
+    count = max(1, round(seconds / episode.seconds_per_step))
+    return episode._replace(frames=itertools.islice(episode.frames, count))
 
 
-def _actor(policy: TrainedPolicy, env: Environment) -> Any:
+def _make_act(policy: TrainedPolicy, env: Environment) -> Any:
     space, network = action_space(env), policy.network
 
     @jax.jit
@@ -69,16 +76,16 @@ def _actor(policy: TrainedPolicy, env: Environment) -> Any:
     return act
 
 
-def _episode(policy: TrainedPolicy, env: Environment, seed: int, totals: list[float]) -> Iterator[Any]:
-    """`EnvState.physics` of each moment, on the host; `totals` gets the return up to there."""
-    act = _actor(policy, env)
+def _states(policy: TrainedPolicy, env: Environment, seed: int, totals: list[float]) -> Iterator[Any]:
+    """Yields `EnvState.physics` of each step, on the host, and appends the return up to it to `totals`."""
+    act = _make_act(policy, env)
     step = jax.jit(lambda state: env.step(state, act(state.obs)))
-    state, total, over = jax.jit(env.reset, static_argnums=1)(evaluation_key(seed), 1), 0.0, False
+    state, total, done = jax.jit(env.reset, static_argnums=1)(evaluation_key(seed), 1), 0.0, False
     for _ in range(most_steps(env)):
-        if over:
+        if done:
             return
         totals.append(total)
         yield jax.tree.map(lambda leaf: np.asarray(leaf)[0], jax.device_get(state.physics))
         state = step(state)
         total += float(state.reward[0])
-        over = bool(jnp.any(state.terminated | state.truncated))
+        done = bool(jnp.any(state.terminated | state.truncated))

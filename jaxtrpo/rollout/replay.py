@@ -1,4 +1,4 @@
-"""Replay buffer: the last steps of all environments, in a ring that compiled code fills and draws from."""
+"""Replay buffer: a ring buffer of the last steps of all environments, filled and sampled by compiled code."""
 
 from __future__ import annotations
 
@@ -17,61 +17,61 @@ from jaxtrpo.parallel.background import in_background
 from jaxtrpo.parallel.collectives import gather_envs
 from jaxtrpo.rollout.types import Batch
 
-MOST_STEPS = 2**31 - 1  # that a 32-bit index counts
+MOST_STEPS = 2**31 - 1  # largest 32-bit index
 
 
 class Transitions(NamedTuple):
-    """Steps, each by itself; any leading axes."""
+    """Independent steps, with any leading axes."""
 
-    obs: Float[Array, "*rows obs"]  # as the simulator gave it
+    obs: Float[Array, "*rows obs"]  # unnormalised
     action: Float[Array, "*rows action"]  # as sampled, in policy units, not clipped
     reward: Float[Array, "*rows"]
-    terminated: Float[Array, "*rows"]  # 1 where nothing follows, else 0
-    final_obs: Float[Array, "*rows obs"]  # what the step led to, before any reset
-    # Steps taken in the episode before this one. From 2**24 on neighbours may look alike; a stretch of such an episode
-    # is then cut, and bootstraps, where it need not.
+    terminated: Float[Array, "*rows"]  # 1 if the step terminated the episode, else 0
+    final_obs: Float[Array, "*rows obs"]  # observation after the step, before any reset
+    # Steps taken in the episode before this one. From 2**24 on, consecutive values may be equal in float32; a stretch
+    # of such an episode is then cut and bootstrapped unnecessarily.
     elapsed: Float[Array, "*rows"]
-    weight: Float[Array, "*rows"]  # 1 for a step that counts, 0 for one whose simulation broke
+    weight: Float[Array, "*rows"]  # 1; 0 for an invalid step
 
 
 class Ring(NamedTuple):
-    """What a replay buffer holds. Every actor has the same, in the order that one actor would have collected it in."""
+    """Contents of a replay buffer: the same for every actor, in the order of collection by a single actor."""
 
-    rows: Float[Array, "row number"]  # the fields of `Transitions`, side by side in memory
-    next_row: Int[Array, ""]  # where the next segment begins
-    filled: Int[Array, ""]  # rows
+    rows: Float[Array, "row number"]  # fields of `Transitions`, concatenated
+    next_row: Int[Array, ""]  # first row of the next segment
+    filled: Int[Array, ""]  # number of rows with data
 
 
 class Replay(NamedTuple):
     """Pure functions on a `Ring`."""
 
     capacity: int  # environment steps of all actors
-    nbytes: int  # of a ring
+    nbytes: int  # size of a ring in bytes
     empty: Callable[[], Ring]
     insert: Callable[[Ring, Batch], Ring]
-    draw: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]  # so many, with replacement
-    # So many stretches, each the steps of one environment in one segment; axes stretch, time.
+    draw: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]  # draws rows with replacement
+    # Draws stretches with replacement: the steps of one environment in one segment; axes stretch, time.
     draw_stretches: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]
 
     def in_words(self) -> str:
-        """What a person should know of it."""
-        return f"replay buffer: the last {self.capacity:,} steps, {_in_mib(self.nbytes)} an actor"
+        """Returns a description for the log."""
+        return f"replay buffer: the last {self.capacity:,} steps, {_in_mib(self.nbytes)} per actor"
 
     def require_memory(self, learners: int, memory: float) -> None:
-        """Refuses a ring that does not fit into memory.
+        """Checks that the rings fit into memory.
 
         Args:
-          learners: how many have a ring: actors of one training, or trainings.
-          memory: bytes for all of them.
+          learners: number of learners with a ring: actors of one training, or trainings.
+          memory: bytes available for all of them.
 
         Raises:
-          ValueError: one sentence that says how large it is.
+          ValueError: the rings do not fit.
         """
-        # That of the beginning, one that someone has asked for, such as a checkpoint, and the newest.
+        # Three rings per learner: the initial one, one that the caller holds, such as a checkpoint, and the newest.
         if 3 * learners * self.nbytes > memory:
             raise ValueError(
-                f"replay: {self.capacity:,} steps take {_in_mib(self.nbytes)}, three times for each of {learners} that "
-                f"learn, and there are {_in_mib(memory)} of memory"
+                f"replay: {self.capacity:,} steps need 3 x {learners} x {_in_mib(self.nbytes)}, but only "
+                f"{_in_mib(memory)} of memory are available; use a smaller replay or fewer actors"
             )
 
 
@@ -82,20 +82,21 @@ def _in_mib(nbytes: float) -> str:
 def make_replay(
     capacity: int, *, segment_steps: int, segment_length: int, observation_size: int, action_size: int
 ) -> Replay:
-    """A ring of the last steps.
+    """Builds a replay buffer.
 
-    A batch takes time in proportion to its steps, a draw in proportion to its rows. A compiled program that returns the
-    ring copies it, unless the memory of the one before is donated to it (see `ReplayInPlace`).
+    An insertion takes time proportional to the steps of the batch, a draw proportional to its rows. A compiled program
+    that returns the ring copies it, unless the memory of the previous one is donated to it (see `ReplayInPlace`).
 
     Args:
-      capacity: environment steps of all actors that are kept at least; whole segments are.
-      segment_steps: environment steps of all actors in a segment; segments come whole, or one actor's part alone.
+      capacity: minimum number of environment steps of all actors; rounded up to whole segments.
+      segment_steps: environment steps of all actors in a segment. Whole segments are inserted, or the part of a single
+        actor if actors are asynchronous.
       segment_length: steps of each environment in a segment.
-      observation_size: numbers in an observation.
-      action_size: numbers in an action.
+      observation_size: size of an observation.
+      action_size: size of an action.
 
     Raises:
-      ValueError: more steps than an index counts.
+      ValueError: the capacity exceeds 32-bit indices.
     """
     num_envs = segment_steps // segment_length
     if capacity > MOST_STEPS - segment_steps:
@@ -108,27 +109,27 @@ def make_replay(
         return Ring(jnp.zeros((capacity, ends[-1])), jnp.int32(0), jnp.int32(0))
 
     def insert(ring: Ring, batch: Batch) -> Ring:
-        # Outside of the loop. XLA keeps meetings of actors in one order, but forgets about those in loops when it reads
-        # the program from the compilation cache; two that cross wait for each other for ever.
-        everyone = gather_envs(batch.steps, axis=2)
+        # Outside of the loop: XLA runs collectives in the same order on all actors, but not those inside of loops if
+        # the program comes from the compilation cache, which causes a deadlock.
+        all_steps = gather_envs(batch.steps, axis=2)
 
         def one(index: Int[Array, ""], ring: Ring) -> Ring:
-            steps = jax.tree.map(lambda leaf: leaf[index], everyone)
-            found = Transitions(
+            steps = jax.tree.map(lambda leaf: leaf[index], all_steps)
+            transitions = Transitions(
                 steps.obs, steps.action, steps.reward, steps.terminated, steps.final_obs, steps.elapsed, ~steps.invalid
             )
-            number = steps.reward.size  # of one actor's steps where actors do not wait for each other
-            rows = [leaf.reshape(number, -1).astype(jnp.float32) for leaf in found]
-            # As it is but where a run goes on with fewer actors, whose larger parts would not meet the end of the ring.
+            number = steps.reward.size  # those of one actor if actors are asynchronous
+            rows = [leaf.reshape(number, -1).astype(jnp.float32) for leaf in transitions]
+            # Rounds only if a run is resumed with fewer actors, whose larger parts would cross the end of the ring.
             begin = ring.next_row // number * number
-            held = jax.lax.dynamic_update_slice_in_dim(ring.rows, jnp.concatenate(rows, axis=1), begin, 0)
+            updated = jax.lax.dynamic_update_slice_in_dim(ring.rows, jnp.concatenate(rows, axis=1), begin, 0)
             end = begin + number
-            return Ring(held, end % capacity, jnp.maximum(ring.filled, end))
+            return Ring(updated, end % capacity, jnp.maximum(ring.filled, end))
 
         return jax.lax.fori_loop(0, batch.num_segments, one, ring)
 
     def rows_at(ring: Ring, chosen: Int[Array, "*rows"]) -> Transitions:
-        # The barrier keeps XLA from fetching every row again where it is used.
+        # The barrier stops XLA from gathering the rows again for every use.
         drawn = jax.lax.optimization_barrier(ring.rows[chosen])
         obs, action, reward, terminated, final_obs, elapsed, weight = jnp.split(drawn, ends[:-1], axis=-1)
         return Transitions(obs, action, reward[..., 0], terminated[..., 0], final_obs, elapsed[..., 0], weight[..., 0])
@@ -137,7 +138,7 @@ def make_replay(
         return rows_at(ring, jax.random.randint(key, (number,), 0, jnp.maximum(ring.filled, 1)))
 
     def draw_stretches(ring: Ring, key: PRNGKeyArray | UInt32[Array, "2"], number: int) -> Transitions:
-        filled = jnp.maximum(ring.filled // segment_length, 1)  # stretches
+        filled = jnp.maximum(ring.filled // segment_length, 1)  # number of stretches
         segment, env = jnp.divmod(jax.random.randint(key, (number,), 0, filled), num_envs)
         begin = segment * segment_steps + env
         return rows_at(ring, begin[:, None] + num_envs * jnp.arange(segment_length))
@@ -145,7 +146,7 @@ def make_replay(
     return Replay(capacity, 4 * capacity * int(ends[-1]), empty, insert, draw, draw_stretches)
 
 
-# (a ring, a batch) -> the ring with it; takes the memory of the first.
+# (ring, batch) -> ring; takes over the memory of the argument.
 Insert = Callable[[Ring, Batch], Ring]
 
 
@@ -153,48 +154,48 @@ Map = Callable[..., jax.stages.Wrapped]
 
 
 class ReplayInPlace:
-    """The buffer that learner states have as their field `replay`, if they have one.
+    """Updates the field `replay` of learner states, if they have one, in place.
 
-    To copy it for each batch may take longer than to collect one, since memory of that size comes from the system page
-    by page. So the ring of before gives its memory to the next. A state that was given out stays what it is: the next
-    batch then goes into a copy.
+    A copy of the buffer for each batch may take longer than collecting the batch, because the operating system provides
+    memory of that size page by page. Therefore the previous ring donates its memory to the next. States that were
+    returned by `whole` stay valid: the next batch is then inserted into a copy.
     """
 
     def __init__(self, insert: Insert | None, learner: PyTree):
-        """Begins with a learner state, which stays what it is.
+        """Starts with a learner state, which stays valid.
 
         Args:
-          insert: compiled; None if learner states have no buffer.
-          learner: the first, on the devices.
+          insert: compiled function; None if learner states have no buffer.
+          learner: initial learner state, on the devices.
         """
-        self._insert, self._given_out, self._lock = insert, True, threading.Lock()
+        self._insert, self._shared, self._lock = insert, True, threading.Lock()
         self._newest = None if insert is None else learner.replay
 
-    def take_in(self, learner: PyTree, batch: Batch) -> PyTree:
-        """The newest learner state with a batch in its buffer. The states before are whole by `whole` alone."""
+    def insert(self, learner: PyTree, batch: Batch) -> PyTree:
+        """Inserts a batch into the buffer of the newest learner state; earlier states need `whole` to be read."""
         if self._insert is None:
             return learner
-        # By a thread that no interrupt reaches: between the end of one ring and the next one's name it would lose both.
+        # In a thread that no interrupt reaches: an interrupt between donation and assignment would lose both rings.
         in_background(self._write, learner.replay, batch)()
         return learner._replace(replay=self._newest)
 
     def _write(self, ring: Ring, batch: Batch) -> None:
         assert self._insert is not None and self._newest is not None
         with self._lock:
-            rows = copied(self._newest.rows) if self._given_out else self._newest.rows
-            self._newest, self._given_out = self._insert(ring._replace(rows=rows), batch), False
+            rows = copied(self._newest.rows) if self._shared else self._newest.rows
+            self._newest, self._shared = self._insert(ring._replace(rows=rows), batch), False
 
     def whole(self, learner: PyTree) -> PyTree:
-        """A learner state with its buffer, for who keeps it.
+        """Returns a learner state with a buffer that stays valid.
 
-        What was taken in since, if its learning did not end, lies where the oldest steps were: nobody reads these any
-        more, since a run goes on with the batch that takes their place.
+        If a later batch was inserted but its update did not complete, it has replaced the oldest steps. They are not
+        needed: a resumed run collects the same batch and overwrites them first.
         """
         if self._insert is None:
             return learner
         with self._lock:
             assert self._newest is not None
-            self._given_out = True
+            self._shared = True
             return learner._replace(replay=learner.replay._replace(rows=self._newest.rows))
 
 
@@ -202,10 +203,10 @@ def compile_insert(replay: Replay, over_actors: Map, ring: Ring, batch: Batch) -
     """Compiles a buffer's `insert`, mapped over actors.
 
     Args:
-      replay: the buffer.
-      over_actors: maps a function; see `Actors.map`.
-      ring: like those that it will get.
-      batch: like those.
+      replay: replay buffer.
+      over_actors: maps a function over actors; see `Actors.map`.
+      ring: example of a ring.
+      batch: example of a batch.
     """
 
     def insert(rows: jax.Array, rest: Ring, batch: Batch) -> Ring:
@@ -219,10 +220,10 @@ def compile_insert(replay: Replay, over_actors: Map, ring: Ring, batch: Batch) -
 
 
 def inserted(replay: Replay | None, learner: PyTree, batch: Batch) -> PyTree:
-    """Inside a mapped function: a learner state with a batch in its buffer, if it has one."""
+    """Inserts a batch into the buffer of a learner state, if it has one; for use inside of a mapped function."""
     return learner if replay is None else learner._replace(replay=replay.insert(learner.replay, batch))
 
 
 def without_replay(learner: PyTree) -> PyTree:
-    """A learner state as programs return it: a buffer that goes through one is copied."""
+    """Removes the buffer from a learner state, because a program that returns a buffer copies it."""
     return learner._replace(replay=None)

@@ -1,9 +1,10 @@
-"""Time limits that keep environments out of step.
+"""Staggered time limits, so that environments do not start their episodes in step.
 
-Environments that learn to survive do so at the same time, and from then on all their episodes would begin together:
-between two beginnings come whole batches without any, the KL bound, a mean over the states of the batch, does not
-protect what the policy does there, and it is forgotten. So the first episode after those that failed ends at the
-environment's own share of the time limit; the following ones are whole again, and the beginnings spread evenly.
+Environments usually learn to survive until the time limit at the same time, after which all of their episodes would
+start together. Most batches would then contain no initial states, so that the KL bound, a mean over the states of the
+batch, would not protect the policy's behaviour there, and the policy would forget it. Therefore, after the first
+episode that survives, the next one ends at the environment's own share of the time limit; the following ones have the
+full limit again, and their starts are evenly spread.
 """
 
 from __future__ import annotations
@@ -16,22 +17,22 @@ from jaxtyping import Array, Bool, Int
 
 
 class TimeLimits(NamedTuple):
-    """Of one actor's environments."""
+    """Time limits of an actor's environments."""
 
-    limit: Int[Array, " env"]  # of the running episode, steps
-    share: Int[Array, " env"]  # the short limit of this environment, steps; differs between environments
-    spread: Bool[Array, " env"]  # the short episode is running or over, and no episode has failed since
+    limit: Int[Array, " env"]  # limit of the current episode, steps
+    share: Int[Array, " env"]  # short limit of this environment, steps; differs between environments
+    spread: Bool[Array, " env"]  # the short episode has started, and no episode has failed since
 
 
 def first_time_limits(num_envs: int, episode_length: int) -> TimeLimits:
-    """At the beginning of a run: environment i has (i + 1) / num_envs of the whole time limit."""
+    """Returns the limits at the start of a run: (i + 1) / num_envs of the full time limit for environment i."""
     share = np.maximum(np.arange(1, num_envs + 1) * episode_length // num_envs, 1)
     share = jnp.asarray(share, jnp.int32)
     return TimeLimits(limit=share, share=share, spread=jnp.ones(num_envs, bool))
 
 
 def whole_time_limits(num_envs: int, episode_length: int) -> TimeLimits:
-    """Of environments that begin together on purpose: every episode has the whole limit."""
+    """Returns limits for environments that are meant to start together: every episode has the full limit."""
     limit = jnp.full(num_envs, episode_length, jnp.int32)
     return TimeLimits(limit=limit, share=limit, spread=jnp.ones(num_envs, bool))
 
@@ -39,16 +40,16 @@ def whole_time_limits(num_envs: int, episode_length: int) -> TimeLimits:
 def next_time_limits(
     limits: TimeLimits, survived: Bool[Array, " env"], failed: Bool[Array, " env"], episode_length: int
 ) -> TimeLimits:
-    """After a step.
+    """Returns the limits after a step.
 
-    What limit an episode gets depends on the ones before it only. The returns of episodes with the whole limit are
-    therefore a fair sample; of those with a shorter one, only failures would be known.
+    The limit of an episode depends only on earlier episodes, so the returns of episodes with the full limit are an
+    unbiased sample. Among those with a short limit, only failures would be complete.
 
     Args:
-      limits: before the step.
-      survived: the episode reached its limit with this step.
-      failed: it ended in any other way.
-      episode_length: the whole time limit, steps.
+      limits: limits before the step.
+      survived: whether the episode reached its limit with this step.
+      failed: whether it ended in any other way.
+      episode_length: full time limit, steps.
     """
     short = survived & ~limits.spread
     return TimeLimits(

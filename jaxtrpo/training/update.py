@@ -23,8 +23,7 @@ from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs
 from jaxtrpo.policies.networks import Policy, PolicyMaker
-from jaxtrpo.rollout.collect import Collect as CollectPart
-from jaxtrpo.rollout.collect import make_collect, start_actors, whole_episodes
+from jaxtrpo.rollout.collect import CollectSegments, make_collect, start_actors, whole_episodes
 from jaxtrpo.rollout.replay import Insert, compile_insert, inserted, without_replay
 from jaxtrpo.rollout.types import Acting, ActorState, Batch, Hyperparameters, TrainState
 from jaxtrpo.training.metrics import Measured, no_episodes, report
@@ -75,7 +74,7 @@ class Update:
     sizes: Sizes  # of batches
     total_segments: int  # after which the run ends
     _starts: Environment  # the environment that episodes are collected in: `env`, or `env` with repeated first states
-    _collect: CollectPart
+    _collect: CollectSegments
 
     # States.
 
@@ -295,7 +294,7 @@ def make_update(
 
 def _collecting(
     env: Environment, policy: Policy, algorithm: Algorithm, sizes: Sizes
-) -> tuple[Environment, CollectPart]:
+) -> tuple[Environment, CollectSegments]:
     """The environment that batches are collected in, and how."""
     lengths = {"segment_length": sizes.segment_length, "max_segments": sizes.max_segments}
     if algorithm.episodes is None:

@@ -50,7 +50,7 @@ TABLE = [
     ("evaluate MISSING", "MISSING"),
     ("evaluate .", "policy.msgpack"),
     ("evaluate POLICY --env Nothing-v0", "Nothing-v0"),
-    ("evaluate POLICY --env HalfCheetah-v5", "HalfCheetah-v5 has 17 and 6"),
+    ("evaluate POLICY --env HalfCheetah-v5", "those of HalfCheetah-v5 have sizes 17 and 6"),
     ("evaluate POLICY --env InvertedPendulum-v5 --episodes 0", "episodes=0"),
     # curves
     ("plot", "at least one run"),
@@ -66,7 +66,7 @@ TABLE = [
     ("video POLE --width 33", "even numbers"),
     ("video POLE --out video.avi", "must end with .mp4"),
     ("video POLE --out nowhere/video.mp4", "no such directory: nowhere"),
-    ("video POLE --env HalfCheetah-v5", "HalfCheetah-v5 has 17 and 6"),
+    ("video POLE --env HalfCheetah-v5", "those of HalfCheetah-v5 have sizes 17 and 6"),
     ("video POLE --env Nothing-v0", "Nothing-v0"),
     # reports
     ("report", "at least one run"),

@@ -1,4 +1,4 @@
-"""Actions on their way from policy units to a simulator: never outside of its space, and at its bounds when asked."""
+"""Conversion of actions from policy units to a simulator: they stay in its space and can reach its bounds."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hypothesis import strategies as st
 import jaxtrpo
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.shared_arrays import RowSizes
-from jaxtrpo.envs.gymnasium.vector_envs import Vectors
+from jaxtrpo.envs.gymnasium.vector_envs import VectorEnvs
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Gaussian, encoded, stretch, to_simulator
 from jaxtrpo.policies.trained import TrainedPolicy
 
-SMALLEST = float(np.finfo(np.float32).tiny)  # compiled code may flush what is smaller to zero
+SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # compiled code may flush smaller numbers to zero
 DTYPES = (np.float16, np.float32, np.float64)
-ASKED = np.float32([-np.inf, -1e30, -1.5, -1, -0.9999999, -0.3, 0, 1e-30, 0.7, 0.9999999, 1, 1.5, 1e30, np.inf])
+REQUESTED = np.float32([-np.inf, -1e30, -1.5, -1, -0.9999999, -0.3, 0, 1e-30, 0.7, 0.9999999, 1, 1.5, 1e30, np.inf])
 
 
 def numbers(dtype) -> st.SearchStrategy[float]:
-    """Bounds as people write them, and all others."""
+    """Bounds with few decimals, as users write them, and arbitrary ones."""
     width = 8 * np.dtype(dtype).itemsize
     return st.one_of(
         st.integers(-999, 999).map(lambda number: number / 10),
@@ -50,10 +50,10 @@ def boxes(draw) -> spaces.Box:
     return spaces.Box(np.minimum(low, high).astype(dtype), np.maximum(low, high).astype(dtype), dtype=dtype)
 
 
-def taken(space: spaces.Box, asked: np.ndarray) -> list[np.ndarray]:
-    """Actions in policy units, alike in all coordinates, as the simulator gets them."""
+def received(space: spaces.Box, requested: np.ndarray) -> list[np.ndarray]:
+    """Returns what the simulator receives for actions in policy units, each with equal coordinates."""
     actions = Actions(space)
-    flat = np.repeat(asked[:, None], actions.size, axis=1)
+    flat = np.repeat(requested[:, None], actions.size, axis=1)
     return actions.each(np.asarray(jax.jit(lambda flat: to_simulator(flat, actions.space))(flat)))
 
 
@@ -61,24 +61,24 @@ def taken(space: spaces.Box, asked: np.ndarray) -> list[np.ndarray]:
 @given(boxes())
 @example(spaces.Box(np.float64([-np.pi, 0.3, -1.1, 0.7]), np.float64([np.pi, 0.7, 2.3, 1.9]), dtype=np.float64))
 @example(spaces.Box(np.float32([-1.1, -3e38, 1e30, -1e30]), np.float32([2.3, 3e38, 1.1e30, 1e-10]), dtype=np.float32))
-def test_every_action_is_in_the_box_and_one_reaches_its_bounds(space):
-    found = taken(space, ASKED)
+def test_actions_stay_in_box_and_reach_its_bounds(space):
+    found = received(space, REQUESTED)
     for action in found:
         assert space.contains(action) and action.dtype == space.dtype and np.all(np.isfinite(action))
-    # Numbers of 32 bits cannot tell bounds apart that are nearer to each other, or to zero, than they are.
+    # float32 cannot separate bounds that are too close to each other, nor represent those too close to zero.
     with np.errstate(over="ignore"):
         low, high = space.low.astype(np.float32), space.high.astype(np.float32)
     most = min(np.finfo(space.dtype).max, np.finfo(np.float32).max)
-    told_apart = np.nextafter(np.nextafter(low, np.float32(np.inf)), np.float32(np.inf)) < high
-    normal = ((low == 0) | (np.abs(low) > SMALLEST)) & ((high == 0) | (np.abs(high) > SMALLEST))
-    reached = (space.low > -most) & (space.high < most) & told_apart & normal
-    for asked, action in zip(ASKED, found, strict=True):
-        if abs(asked) >= 1:
-            np.testing.assert_array_equal(action[reached], (space.low if asked < 0 else space.high)[reached])
+    separate = np.nextafter(np.nextafter(low, np.float32(np.inf)), np.float32(np.inf)) < high
+    normal = ((low == 0) | (np.abs(low) > SMALLEST_NORMAL)) & ((high == 0) | (np.abs(high) > SMALLEST_NORMAL))
+    reached = (space.low > -most) & (space.high < most) & separate & normal
+    for requested, action in zip(REQUESTED, found, strict=True):
+        if abs(requested) >= 1:
+            np.testing.assert_array_equal(action[reached], (space.low if requested < 0 else space.high)[reached])
 
 
-def test_decimal_bounds_are_reached_and_kept_by_compiled_code_alone():
-    """A quarter of all boxes with bounds of one decimal overshot, and as many were never full."""
+def test_compiled_stretch_reaches_decimal_bounds_exactly():
+    """Naive rescaling overshoots a quarter of all bounds with one decimal and fails to reach another quarter."""
     rng = np.random.default_rng(0)
     ends = np.sort(rng.integers(-50, 50, (20_000, 2)) / 10, axis=1)
     low, high = ends[ends[:, 0] < ends[:, 1]].astype(np.float32).T
@@ -92,7 +92,7 @@ def test_decimal_bounds_are_reached_and_kept_by_compiled_code_alone():
         np.testing.assert_allclose(found, exact, rtol=0, atol=2e-6)
 
 
-def test_stretched_actions_do_not_overflow_between_huge_bounds():
+def test_stretch_does_not_overflow_between_huge_bounds():
     found = stretch(np.float32([[-1], [0], [0.5], [1]]), np.float32([-3e38]), np.float32([3e38]))[:, 0]
     np.testing.assert_allclose(found, np.float32([-3e38, 0, 1.5e38, 3e38]), rtol=1e-6)
 
@@ -112,10 +112,10 @@ def test_stretched_actions_do_not_overflow_between_huge_bounds():
     ],
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_range_of_a_policy_is_what_the_simulator_can_tell_apart(low, high, expected, dtype):
+def test_policy_range_covers_exactly_the_distinguishable_actions(low, high, expected, dtype):
     space = Actions(spaces.Box(low, high, (1,), dtype)).space
     assert tuple(float(end[0]) for end in space.policy_range()) == expected
-    # Beyond its ends nothing changes for the simulator, within them something does; critics see the same.
+    # The simulator and critics receive equal actions beyond the ends of the range and different ones within it.
     for end, side in zip(expected, (-1, 1), strict=True):
         beyond, within = (end, end) if np.isfinite(end) else (1e20 * side, 1e19 * side)
         for function in (to_simulator, encoded):
@@ -126,7 +126,7 @@ def test_range_of_a_policy_is_what_the_simulator_can_tell_apart(low, high, expec
             assert side * (at - inner) > 0 or not np.isfinite(end)
 
 
-# ---- through the bridge
+# ---- through Gymnasium environments
 
 STRICT = [
     spaces.Box(-np.pi, np.pi, (2,), np.float64),
@@ -148,14 +148,14 @@ def policy_units(actions: Actions, num: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("space", STRICT, ids=repr)
-def test_simulators_of_any_kind_get_actions_of_their_space(space):
-    """`Spaces` asserts that its action space contains what it is given."""
+def test_simulators_receive_actions_of_their_space(space):
+    """`Spaces` asserts that its action space contains the actions it receives."""
     env = jaxtrpo.make_env(lambda: Spaces(spaces.Box(0, 1, (1,)), space), processes=0)
     described = env.plan.actions
     state = env.reset(jax.random.PRNGKey(0), 20)
     sizes = RowSizes(4, 1, described.size, described.flat_dtype.name)
     rows = sizes.on(bytearray(sizes.nbytes()))
-    vectors = Vectors(
+    vectors = VectorEnvs(
         "strict",
         lambda num: gymnasium.vector.SyncVectorEnv([lambda: Spaces(spaces.Box(0, 1, (1,)), space)] * num),
         rows,
@@ -169,7 +169,7 @@ def test_simulators_of_any_kind_get_actions_of_their_space(space):
         state = env.step(state, flat)
         assert env.failure is None and not np.any(state.invalid)
         rows.action[:] = flat[:4]
-        if space.shape or described.counts:  # Gymnasium's own vector environments warn about other numbers
+        if space.shape or described.counts:  # Gymnasium's vector environments warn about scalar continuous actions
             vectors.step(0, 4)
     env.close()
     vectors.close()
@@ -179,14 +179,14 @@ def test_simulators_of_any_kind_get_actions_of_their_space(space):
 
 
 class AsObserved(nn.Module):
-    """A policy whose mean is the observation."""
+    """A policy network whose mean is the observation."""
 
     @nn.compact
     def __call__(self, obs):
         return Gaussian(obs + self.param("shift", nn.initializers.zeros, ()), jnp.zeros(obs.shape[-1]))
 
 
-def acting(space: spaces.Box) -> TrainedPolicy:
+def policy_for(space: spaces.Box) -> TrainedPolicy:
     actions, maker = Actions(space).space, module_policy(AsObserved())
     params = maker.make(actions.size, actions).init(jax.random.PRNGKey(0))
     moments = Moments(np.float32(1e6), np.zeros(actions.size, np.float32), np.ones(actions.size, np.float32))
@@ -194,11 +194,11 @@ def acting(space: spaces.Box) -> TrainedPolicy:
 
 
 @pytest.mark.parametrize("space", [space for space in STRICT if isinstance(space, spaces.Box)], ids=repr)
-def test_trained_policies_act_within_their_space_and_reach_its_bounds(space):
-    policy = acting(space)
+def test_trained_policies_stay_in_action_space_and_reach_its_bounds(space):
+    policy = policy_for(space)
     bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high < np.finfo(space.dtype).max)
-    for asked, bound in ((-9, space.low), (-1, space.low), (-0.3, None), (1, space.high), (9, space.high)):
-        obs = np.full(policy.observation_size, asked, np.float32)
+    for requested, bound in ((-9, space.low), (-1, space.low), (-0.3, None), (1, space.high), (9, space.high)):
+        obs = np.full(policy.observation_size, requested, np.float32)
         for key in (None, jax.random.PRNGKey(1)):
             action = policy(obs, key=key)
             assert space.contains(action) and action.dtype == space.dtype

@@ -1,4 +1,4 @@
-"""Laws of every environment (`base.advance`), and of those on the C engine."""
+"""Behaviour of all environments (`base.advance`) and of those on MuJoCo's C engine."""
 
 import concurrent.futures
 import functools
@@ -15,14 +15,13 @@ from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.mujoco.tasks.runners import hopper
 from jaxtrpo.envs.registry import make_env
 
-# One that ends, one with a short time limit, one whose contact forces need an MjData for each simulation.
+# One that terminates, one with a short time limit, one whose contact forces need an MjData per simulation.
 NAMES = ("InvertedPendulum-v5", "Reacher-v5", "Ant-v5")
 on_each = pytest.mark.parametrize("name", NAMES)
 
 env_named = functools.cache(make_env)
-jit = functools.partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
-)  # compiles in a quarter of the time
+# Compiles in a quarter of the time.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @functools.cache
@@ -39,7 +38,7 @@ def random_actions(name: str, steps: int, num_envs: int) -> np.ndarray:
 
 
 def play(name: str, steps: int, num_envs: int) -> tuple[base.EnvState, np.ndarray]:
-    """States `[time, env, ...]` from the first to the last, and the actions between them."""
+    """Returns the states `[time, env, ...]`, including the initial one, and the actions between them."""
     reset, step = compiled(name)
     actions = random_actions(name, steps, num_envs)
     states = [reset(jax.random.PRNGKey(0), num_envs)]
@@ -52,11 +51,11 @@ def at(states: base.EnvState, where) -> base.EnvState:
     return jax.tree.map(lambda leaf: leaf[where], states)
 
 
-def same_bits(one, other) -> None:
+def assert_identical(one, other) -> None:
     jax.tree.map(np.testing.assert_array_equal, one, other)
 
 
-# ---- the end of a step, on an engine that counts ----
+# ---- the end of a step, on an engine that counts steps ----
 
 
 def reset_to_zero(keys, mask, physics):
@@ -81,7 +80,7 @@ def count(state: base.EnvState, limit: int = 3, **changed) -> base.EnvState:
     return base.advance(state, moved._replace(**changed), reset_to_zero, limit)
 
 
-def test_the_time_limit_truncates_at_exactly_its_length():
+def test_time_limit_truncates_after_exactly_episode_length_steps():
     states = [counting_state()]
     for _ in range(7):
         states.append(count(states[-1]))
@@ -90,13 +89,13 @@ def test_the_time_limit_truncates_at_exactly_its_length():
     assert [int(s.elapsed[0]) for s in states] == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def test_an_episode_that_ends_at_its_time_limit_is_terminated_and_not_truncated():
+def test_termination_takes_precedence_over_time_limit():
     state = count(counting_state(), limit=1, terminated=jnp.array([True, False, True, False]))
     np.testing.assert_array_equal(state.terminated, [True, False, True, False])
     np.testing.assert_array_equal(state.truncated, [False, True, False, True])
 
 
-def test_an_episode_that_ends_starts_again_with_fresh_randomness_and_others_go_on():
+def test_finished_episode_restarts_with_new_key_and_others_continue():
     before = count(counting_state())
     after = count(before, terminated=jnp.array([False, True, False, False]))
     np.testing.assert_array_equal(after.obs[:, 0], [2, 0, 2, 2])
@@ -105,7 +104,7 @@ def test_an_episode_that_ends_starts_again_with_fresh_randomness_and_others_go_o
     np.testing.assert_array_equal((after.key != before.key).any(axis=1), [False, True, False, False])
 
 
-def test_a_first_state_is_drawn_from_a_key_that_is_not_carried_on():
+def test_key_of_initial_state_is_not_reused():
     used = []
     base.start(jax.random.PRNGKey(0), 4, lambda keys, *_: (used.append(keys), reset_to_zero(keys, *_))[1], jnp.zeros(4))
     carried = counting_state().key
@@ -122,19 +121,19 @@ def test_a_first_state_is_drawn_from_a_key_that_is_not_carried_on():
         {"reward": jnp.array([1.0, jnp.nan, 1.0, 1.0]), "terminated": jnp.ones(4, bool)},
     ],
 )
-def test_a_step_that_is_not_finite_is_no_experience(broken):
+def test_step_that_is_not_finite_is_invalid(broken):
     before = count(counting_state(), limit=9)._replace(obs=jnp.full((4, 1), 7.0))
     after = count(before, limit=9, **broken)
     np.testing.assert_array_equal(after.invalid, [False, True, False, False])
     assert after.truncated[1] and not after.terminated[1]
     assert after.reward[1] == 0
-    assert after.final_obs[1, 0] == 7  # the one before
+    assert after.final_obs[1, 0] == 7  # the observation before the step
     assert after.obs[1, 0] == 0 and after.elapsed[1] == 0
     chex.assert_tree_all_finite(after)
     np.testing.assert_array_equal(np.delete(after.reward, 1), 1)
 
 
-def test_the_key_of_an_environment_does_not_depend_on_how_many_there_are():
+def test_key_does_not_depend_on_number_of_environments():
     key = jax.random.PRNGKey(5)
     np.testing.assert_array_equal(base.env_keys(key, 3), base.env_keys(key, 10)[:3])
     np.testing.assert_array_equal(base.env_keys(key, 3), base.env_keys(jax.random.key(5), 3))
@@ -144,68 +143,70 @@ def test_the_key_of_an_environment_does_not_depend_on_how_many_there_are():
 # ---- the C engine ----
 
 
-def test_reacher_is_truncated_after_every_fifty_steps():
+def test_reacher_is_truncated_every_fifty_steps():
     states, _ = play("Reacher-v5", 105, 2)
     assert np.flatnonzero(states.truncated[:, 0]).tolist() == [50, 100]
     assert not states.terminated.any()
 
 
-def test_after_the_end_of_an_episode_comes_a_first_observation_and_the_last_one_is_kept():
+def test_finished_episode_has_new_obs_and_keeps_final_obs():
     states, _ = play("InvertedPendulum-v5", 60, 4)
     done = states.terminated
     assert done.any()
-    assert np.abs(states.obs[done]).max() <= 0.01  # first states are that near to upright
-    assert np.abs(states.final_obs[done][:, 1]).min() > 0.2  # and episodes end that far from it
+    assert np.abs(states.obs[done]).max() <= 0.01  # initial poles are this close to upright
+    assert np.abs(states.final_obs[done][:, 1]).min() > 0.2  # and episodes terminate this far from it
     np.testing.assert_array_equal(states.obs[~done], states.final_obs[~done])
-    firsts = states.obs[done]
-    assert len(np.unique(firsts, axis=0)) == len(firsts)
+    initial = states.obs[done]
+    assert len(np.unique(initial, axis=0)) == len(initial)
 
 
-def test_the_same_key_gives_the_same_first_states_and_another_gives_others():
+def test_initial_states_are_determined_by_key():
     reset, _ = compiled("InvertedPendulum-v5")
     one, again, other = (
         reset(jax.random.PRNGKey(0), 4),
         reset(jax.random.PRNGKey(0), 4),
         reset(jax.random.PRNGKey(1), 4),
     )
-    same_bits(one, again)
+    assert_identical(one, again)
     assert not np.any(np.asarray(one.obs) == np.asarray(other.obs))
     assert len(np.unique(one.obs, axis=0)) == 4
 
 
 @on_each
-def test_what_an_environment_does_is_independent_of_how_many_others_there_are(name):
+def test_environment_does_not_depend_on_number_of_environments(name):
     reset, step = compiled(name)
     actions = random_actions(name, 40, 8)
     few, many = reset(jax.random.PRNGKey(0), 4), reset(jax.random.PRNGKey(0), 8)
     for action in actions:
         few, many = step(few, action[:4]), step(many, action)
-        same_bits(few, at(jax.device_get(many), slice(4)))
+        assert_identical(few, at(jax.device_get(many), slice(4)))
 
 
 @on_each
-def test_a_step_is_a_function_of_its_arguments_whatever_was_stepped_in_between(name):
+def test_step_depends_only_on_its_arguments(name):
     _, step = compiled(name)
     states, actions = play(name, 30, 4)
-    step(break_one(name, at(states, 5), np.nan), actions[0])
+    step(with_velocity(name, at(states, 5), np.nan), actions[0])
     for t in reversed(range(30)):
-        same_bits(step(at(states, t), actions[t]), at(states, t + 1))
+        assert_identical(step(at(states, t), actions[t]), at(states, t + 1))
 
 
 @on_each
-def test_many_threads_can_step_at_once(name):
+def test_step_is_thread_safe(name):
     _, step = compiled(name)
     states, actions = play(name, 30, 4)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda t: step(at(states, t), actions[t]), range(30)))
-    same_bits(jax.tree.map(lambda *leaves: np.stack(leaves), *results), jax.tree.map(lambda leaf: leaf[1:], states))
+    assert_identical(
+        jax.tree.map(lambda *leaves: np.stack(leaves), *results), jax.tree.map(lambda leaf: leaf[1:], states)
+    )
 
 
-def test_compiled_and_eager_are_the_same():
+def test_compiled_and_eager_steps_agree():
     env = env_named("InvertedPendulum-v5")
     states, actions = play("InvertedPendulum-v5", 60, 4)
     ends = np.flatnonzero(states.terminated.any(axis=1))[0]
-    for t in (ends - 2, ends - 1):  # one without a reset and one with
+    for t in (ends - 2, ends - 1):  # without a reset and with one
         eager = env.step(jax.tree.map(jnp.asarray, at(states, t)), jnp.asarray(actions[t]))
         np.testing.assert_array_equal(eager.physics, states.physics[t + 1])
         chex.assert_trees_all_close(eager, at(states, t + 1), rtol=1e-6, atol=1e-6)
@@ -228,7 +229,7 @@ def test_step_is_traced_once(name):
 
 
 @on_each
-def test_a_scan_and_a_pmap_over_devices_step_as_a_loop_does(name):
+def test_scan_in_pmap_matches_python_loop(name):
     states, actions = play(name, 20, 4)
     first = jax.tree.map(lambda leaf: leaf[0].reshape(2, 2, *leaf.shape[2:]), states)
 
@@ -242,36 +243,36 @@ def test_a_scan_and_a_pmap_over_devices_step_as_a_loop_does(name):
     chex.assert_trees_all_close(by_time, jax.tree.map(lambda leaf: leaf[1:], states), rtol=1e-6, atol=1e-6)
 
 
-def break_one(name: str, state: base.EnvState, value: float) -> base.EnvState:
-    """Writes a velocity that cannot be simulated into environment 1."""
+def with_velocity(name: str, state: base.EnvState, value: float) -> base.EnvState:
+    """Sets a velocity of environment 1, to one that cannot be simulated."""
     rows = np.array(state.physics).view(np.float64)
     rows[1, 1 + env_named(name).model.nq] = value
     return state._replace(physics=jnp.asarray(rows.view(np.uint32)))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e12, -1e60, 1e200])
-# A Hopper does not show it, as its observed velocities are clipped. A cart takes it far out of float32.
+# Hopper's observations do not reveal it, because they clip velocities. The cart's position leaves the range of float32.
 @pytest.mark.parametrize("name", ["Hopper-v5", "Ant-v5", "InvertedPendulum-v5"])
-def test_an_environment_that_breaks_is_reset_in_silence_and_harms_no_other(name, value, tmp_path, monkeypatch, capfd):
+def test_invalid_environment_is_reset_silently_without_affecting_others(name, value, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     _, step = compiled(name)
     states, actions = play(name, 3, 4)
     state = at(states, 2)
     clean = step(state, actions[2])
-    broken = step(break_one(name, state, value), actions[2])
+    broken = step(with_velocity(name, state, value), actions[2])
     np.testing.assert_array_equal(broken.invalid, [False, True, False, False])
     assert broken.truncated[1] and not broken.terminated[1]
     assert broken.reward[1] == 0 and broken.elapsed[1] == 0
     np.testing.assert_array_equal(broken.final_obs[1], state.obs[1])
     chex.assert_tree_all_finite(broken._replace(physics=np.asarray(broken.physics).view(np.float64)))
     others = np.array([0, 2, 3])
-    same_bits(at(jax.device_get(broken), others), at(jax.device_get(clean), others))
+    assert_identical(at(jax.device_get(broken), others), at(jax.device_get(clean), others))
     assert not step(broken, actions[2]).invalid.any()
     assert capfd.readouterr() == ("", "")
     assert not list(tmp_path.iterdir())
 
 
-def test_an_episode_begins_without_the_contact_forces_of_the_one_before():
+def test_contact_forces_are_cleared_at_reset():
     _, step = compiled("Ant-v5")
     states, actions = play("Ant-v5", 30, 4)
     touching = at(states, 29)._replace(elapsed=np.full(4, 999, np.int32))
@@ -281,11 +282,11 @@ def test_an_episode_begins_without_the_contact_forces_of_the_one_before():
     assert not after.obs[:, -78:].any()
 
 
-def test_the_engine_still_warns_those_who_step_it_themselves(tmp_path, monkeypatch, capfd):
+def test_mujoco_warnings_outside_of_environments_are_not_suppressed(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     _, step = compiled("Hopper-v5")
     states, actions = play("Hopper-v5", 1, 4)
-    step(break_one("Hopper-v5", at(states, 0), np.nan), actions[0])
+    step(with_velocity("Hopper-v5", at(states, 0), np.nan), actions[0])
     model = mujoco.MjModel.from_xml_string(
         "<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>"
     )
@@ -295,20 +296,20 @@ def test_the_engine_still_warns_those_who_step_it_themselves(tmp_path, monkeypat
     assert "QVEL" in "".join(capfd.readouterr())
 
 
-def test_the_engine_times_its_stages_only_for_those_who_step_it_themselves():
-    env, asked = make_env("Reacher-v5"), []
+def test_mujoco_timer_is_disabled_only_inside_of_environments():
+    env, calls = make_env("Reacher-v5"), []
     state = jax.block_until_ready(env.reset(jax.random.PRNGKey(0), 2))
-    mujoco.set_mjcb_time(lambda: asked.append(None) or 0.0)
+    mujoco.set_mjcb_time(lambda: calls.append(None) or 0.0)
     try:
         jax.block_until_ready(env.step(state, np.zeros((2, 2), np.float32)))
-        assert not asked
+        assert not calls
         mujoco.mj_step(env.model, mujoco.MjData(env.model))
-        assert asked
+        assert calls
     finally:
-        mujoco.set_mjcb_time(None)  # the package's own
+        mujoco.set_mjcb_time(None)  # restores the default
 
 
-def test_a_model_is_compiled_in_silence(tmp_path, monkeypatch, capfd, recwarn):
+def test_model_compiles_without_output(tmp_path, monkeypatch, capfd, recwarn):
     monkeypatch.chdir(tmp_path)
     make_env("HalfCheetah-v5")  # its MJCF has an attribute that MuJoCo calls deprecated
     assert capfd.readouterr() == ("", "")
@@ -316,54 +317,55 @@ def test_a_model_is_compiled_in_silence(tmp_path, monkeypatch, capfd, recwarn):
     assert not recwarn.list
 
 
-def test_a_reward_for_running_does_not_depend_on_how_far_the_runner_is():
+def test_forward_reward_does_not_depend_on_position():
     reset, step = compiled("Hopper-v5")
     state = reset(jax.random.PRNGKey(0), 4)
     rows = np.repeat(np.array(state.physics).view(np.float64)[:1], 4, axis=0)
     far = [0.0, 1e3, 1e5, 1e7]
-    rows[:, 1] += far  # after the time
-    rows[:, -env_named("Hopper-v5").model.nq] += far  # and in the copy from which the change is taken
+    rows[:, 1] += far  # the column after the time
+    rows[:, -env_named("Hopper-v5").model.nq] += far  # and the copy from which the displacement is computed
     moved = step(state._replace(physics=jnp.asarray(rows.view(np.uint32))), np.full((4, 3), 0.5, np.float32))
-    assert abs(moved.reward[0] - 1) > 0.01  # it does move
+    assert abs(moved.reward[0] - 1) > 0.01  # the body moves
     np.testing.assert_allclose(moved.reward, np.repeat(moved.reward[:1], 4), rtol=1e-5)
 
 
-def test_actions_of_a_wrong_shape_are_refused():
+def test_actions_of_wrong_shape_are_rejected():
     env = env_named("Reacher-v5")
     state = compiled("Reacher-v5")[0](jax.random.PRNGKey(0), 4)
     with pytest.raises(ValueError, match=r"actions have shape \(4, 1\), expected \(4, 2\)"):
         env.step(state, jnp.zeros((4, 1)))
 
 
-def test_actions_may_be_whole_numbers():
+def test_integer_actions_are_accepted():
     reset, step = compiled("Reacher-v5")
     state = reset(jax.random.PRNGKey(0), 4)
-    same_bits(step(state, jnp.ones((4, 2), jnp.int32)).physics, step(state, jnp.ones((4, 2), jnp.float32)).physics)
+    integer, real = (step(state, jnp.ones((4, 2), dtype)).physics for dtype in (jnp.int32, jnp.float32))
+    assert_identical(integer, real)
 
 
-def test_the_error_for_an_unknown_name_offers_near_ones_and_does_so_in_a_sentence():
+def test_unknown_name_error_suggests_similar_names():
     with pytest.raises(ValueError, match="unknown environment 'HalfCheeta-v5'; did you mean .*HalfCheetah-v5") as error:
         make_env("HalfCheeta-v5")
     assert "\n" not in str(error.value)
-    with pytest.raises(ValueError, match="Pusher-v5"):  # nothing is near: all are offered
+    with pytest.raises(ValueError, match="Pusher-v5"):  # nothing is similar: all names are listed
         make_env("zzz")
     with pytest.raises(ValueError, match="takes no option backend"):
         make_env("Hopper-v5", backend="mjx")
 
 
 @pytest.mark.parametrize("name", ["Hopper-v5", "mjx:Hopper-v5"])
-def test_the_time_limit_of_a_native_environment_can_be_chosen(name):
+def test_time_limit_of_mujoco_environments_can_be_set(name):
     assert (make_env(name).episode_length, make_env(name, max_episode_steps=30).episode_length) == (1000, 30)
     with pytest.raises(ValueError, match="max_episode_steps=0 must be"):
         make_env(name, max_episode_steps=0)
 
 
-def test_options_that_only_gymnasiums_own_version_has_name_it():
+def test_error_for_gymnasium_option_names_gymnasium_environment():
     with pytest.raises(ValueError, match="Ant-v5 takes no option xml_file.*gymnasium:Ant-v5"):
         make_env("Ant-v5", xml_file="ant.xml")
     with pytest.raises(ValueError, match="mjx:Ant-v5 takes no option xml_file, but impl, max_episode_steps"):
         make_env("mjx:Ant-v5", xml_file="ant.xml")
 
 
-def test_an_environment_follows_the_protocol():
+def test_environment_implements_protocol():
     assert isinstance(MujocoEnvironment(hopper()), base.Environment)

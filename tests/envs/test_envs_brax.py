@@ -1,4 +1,4 @@
-"""Brax environments follow the same protocol and laws."""
+"""Brax environments obey the environment protocol."""
 
 import functools
 import os
@@ -21,7 +21,7 @@ jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_lev
 
 @pytest.fixture(scope="module")
 def walk():
-    """A point on a line that moves by its action, ends beyond 1, and breaks where the action is not a number."""
+    """A point on a line that moves by its action, terminates beyond 1 and becomes invalid if the action is NaN."""
     make_brax_env("fast")  # imports Brax without its warnings
     import brax.envs
     from brax.base import Motion, State, Transform
@@ -52,14 +52,14 @@ def compiled(env):
     return jit(env.reset, static_argnums=1), jit(chex.assert_max_traces(env.step, 1))
 
 
-def test_an_environment_follows_the_protocol(walk):
+def test_environment_implements_protocol(walk):
     assert isinstance(walk, base.Environment)
     assert walk.name == "brax:walk/generalized"
     assert (walk.observation_size, walk.action_size, walk.episode_length) == (1, 1, LIMIT)
     assert (walk.action_low, walk.action_high) == (-1, 1)
 
 
-def test_the_time_limit_truncates_at_exactly_its_length(walk):
+def test_time_limit_truncates_after_exactly_episode_length_steps(walk):
     reset, step = compiled(walk)
     state = reset(jax.random.PRNGKey(0), 4)
     truncated = []
@@ -70,7 +70,7 @@ def test_the_time_limit_truncates_at_exactly_its_length(walk):
     assert truncated == ([False] * (LIMIT - 1) + [True]) * 2 + [False]
 
 
-def test_an_episode_that_ends_starts_again_and_the_others_go_on(walk):
+def test_finished_episode_restarts_and_others_continue(walk):
     reset, step = compiled(walk)
     first = reset(jax.random.PRNGKey(0), 4)
     after = step(first, np.array([[0.3], [2.0], [-0.3], [0.1]], np.float32))
@@ -80,14 +80,13 @@ def test_an_episode_that_ends_starts_again_and_the_others_go_on(walk):
     assert abs(after.obs[1, 0]) <= 0.1 and after.obs[1, 0] != first.obs[1, 0]
     others = np.array([0, 2, 3])
     np.testing.assert_array_equal(after.obs[others], after.final_obs[others])
-    np.testing.assert_allclose(after.physics.pipeline_state.q, after.obs, rtol=1e-6)  # the engine was reset as well
+    np.testing.assert_allclose(after.physics.pipeline_state.q, after.obs, rtol=1e-6)  # the engine was reset, too
     np.testing.assert_allclose(after.reward, [0.3, 2.0, -0.3, 0.1])
 
 
-@pytest.mark.parametrize(
-    "action", [np.nan, np.inf, 1e20]
-)  # observations are clipped, so that only q shows the last two
-def test_an_environment_that_breaks_is_reset_and_harms_no_other(walk, action):
+# Observations are clipped, so only q reveals the last two.
+@pytest.mark.parametrize("action", [np.nan, np.inf, 1e20])
+def test_invalid_environment_is_reset_without_affecting_others(walk, action):
     reset, step = compiled(walk)
     first = reset(jax.random.PRNGKey(0), 4)
     after = step(first, np.array([[0.3], [action], [-0.3], [0.1]], np.float32))
@@ -99,7 +98,7 @@ def test_an_environment_that_breaks_is_reset_and_harms_no_other(walk, action):
     chex.assert_tree_all_finite(after)
 
 
-def test_what_an_environment_does_is_independent_of_how_many_others_there_are(walk):
+def test_environment_does_not_depend_on_number_of_environments(walk):
     reset, step = jit(walk.reset, static_argnums=1), jit(walk.step)
     actions = np.random.default_rng(0).uniform(-1, 1, (20, 8, 1)).astype(np.float32)
     few, many = reset(jax.random.PRNGKey(0), 4), reset(jax.random.PRNGKey(0), 8)
@@ -108,7 +107,7 @@ def test_what_an_environment_does_is_independent_of_how_many_others_there_are(wa
         jax.tree.map(lambda a, b: np.testing.assert_array_equal(a, b[:4]), few, jax.device_get(many))
 
 
-def test_a_scan_carries_the_state_and_steps_as_a_loop_does(walk):
+def test_scan_matches_python_loop(walk):
     reset, step = compiled(walk)
     actions = np.random.default_rng(0).uniform(-1, 1, (12, 4, 1)).astype(np.float32)
     state = reset(jax.random.PRNGKey(0), 4)
@@ -118,7 +117,7 @@ def test_a_scan_carries_the_state_and_steps_as_a_loop_does(walk):
     chex.assert_trees_all_close(last, state, rtol=1e-6)
 
 
-def test_the_default_physics_of_brax_itself_steps_and_nobody_hears_of_it(tmp_path, monkeypatch, capfd):
+def test_default_backend_steps_without_output(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     env = make_env("brax:inverted_pendulum")
 
@@ -137,7 +136,7 @@ def test_the_default_physics_of_brax_itself_steps_and_nobody_hears_of_it(tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_an_mjcf_that_mujoco_complains_about_is_loaded_in_silence(tmp_path, monkeypatch, capfd):
+def test_deprecated_mjcf_loads_without_output(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     env = make_env("brax:halfcheetah/spring")
     assert env.name == "brax:halfcheetah/spring" and env.env.backend == "spring"
@@ -146,7 +145,7 @@ def test_an_mjcf_that_mujoco_complains_about_is_loaded_in_silence(tmp_path, monk
     assert not list(tmp_path.iterdir())
 
 
-def test_observations_that_are_no_flat_arrays_are_refused():
+def test_structured_observations_are_rejected():
     make_brax_env("fast")
     import brax.envs
     from brax.envs.fast import Fast
@@ -160,7 +159,7 @@ def test_observations_that_are_no_flat_arrays_are_refused():
     ("make", "message"),
     [
         (lambda: make_env("brax:Ants"), "unknown environment 'brax:Ants'; did you mean brax:ant"),
-        (lambda: make_env("brax:zzz"), "unknown environment 'brax:zzz'; there are .*brax:ant"),
+        (lambda: make_env("brax:zzz"), "unknown environment 'brax:zzz'; available: .*brax:ant"),
         (lambda: make_env("brax:ant", backend="sprung"), "unknown Brax backend 'sprung'; did you mean spring"),
         (lambda: make_env("brax:ant/mjc"), "unknown Brax backend 'mjc'; did you mean mjx"),
         (lambda: make_env("brax:ant", episode_length=0), "episode_length must be at least 1"),
@@ -168,14 +167,14 @@ def test_observations_that_are_no_flat_arrays_are_refused():
         (lambda: make_env("brax:ant", backends="spring"), "takes no option backends, but backend, episode_length"),
     ],
 )
-def test_a_wrong_setting_is_refused_in_a_sentence(make, message):
+def test_invalid_setting_is_rejected_in_one_line(make, message):
     with pytest.raises(ValueError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
 
 
-def test_batches_of_equations_do_not_use_up_the_threads_that_solve_them():
-    """On two actors whose batches of 128 have LAPACK deal them out to threads that it then waits on."""
+def test_batched_linear_solves_do_not_deadlock_xla_threads():
+    """With batches of 128 on each of two actors, LAPACK distributes the systems over threads and waits for them."""
     program = (
         "import jaxtrpo; jaxtrpo.train('brax:ant', actors=2, num_envs=256, steps_per_update=4096, total_steps=8192, "
         "critic='linear', progress=False)"

@@ -1,4 +1,4 @@
-"""An environment of one's own: MJCF text and three functions. The documentation shows what stands between the marks."""
+"""A custom environment, defined by MJCF text and three functions; the documentation shows what is between the marks."""
 
 # [example
 import jax
@@ -55,17 +55,16 @@ import pytest  # noqa: E402
 
 from jaxtrpo import MjxEnvironment, MujocoEnvironment  # noqa: E402
 
-jit = functools.partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
-)  # compiles in a quarter of the time
+# Compiles in a quarter of the time.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
-def test_the_sizes_come_from_the_model_and_the_functions():
+def test_sizes_are_derived_from_model_and_functions():
     assert (env.name, env.observation_size, env.action_size, env.episode_length) == ("PendulumSwingUp", 3, 1, 250)
     assert (env.action_low, env.action_high) == (-1, 1)
 
 
-def test_it_moves_as_plain_mujoco_does():
+def test_steps_match_plain_mujoco():
     num = 3
     data = [mujoco.MjData(mujoco.MjModel.from_xml_string(PENDULUM)) for _ in range(num)]
     state = jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), num)
@@ -80,10 +79,10 @@ def test_it_moves_as_plain_mujoco_does():
         angle, speed = (np.array([getattr(d, name)[0] for d in data]) for name in ("qpos", "qvel"))
         np.testing.assert_allclose(state.obs, np.stack([np.cos(angle), np.sin(angle), speed], 1), atol=1e-5)
         np.testing.assert_allclose(state.reward, -np.cos(angle) - 0.01 * action[:, 0] ** 2, atol=1e-5)
-    assert np.ptp(angle) > 0.05  # they moved, and differently
+    assert np.ptp(angle) > 0.05  # the pendulums moved, and differently
 
 
-def test_an_episode_lasts_its_length():
+def test_episode_is_truncated_after_episode_length():
     short = MujocoEnvironment(swing_up._replace(episode_length=4))
     step, state = jit(short.step), jit(short.reset, static_argnums=1)(jax.random.PRNGKey(0), 2)
     truncated = []
@@ -103,43 +102,43 @@ STATUE = """
 
 
 @pytest.mark.parametrize("engine", [MujocoEnvironment, MjxEnvironment])
-def test_an_actuator_without_limits_is_given_some_which_is_said(engine):
-    with pytest.warns(UserWarning, match=r"actions are between -1 and 1 .* without ctrlrange \(servo\)"):
+def test_actuator_without_ctrlrange_is_limited_with_a_warning(engine):
+    with pytest.warns(UserWarning, match=r"actuators without ctrlrange \(servo\) are limited to \[-1, 1\]"):
         unlimited = engine(swing_up._replace(xml=SERVO))
     assert (unlimited.action_low, unlimited.action_high) == (-1, 1)
-    limited = engine(swing_up._replace(xml=SERVO.replace("joint=", 'ctrlrange="-3 3" joint=')))  # in silence
+    limited = engine(swing_up._replace(xml=SERVO.replace("joint=", 'ctrlrange="-3 3" joint=')))  # without a warning
     assert (limited.action_low, limited.action_high) == (-3, 3)
 
 
 @pytest.mark.parametrize("how", [str, Path])
-def test_an_mjcf_file_is_as_good_as_its_text(tmp_path, how):
+def test_mjcf_file_is_equivalent_to_its_text(tmp_path, how):
     path = tmp_path / "pendulum.xml"
     path.write_text(PENDULUM)
     from_file = MujocoEnvironment(swing_up._replace(xml=how(path)))
     qpos, qvel, mask = np.ones((2, 1), np.float32), np.zeros((2, 1), np.float32), np.ones(2, bool)
-    start = [e.physics.reset(e.physics.blank(2), mask, qpos, qvel)[0] for e in (env, from_file)]
-    moved = [e.physics.step(b, qvel)[0] for e, b in zip((env, from_file), start, strict=True)]
+    start = [e.engine.reset(e.engine.blank(2), mask, qpos, qvel)[0] for e in (env, from_file)]
+    moved = [e.engine.step(b, qvel)[0] for e, b in zip((env, from_file), start, strict=True)]
     np.testing.assert_array_equal(*moved)
 
 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"xml": PENDULUM.replace("damping", "dampnig")}, "MJCF of the task is not valid.*dampnig"),
-        ({"xml": "<mujoco"}, "MJCF of the task is not valid"),
+        ({"xml": PENDULUM.replace("damping", "dampnig")}, "cannot load the MJCF.*dampnig"),
+        ({"xml": "<mujoco"}, "cannot load the MJCF"),
         ({"xml": "nowhere/pendulum.xml"}, "no such MJCF file: nowhere/pendulum.xml"),
-        ({"fields": ("qpos", "qvle")}, "Task.fields: 'qvle' is not an MjData field of real numbers"),
+        ({"fields": ("qpos", "qvle")}, "Task.fields: 'qvle' is not an MjData field of float64 numbers"),
         ({"fields": ("qpos", "qvel", "contact")}, "Task.fields: 'contact'"),
-        ({"changes": ("xpos",)}, "Task.changes: 'xpos' is not in Task.fields"),
+        ({"changes": ("xpos",)}, "Task.changes: 'xpos' must also be in Task.fields"),
         ({"xml": Path("nowhere/pendulum.xml")}, "no such MJCF file: nowhere/pendulum.xml"),
         ({"xml": PENDULUM.encode()}, "xml=b.* must be the path of an MJCF file, or MJCF text"),
-        ({"xml": PENDULUM.replace("motor", "position").replace("actuator", "custom")}, "MJCF of the task is not valid"),
+        ({"xml": PENDULUM.replace("motor", "position").replace("actuator", "custom")}, "cannot load the MJCF"),
         ({"xml": PENDULUM.split("<actuator>")[0] + "</mujoco>"}, "has no actuators.*add an <actuator>"),
         ({"xml": STATUE}, "has no joints.*add a <joint>"),
         ({"frame_skip": 0}, "frame_skip=0 must be a whole number of at least 1"),
         ({"frame_skip": 1.5}, "frame_skip=1.5 must be a whole number of at least 1"),
         ({"episode_length": 0}, "episode_length=0 must be a whole number of at least 1"),
-        ({"observation": lambda model, data: jnp.zeros(0)}, "the observation holds no numbers"),
+        ({"observation": lambda model, data: jnp.zeros(0)}, "the observation is empty"),
         ({"observation": lambda model, data: (data.qpos, data.qvel)}, "observation must be one array, not tuple"),
         ({"observation": lambda model, data: None}, "observation must be one array, not NoneType"),
         ({"initial_state": lambda key, model: jnp.zeros(2)}, r"initial_state must return two arrays \(qpos, qvel\)"),
@@ -150,34 +149,34 @@ def test_an_mjcf_file_is_as_good_as_its_text(tmp_path, how):
     ],
 )
 @pytest.mark.parametrize("engine", [MujocoEnvironment, MjxEnvironment])
-def test_a_task_that_does_not_fit_its_model_is_refused_with_a_clear_sentence(changed, message, engine):
+def test_task_that_does_not_fit_its_model_is_rejected(changed, message, engine):
     with pytest.raises(ValueError, match=message):
         engine(swing_up._replace(**changed))
 
 
-def test_a_field_that_the_c_engine_cannot_return_is_refused():
-    with pytest.raises(ValueError, match="Task.fields: MuJoCo cannot return 'efc_force' of a batch"):
+def test_field_missing_from_batch_interface_is_rejected():
+    with pytest.raises(ValueError, match="Task.fields: MuJoCo's batch interface does not provide 'efc_force'"):
         MujocoEnvironment(swing_up._replace(fields=("qpos", "qvel", "efc_force")))
 
 
-def test_reading_a_field_that_was_not_asked_for_says_what_to_do():
-    curious = swing_up._replace(observation=lambda model, data: data.xpos.ravel())
-    with pytest.raises(AttributeError, match="does not ask for the MjData field 'xpos'.*Task.fields"):
-        MujocoEnvironment(curious)
-    MujocoEnvironment(curious._replace(fields=("qpos", "qvel", "xpos")))
+def test_error_for_undeclared_field_names_task_fields():
+    task = swing_up._replace(observation=lambda model, data: data.xpos.ravel())
+    with pytest.raises(AttributeError, match="MjData field 'xpos' is not in Task.fields"):
+        MujocoEnvironment(task)
+    MujocoEnvironment(task._replace(fields=("qpos", "qvel", "xpos")))
 
 
-def test_a_field_that_the_model_has_none_of_is_empty():
+def test_field_absent_from_model_is_empty():
     task = swing_up._replace(
         fields=("qpos", "qvel", "act", "sensordata"),
         observation=lambda model, data: jnp.concatenate([data.qpos, data.act, data.sensordata]),
     )
-    with_empty = MujocoEnvironment(task)
-    state = with_empty.step(with_empty.reset(jax.random.PRNGKey(0), 2), np.ones((2, 1), np.float32))
-    assert with_empty.observation_size == 1 and np.isfinite(state.obs).all()
+    env = MujocoEnvironment(task)
+    state = env.step(env.reset(jax.random.PRNGKey(0), 2), np.ones((2, 1), np.float32))
+    assert env.observation_size == 1 and np.isfinite(state.obs).all()
 
 
-def test_documentation_shows_this_example():
-    here = Path(__file__)
-    example = here.read_text().split("# [example\n")[1].split("# example]")[0].strip()
-    assert example in (here.parents[2] / "docs" / "how-to" / "environment.md").read_text()
+def test_documentation_contains_this_example():
+    path = Path(__file__)
+    example = path.read_text().split("# [example\n")[1].split("# example]")[0].strip()
+    assert example in (path.parents[2] / "docs" / "how-to" / "environment.md").read_text()

@@ -1,4 +1,4 @@
-"""The MuJoCo tasks against Gymnasium's own."""
+"""The MuJoCo tasks match Gymnasium's implementation."""
 
 import functools
 from typing import NamedTuple
@@ -14,22 +14,21 @@ import scipy.stats
 from jaxtrpo.envs.mujoco.tasks import TASKS
 from jaxtrpo.envs.registry import make_env
 
-ENDING = ("InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Hopper-v5", "Walker2d-v5", "Ant-v4", "Ant-v5",
+TERMINATING = ("InvertedPendulum-v5", "InvertedDoublePendulum-v5", "Hopper-v5", "Walker2d-v5", "Ant-v4", "Ant-v5",
           "Humanoid-v4", "Humanoid-v5")  # fmt: skip
-CONTACT_FORCES = ("Ant-v5", "Humanoid-v4", "Humanoid-v5", "HumanoidStandup-v5")  # their last 78 numbers
+CONTACT_FORCES = ("Ant-v5", "Humanoid-v4", "Humanoid-v5", "HumanoidStandup-v5")  # last 78 numbers of observations
 RESETS = 1000
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*-v4 is out of date")
 every_task = pytest.mark.parametrize("name", sorted(TASKS))
 our_env = functools.cache(make_env)
-jit = functools.partial(
-    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
-)  # compiles in a quarter of the time
+# Compiles in a quarter of the time.
+jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 
 @functools.cache
 def our_reset(name: str):
-    """One key -> 100 environments."""
+    """Returns the compiled reset of 100 environments by one key."""
     return jit(lambda key: our_env(name).reset(key, 100))
 
 
@@ -40,7 +39,7 @@ def gymnasium_env(name: str):
 
 @pytest.fixture(autouse=True, scope="module")
 def no_mujoco_log():
-    """Gymnasium's way to compile a model prints MuJoCo's warnings and writes them to a file."""
+    """Suppresses the warnings that MuJoCo prints and logs to a file when Gymnasium compiles a model."""
     before, quiet = mujoco.MjLogConfig.get(), mujoco.MjLogConfig.get()
     quiet.logto_console = quiet.logto_file = False
     quiet.set()
@@ -49,11 +48,11 @@ def no_mujoco_log():
 
 
 def bits_of(env, data: mujoco.MjData):
-    """A Gymnasium state as one of ours."""
+    """Converts Gymnasium's MjData to the state bits of `env`."""
     part = int(mujoco.mjtState.mjSTATE_INTEGRATION)
     row = np.empty(mujoco.mj_stateSize(env.model, part))
     mujoco.mj_getState(env.model, data, row, part)
-    layout = env.physics.layout
+    layout = env.engine.layout
     carried = [row[where] for where in layout.carried]
     return np.concatenate([*carried, *(np.ravel(getattr(data, name)) for name in layout.changes)]).view(np.uint32)
 
@@ -63,13 +62,13 @@ def positions_and_velocities(env, physics) -> np.ndarray:
     return rows[:, 1 : 1 + env.model.nq + env.model.nv]  # the first number is the time
 
 
-def test_there_is_every_task_of_version_5():
+def test_every_task_of_version_5_is_implemented():
     theirs = {s.id for s in gym.registry.values() if s.version == 5 and "envs.mujoco" in str(s.entry_point)}
     assert theirs == set(TASKS) - {"Ant-v4", "Humanoid-v4"}
 
 
 @every_task
-def test_sizes_bounds_and_time_limit_are_gymnasiums(name):
+def test_sizes_bounds_and_time_limit_match_gymnasium(name):
     env, reference = our_env(name), gymnasium_env(name)
     assert env.name == name
     assert (env.observation_size,) == reference.observation_space.shape
@@ -80,7 +79,7 @@ def test_sizes_bounds_and_time_limit_are_gymnasiums(name):
 
 
 class Steps(NamedTuple):
-    """What Gymnasium did, step by step."""
+    """Recorded steps of a Gymnasium environment."""
 
     before: list  # state bits
     action: list
@@ -96,23 +95,22 @@ def gymnasium_steps(name: str, num: int) -> Steps:
     steps = Steps([], [], [], [], [], [])
     reference.reset(seed=0)
     for t in range(num):
-        if t % 40 == 39:  # a kick leads to places where random actions do not
+        if t % 40 == 39:  # a kick reaches states that random actions do not
             kick = rng.normal(scale=3.0, size=env.model.nv)
             reference.set_state(reference.data.qpos, reference.data.qvel + kick)
         before = bits_of(env, reference.data)
         action = rng.uniform(env.action_low, env.action_high).astype(np.float32)
         obs, reward, terminated, _, _ = reference.step(action)
-        for all_so_far, new in zip(
-            steps, (before, action, obs, reward, terminated, bits_of(env, reference.data)), strict=True
-        ):
-            all_so_far.append(new)
+        step = (before, action, obs, reward, terminated, bits_of(env, reference.data))
+        for values, value in zip(steps, step, strict=True):
+            values.append(value)
         if terminated:
             reference.reset()
     return steps
 
 
 @every_task
-def test_a_step_from_the_same_state_is_gymnasiums(name):
+def test_steps_match_gymnasium(name):
     env = our_env(name)
     theirs = Steps(*map(np.array, gymnasium_steps(name, 320)))
     shapes = jax.eval_shape(lambda: env.reset(jax.random.PRNGKey(0), 320))
@@ -121,15 +119,15 @@ def test_a_step_from_the_same_state_is_gymnasiums(name):
     np.testing.assert_allclose(state.final_obs, theirs.obs, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(state.reward, theirs.reward, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(state.terminated, theirs.terminated)
-    # Where no new episode begins, the states are the same to the last bit.
+    # Unless an episode ends, the states are bit-identical.
     np.testing.assert_array_equal(np.asarray(state.physics)[~theirs.terminated], theirs.after[~theirs.terminated])
-    # What was compared was worth comparing.
-    assert theirs.terminated.any() == (name in ENDING)
+    # The comparison is not vacuous.
+    assert theirs.terminated.any() == (name in TERMINATING)
     assert theirs.obs[:, -78:].any() or name not in CONTACT_FORCES
 
 
 @every_task
-def test_a_first_observation_is_gymnasiums_of_the_same_state(name):
+def test_initial_observation_matches_gymnasium(name):
     env, reference = our_env(name), gymnasium_env(name)
     state = our_reset(name)(jax.random.PRNGKey(1))
     for obs, row in zip(np.array(state.obs), positions_and_velocities(env, state.physics), strict=True):
@@ -139,7 +137,7 @@ def test_a_first_observation_is_gymnasiums_of_the_same_state(name):
 
 
 def same_distribution(ours: np.ndarray, theirs: np.ndarray) -> bool:
-    """Kolmogorov-Smirnov for every coordinate that is not constant, and spreads within five standard errors or so."""
+    """Kolmogorov-Smirnov test of every coordinate that is not constant; standard deviations agree within 16 %."""
     constant = theirs.std(axis=0) < 1e-9
     if not np.allclose(ours[:, constant], theirs[:, constant], atol=1e-6):
         return False
@@ -160,14 +158,14 @@ def gymnasium_resets(name: str) -> np.ndarray:
 
 
 @every_task
-def test_first_states_are_distributed_as_gymnasiums(name):
+def test_distribution_of_initial_states_matches_gymnasium(name):
     env = our_env(name)
     batches = [our_reset(name)(key).physics for key in jax.random.split(jax.random.PRNGKey(2), RESETS // 100)]
     assert same_distribution(positions_and_velocities(env, np.concatenate(batches)), gymnasium_resets(name))
 
 
 @pytest.mark.parametrize("distort", [lambda x: 1.25 * x, lambda x: x + 0.02, np.abs, np.zeros_like])
-def test_the_comparison_of_distributions_tells_others_apart(distort):
+def test_same_distribution_detects_differences(distort):
     rows = gymnasium_resets("HalfCheetah-v5")
     half = RESETS // 2
     assert same_distribution(rows[:half], rows[half:])

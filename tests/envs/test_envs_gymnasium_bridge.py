@@ -1,4 +1,4 @@
-"""Gymnasium environments behind our protocol, against Gymnasium stepped by plain Python loops."""
+"""Gymnasium environments behind the environment protocol match Gymnasium stepped by plain Python loops."""
 
 import contextlib
 import functools
@@ -31,7 +31,7 @@ from jaxtrpo.envs.registry import environment_for, make_env
 from jaxtrpo.parallel.machine import available_cores
 from jaxtrpo.training.train import prepare
 
-# Box2D's binding, made by SWIG, crashes where this warning is an error.
+# Box2D's SWIG bindings crash if this warning is an error.
 pytestmark = pytest.mark.filterwarnings("ignore:builtin type .* has no __module__ attribute:DeprecationWarning")
 KEY = jax.random.PRNGKey(3)
 UNLIMITED = 2**31 - 1
@@ -39,7 +39,7 @@ UNLIMITED = 2**31 - 1
 
 @pytest.fixture
 def make():
-    """Makes environments that are closed after the test."""
+    """Creates environments that are closed after the test."""
     with contextlib.ExitStack() as stack:
 
         def made(source, **options) -> GymnasiumEnvironment:
@@ -51,7 +51,7 @@ def make():
 
 
 @pytest.fixture(autouse=True)
-def no_process_stays():
+def no_process_remains():
     before = children()
     yield
     gc.collect()
@@ -59,7 +59,7 @@ def no_process_stays():
 
 
 def children() -> set[int]:
-    """Processes of which this one is the parent, zombies as well."""
+    """Returns the ids of child processes, including zombies."""
     found = pathlib.Path(f"/proc/{os.getpid()}/task").glob("*/children")
     return {int(number) for path in found for number in path.read_text().split()}
 
@@ -69,7 +69,7 @@ def start(env, num_envs: int) -> base.EnvState:
 
 
 def play(env, actions: np.ndarray, *, count: int = 1, hint=None) -> base.EnvState:
-    """States `[time, env, ...]` after each of `actions` [time, env, action], which `count` actors take."""
+    """Returns the states `[time, env, ...]` after each of `actions` [time, env, action], taken by `count` actors."""
     many = actors(count)
     hints = np.full(actions.shape[:2], -1, np.int32) if hint is None else hint
     state, *rest = many.split_envs((start(env, actions.shape[1]), actions.swapaxes(0, 1), hints.swapaxes(0, 1)))
@@ -86,7 +86,7 @@ def play(env, actions: np.ndarray, *, count: int = 1, hint=None) -> base.EnvStat
     return jax.tree.map(lambda leaf: np.concatenate(leaf, axis=1), states)
 
 
-def some_actions(env, steps: int, num_envs: int) -> np.ndarray:
+def random_actions(env, steps: int, num_envs: int) -> np.ndarray:
     rng, shape = np.random.default_rng(0), (steps, num_envs, env.action_size)
     if env.action_counts:
         return rng.integers(0, env.action_counts, shape).astype(np.int32)
@@ -97,8 +97,8 @@ def seeds(num_envs: int) -> list[int]:
     return [int(key[1]) & 0x7FFFFFFF for key in np.asarray(base.env_keys(KEY, num_envs))]
 
 
-def expected(make_one, seeds, actions, limit=UNLIMITED, *, wasted_step=False, end=None) -> dict[str, np.ndarray]:
-    """What a plain loop sees; with `wasted_step` a reset takes a step of its own."""
+def expected(make_one, seeds, actions, limit=UNLIMITED, *, next_step=False, end=None) -> dict[str, np.ndarray]:
+    """Returns the transitions of a plain loop; with `next_step` a reset takes a step of its own."""
     names = ("obs", "final_obs", "reward", "terminated", "truncated", "invalid", "elapsed")
     steps = {name: [[None] * len(seeds) for _ in actions] for name in names}
     for i, seed in enumerate(seeds):
@@ -114,8 +114,8 @@ def expected(make_one, seeds, actions, limit=UNLIMITED, *, wasted_step=False, en
                 truncated = truncated or elapsed >= limit or (end is not None and end[t, i])
                 over = terminated or truncated
                 elapsed = 0 if over else elapsed
-                obs = np.array(env.reset()[0]) if over and not wasted_step else final
-                over = over and wasted_step
+                obs = np.array(env.reset()[0]) if over and not next_step else final
+                over = over and next_step
                 row = (obs, final, reward, terminated, truncated and not terminated, False, elapsed)
             for name, value in zip(names, row, strict=True):
                 steps[name][t][i] = value
@@ -123,7 +123,7 @@ def expected(make_one, seeds, actions, limit=UNLIMITED, *, wasted_step=False, en
     return {name: np.array(values) for name, values in steps.items()}
 
 
-def agree(states: base.EnvState, wanted: dict[str, np.ndarray]) -> None:
+def assert_equal_steps(states: base.EnvState, wanted: dict[str, np.ndarray]) -> None:
     for name, values in wanted.items():
         np.testing.assert_allclose(getattr(states, name), values, rtol=1e-6, err_msg=name)
 
@@ -133,11 +133,11 @@ def agree(states: base.EnvState, wanted: dict[str, np.ndarray]) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("processes", [0, 1, 3])
-def test_single_simulators_do_what_a_plain_loop_does(make, processes, count):
+def test_single_simulators_match_plain_loop(make, processes, count):
     env = make(counting_env.CountingEnv, processes=processes, groups=count)
-    actions = some_actions(env, 25, 4)
+    actions = random_actions(env, 25, 4)
     states = play(env, actions, count=count)
-    agree(states, expected(counting_env.CountingEnv, seeds(4), actions))
+    assert_equal_steps(states, expected(counting_env.CountingEnv, seeds(4), actions))
     assert states.terminated.any() and states.truncated.any()
 
 
@@ -152,66 +152,66 @@ def test_single_simulators_do_what_a_plain_loop_does(make, processes, count):
         ("CountingDisabled-v0", 2),
     ],
 )
-def test_vector_environments_do_what_a_plain_loop_does(make, name, processes):
-    """A step that only resets earns nothing and terminates nothing, whatever the environment says of it."""
+def test_vector_environments_match_plain_loop(make, name, processes):
+    """A step that only resets has reward 0 and does not terminate, even if the environment says otherwise."""
     env = make(name, groups=2, processes=processes)
-    actions = some_actions(env, 25, 4)
+    actions = random_actions(env, 25, 4)
     first = seeds(4)
     wanted = expected(
         counting_env.CountingEnv,
         [first[0], first[0] + 1, first[2], first[2] + 1],  # a vector environment has one seed
         actions,
-        wasted_step="NextStep" in name,
+        next_step="NextStep" in name,
     )
-    agree(play(env, actions, count=2), wanted)
-    agree(play(env, actions, count=1), wanted)
-    agree(play(make(name, groups=1, processes=processes), actions), wanted)  # the same for one actor
+    assert_equal_steps(play(env, actions, count=2), wanted)
+    assert_equal_steps(play(env, actions, count=1), wanted)
+    assert_equal_steps(play(make(name, groups=1, processes=processes), actions), wanted)  # one actor collects the same
     assert wanted["invalid"].any() == ("NextStep" in name)
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_the_time_limit_truncates(make, processes):
+def test_registered_time_limit_truncates(make, processes):
     env = make("Lasting-v0", processes=processes)
     assert env.episode_length == 4
-    actions = some_actions(env, 10, 2)
+    actions = random_actions(env, 10, 2)
     states = play(env, actions)
-    agree(states, expected(lambda: counting_env.CountingEnv(lasts=True), seeds(2), actions, limit=4))
+    assert_equal_steps(states, expected(lambda: counting_env.CountingEnv(lasts=True), seeds(2), actions, limit=4))
     np.testing.assert_array_equal(np.flatnonzero(states.truncated[:, 0]), [3, 7])
 
 
-def test_the_time_limit_of_a_wrapper_is_found(make):
+def test_time_limit_of_wrapper_is_detected(make):
     env = make(lambda: gymnasium.wrappers.TimeLimit(counting_env.CountingEnv(lasts=True), 3), processes=0)
     assert env.episode_length == 3
     assert make(counting_env.CountingEnv, processes=0).episode_length == UNLIMITED
 
 
 @pytest.mark.parametrize("name", ["Lasting-v0", "CountingDisabled-v0"])
-def test_an_episode_is_truncated_where_the_learner_says_so(make, name):
+def test_elapsed_truncates_episode_early(make, name):
     env = make(name, processes=0)
-    actions = some_actions(env, 12, 2)
+    actions = random_actions(env, 12, 2)
     end = np.random.default_rng(1).random((12, 2)) < 0.3
     states = play(env, actions, hint=np.where(end, env.episode_length - 1, -1).astype(np.int32))
     make_one = functools.partial(counting_env.CountingEnv, lasts=name == "Lasting-v0")
-    # Two vector environments of one each are seeded as two single ones.
-    agree(states, expected(make_one, seeds(2), actions, limit=env.episode_length, end=end))
+    # Two vector environments of one environment each are seeded like two single ones.
+    assert_equal_steps(states, expected(make_one, seeds(2), actions, limit=env.episode_length, end=end))
 
 
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "LunarLander-v3", "FrozenLake-v1"])
-def test_environments_do_what_gymnasium_does(make, name):
+def test_environments_match_gymnasium(make, name):
     env = make(name, processes=0)
     steps = 210
-    actions = some_actions(env, steps, 2)
+    actions = random_actions(env, steps, 2)
     states = play(env, actions)
     if name == "CartPole-v1":
         halves = [expected_of_vector(name, seeds(2)[half], actions[:, half : half + 1]) for half in (0, 1)]
-        return agree(states, jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *halves))
-    taken = actions[..., 0] if env.action_counts else actions
-    wanted = expected(lambda: Flat(gymnasium.make(name), env), seeds(2), taken)
-    return agree(states, wanted)
+        return assert_equal_steps(states, jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *halves))
+    native_actions = actions[..., 0] if env.action_counts else actions
+    wanted = expected(lambda: Flat(gymnasium.make(name), env), seeds(2), native_actions)
+    return assert_equal_steps(states, wanted)
 
 
 class Flat(gymnasium.Wrapper):
-    """Observations and actions as plain arrays."""
+    """Flattens observations, and takes actions as plain arrays."""
 
     def __init__(self, env, ours):
         super().__init__(env)
@@ -240,17 +240,17 @@ def expected_of_vector(name, seed, actions) -> dict[str, np.ndarray]:
     return {name: np.array(values) for name, values in found.items()}
 
 
-def test_gymnasiums_own_version_of_a_native_task(make):
+def test_gymnasium_prefix_selects_gymnasium_environment(make):
     env = make("gymnasium:InvertedPendulum-v5", processes=0)
     assert env.name == "gymnasium:InvertedPendulum-v5"
-    actions = some_actions(env, 30, 2)
-    agree(play(env, actions), expected(lambda: gymnasium.make("InvertedPendulum-v5"), seeds(2), actions))
+    actions = random_actions(env, 30, 2)
+    assert_equal_steps(play(env, actions), expected(lambda: gymnasium.make("InvertedPendulum-v5"), seeds(2), actions))
 
 
-def test_an_environment_that_calls_jax_has_its_own_processes(make):
+def test_environment_that_calls_jax_runs_in_worker_processes(make):
     env = make("phys2d/Pendulum-v0")
     assert env.plan.num_processes(2) >= 1
-    states = play(env, some_actions(env, 3, 1))
+    states = play(env, random_actions(env, 3, 1))
     assert np.isfinite(states.obs).all()
     with pytest.raises(ValueError, match="calls JAX"):
         make("phys2d/Pendulum-v0", processes=0)
@@ -279,7 +279,7 @@ NESTED = spaces.Dict(
     ],
     ids=repr,
 )
-def test_observations_are_flattened_as_gymnasium_does(make, space):
+def test_flattening_matches_gymnasium(make, space):
     env = make(functools.partial(counting_env.Spaces, space), processes=0)
     space.seed(0)
     samples = [space.sample() for _ in range(5)]
@@ -307,7 +307,7 @@ def test_observations_are_flattened_as_gymnasium_does(make, space):
     ],
     ids=repr,
 )
-def test_actions_reach_the_simulator_as_its_space_says(make, space, counts, low, high, shape):
+def test_simulator_receives_actions_of_its_space(make, space, counts, low, high, shape):
     made = []
 
     def maker():
@@ -329,16 +329,16 @@ def test_actions_reach_the_simulator_as_its_space_says(make, space, counts, low,
 @pytest.mark.parametrize(
     ("observation", "action", "message"),
     [
-        (spaces.Text(4), spaces.Discrete(2), r"observation space Text\(.*is not supported; supported are Box"),
+        (spaces.Text(4), spaces.Discrete(2), r"observation space Text\(.*is not supported; supported: Box"),
         (spaces.Dict(a=spaces.Sequence(spaces.Discrete(2))), spaces.Discrete(2), "Sequence"),
         (spaces.Graph(spaces.Discrete(2), None), spaces.Discrete(2), "Graph"),
-        (spaces.Dict(), spaces.Discrete(2), "no numbers"),
-        (spaces.Discrete(2), spaces.Box(0, 3, (1,), np.int32), r"action space Box\(0, 3.*Box of real numbers"),
+        (spaces.Dict(), spaces.Discrete(2), "must hold at least one number"),
+        (spaces.Discrete(2), spaces.Box(0, 3, (1,), np.int32), r"action space Box\(0, 3.*Box of floats"),
         (spaces.Discrete(2), spaces.Dict(a=spaces.Discrete(2)), "action space Dict"),
         (spaces.Discrete(2), spaces.Tuple([spaces.Discrete(2)]), "action space Tuple"),
     ],
 )
-def test_other_spaces_are_refused_by_name(make, observation, action, message):
+def test_unsupported_spaces_are_rejected(make, observation, action, message):
     with pytest.raises(ValueError, match=message) as error:
         make(functools.partial(counting_env.Spaces, observation, action))
     assert "\n" not in str(error.value)
@@ -347,34 +347,34 @@ def test_other_spaces_are_refused_by_name(make, observation, action, message):
 # ---- errors ----
 
 BREAKS = {
-    "four values": "four values, as in the interface of the old gym",
-    "nan observation": "observation holds nan, which is not finite",
-    "nan reward": "reward holds nan, which is not finite",
+    "four values": "four values, as in the old gym API",
+    "nan observation": "observation contains nan, but must be finite",
+    "nan reward": "reward contains nan, but must be finite",
     "wrong shape": r"observation has shape \(2, 3\), but its space Box.* has \(3,\)",
     "complex": "dtype complex128",
     "object": "dtype object",
-    "reward is no number": "reward is 'much', which is not a number",
-    "flag is no bool": "None as terminated",
+    "reward is not a number": "reward must be a number, but is 'much'",
+    "flag is not a bool": "must return a bool for terminated, not None",
     "raises": "KeyError: 'no such thing'",
 }
 
 
 @pytest.mark.parametrize("what", [*BREAKS, "reset returns no info"])
-def test_what_breaks_the_interface_is_found_before_anything_compiles(make, what):
-    with pytest.raises(ValueError, match=BREAKS.get(what, r"reset\(\) returned array")) as error:
+def test_violations_of_gymnasium_interface_are_detected_before_compilation(make, what):
+    with pytest.raises(ValueError, match=BREAKS.get(what, r"reset\(\) must .* returned array")) as error:
         make(functools.partial(counting_env.Misbehaving, what))
     assert what == "raises" or "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(("what", "processes"), [*((what, 0) for what in BREAKS), ("raises", 2), ("nan reward", 1)])
-def test_what_goes_wrong_later_is_kept_with_its_traceback(make, what, processes):
+def test_later_failure_is_stored_with_its_traceback(make, what, processes):
     env = make(functools.partial(counting_env.Misbehaving, what, at=70), processes=processes)
-    actions = some_actions(env, 80, 2)
+    actions = random_actions(env, 80, 2)
     last = play(env, actions)
     assert isinstance(env.failure, SimulatorError)
     with pytest.raises(SimulatorError, match=BREAKS[what]):
         require_working(env)
-    # Compiled code comes to its end, with steps that are no experience and end every episode.
+    # Compiled code terminates, with invalid steps that end every episode.
     assert np.all(last.invalid[-1]) and np.all(last.truncated[-1]) and not np.any(last.terminated[-1])
     if what == "raises":
         assert 'raise KeyError("no such thing")' in str(env.failure)
@@ -389,19 +389,22 @@ def test_what_goes_wrong_later_is_kept_with_its_traceback(make, what, processes)
     [
         ("dies", r"worker process \d of 2 was ended by signal 9 \(SIGKILL\)"),
         ("exits", r"worker process \d of 2 ended with exit status 7"),
-        ("hangs", r"worker process \d of 2 took longer than 0.5 seconds for a step; .*make_env\(..., timeout=1\)"),
+        (
+            "hangs",
+            r"worker process \d of 2 took longer than 0.5 seconds for a step; increase .*make_env\(..., timeout=1\)",
+        ),
     ],
 )
-def test_a_process_that_does_not_answer_ends_the_run_and_nothing_stays(make, what, message):
+def test_unresponsive_worker_fails_and_no_process_remains(make, what, message):
     before = children()
     env = make(functools.partial(counting_env.Misbehaving, what, at=70), processes=2, groups=2, timeout=0.5)
-    play(env, some_actions(env, 80, 2), count=2)
+    play(env, random_actions(env, 80, 2), count=2)
     assert children() == before
     with pytest.raises(SimulatorError, match=message):
         require_working(env)
 
 
-def test_a_process_that_is_slow_to_reset_says_what_gives_it_time(make):
+def test_timeout_error_of_slow_reset_names_setting(make):
     parent = os.getpid()
 
     class Slow(counting_env.CountingEnv):
@@ -410,11 +413,11 @@ def test_a_process_that_is_slow_to_reset_says_what_gives_it_time(make):
             return super().reset(**arguments)
 
     start(env := make(Slow, processes=1, timeout=0.3), 2).obs.block_until_ready()
-    with pytest.raises(SimulatorError, match=r"took longer than 0.3 seconds for a reset; .*timeout=0.6\) waits longer"):
+    with pytest.raises(SimulatorError, match=r"took longer than 0.3 seconds for a reset; increase .*timeout=0.6\)"):
         require_working(env)
 
 
-def test_a_process_that_was_killed_between_steps(make):
+def test_worker_killed_between_steps_is_reported(make):
     env = make(counting_env.CountingEnv, processes=2)
     before = children()
     state = start(env, 2)
@@ -427,7 +430,7 @@ def test_a_process_that_was_killed_between_steps(make):
     assert children() == before
 
 
-def test_an_environment_that_fails_in_the_process_only(make):
+def test_failure_only_in_worker_process_is_reported(make):
     parent = os.getpid()
 
     def maker():
@@ -438,12 +441,12 @@ def test_an_environment_that_fails_in_the_process_only(make):
     env = make(maker, processes=1)
     state = start(env, 2)
     assert not np.any(state.obs)
-    with pytest.raises(SimulatorError, match="making the environment raised OSError: no display"):
+    with pytest.raises(SimulatorError, match="creating the environment raised OSError: no display"):
         require_working(env)
     assert np.all(env.step(state, np.zeros((2, 2), np.float32)).invalid)
 
 
-def test_processes_end_with_the_one_that_started_them(tmp_path):
+def test_workers_end_with_their_parent(tmp_path):
     script = """
 import os, sys, jax
 import gymnasium
@@ -465,25 +468,25 @@ if sys.argv[1] == "killed":
         workers = [int(number) for number in ended.stdout.split()]
         assert len(workers) == 2
         deadline = time.monotonic() + 5
-        while any(alive(worker) for worker in workers):
+        while any(is_alive(worker) for worker in workers):
             assert time.monotonic() < deadline
             time.sleep(0.05)
 
 
-def test_the_processes_of_a_training_that_is_killed_end_in_silence(tmp_path):
-    # One of them is in the middle of a step, and the answers of the others are waiting to be read.
+def test_workers_of_killed_parent_end_without_output(tmp_path):
+    # One worker is in the middle of a step, and the replies of the others have not been read.
     script = """
 import os, sys, threading, time
 import gymnasium, jax, numpy as np
 from jaxtrpo import make_env
 
-parent, taken = os.getpid(), sys.argv[1]
+parent, marker = os.getpid(), sys.argv[1]
 
 class Slow(gymnasium.Wrapper):
     def step(self, action):
         if os.getpid() != parent:
             try:
-                os.mkdir(taken)
+                os.mkdir(marker)
             except FileExistsError:
                 pass
             else:
@@ -497,17 +500,17 @@ threading.Timer(0.4, lambda: os.kill(parent, 9)).start()
 env.step(state, np.zeros((3, 1), np.float32)).obs.block_until_ready()
 """
     (tmp_path / "script.py").write_text(script)
-    begun = subprocess.run(  # which waits until nobody has its pipe any more
-        [sys.executable, tmp_path / "script.py", tmp_path / "taken"],
+    process = subprocess.run(  # returns when all processes have closed the pipe
+        [sys.executable, tmp_path / "script.py", tmp_path / "marker"],
         capture_output=True,
         text=True,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         timeout=60,
     )
-    assert (begun.returncode, begun.stderr) == (-signal.SIGKILL, "") and (tmp_path / "taken").exists()
+    assert (process.returncode, process.stderr) == (-signal.SIGKILL, "") and (tmp_path / "marker").exists()
 
 
-def alive(process: int) -> bool:
+def is_alive(process: int) -> bool:
     try:
         return pathlib.Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -517,27 +520,27 @@ def alive(process: int) -> bool:
 # ---- handles ----
 
 
-def test_a_state_that_is_not_the_last_one_is_refused(make):
+def test_stale_state_is_rejected(make):
     env = make(counting_env.CountingEnv, processes=0)
     action = np.zeros((2, 2), np.float32)
     first = start(env, 2)
     second = env.step(first, action)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="not the last one of its simulators, which cannot go back"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="this state is stale: .* use copy"):
         env.step(first, action).obs.block_until_ready()
-    env.step(second, action).obs.block_until_ready()  # nothing was broken
+    env.step(second, action).obs.block_until_ready()  # the rejected step has no effect
     third = start(env, 2)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="cannot go back"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="this state is stale"):
         env.step(second, action).obs.block_until_ready()
     other = env.copy()
     start(other, 2).obs.block_until_ready()
     env.step(third, action).obs.block_until_ready()
     env.close()
-    with pytest.raises(jax.errors.JaxRuntimeError, match="cannot go back"):
+    with pytest.raises(jax.errors.JaxRuntimeError, match="this state is stale"):
         env.step(third, action).obs.block_until_ready()
     other.close()
 
 
-def test_shapes_alone_start_nothing(make):
+def test_tracing_and_compiling_start_no_simulators(make):
     made = []
 
     def maker():
@@ -554,7 +557,7 @@ def test_shapes_alone_start_nothing(make):
     assert len(made) == 3
 
 
-def test_an_environment_that_nobody_has_any_more_ends_its_processes():
+def test_garbage_collected_environment_ends_its_processes():
     before = children()
     env = make_env(counting_env.CountingEnv, processes=2)
     env.reset(KEY, 2).obs.block_until_ready()
@@ -564,24 +567,24 @@ def test_an_environment_that_nobody_has_any_more_ends_its_processes():
     assert children() == before
 
 
-def test_actions_of_a_wrong_shape_are_refused(make):
+def test_actions_of_wrong_shape_are_rejected(make):
     env = make(counting_env.CountingEnv, processes=0)
     with pytest.raises(ValueError, match=r"actions have shape \(4, 1\), expected \(4, 2\)"):
         env.step(start(env, 4), np.zeros((4, 1), np.float32))
 
 
-def test_vector_environments_are_stepped_as_a_whole(make):
+def test_part_of_a_vector_environment_cannot_be_stepped(make):
     env = make("CountingSameStep-v0", processes=0)
     state = jax.tree.map(lambda leaf: leaf[1:3], start(env, 4))
     env.step(state, np.zeros((2, 2), np.float32)).obs.block_until_ready()
-    with pytest.raises(SimulatorError, match="no whole vector environments"):
+    with pytest.raises(SimulatorError, match="not whole vector environments"):
         require_working(env)
 
 
 # ---- names and options ----
 
 
-def test_a_vector_environment_is_shared_by_no_two_actors(make):
+def test_actors_do_not_share_a_vector_environment(make):
     env = make("CountingDisabled-v0")
     assert env.for_groups(1) is env and env.for_groups(2) is env
     three = env.for_groups(3)
@@ -589,7 +592,7 @@ def test_a_vector_environment_is_shared_by_no_two_actors(make):
     made, close = environment_for(env, 3)
     actions = np.zeros((6, 2), np.float32)
     state = start(made, 6)
-    # As three actors would: each steps its own.
+    # Each of three actors steps its own environments.
     for mine in (slice(0, 2), slice(2, 4), slice(4, 6)):
         part = jax.tree.map(lambda leaf, mine=mine: leaf[mine], state)
         made.step(part, actions[mine]).obs.block_until_ready()
@@ -597,7 +600,7 @@ def test_a_vector_environment_is_shared_by_no_two_actors(make):
     assert "was closed" in str(made.failure) and env.failure is None
 
 
-def test_steps_of_an_abandoned_environment_are_no_experience(make):
+def test_steps_of_abandoned_environment_are_invalid(make):
     env = make("CountingDisabled-v0")
     state = start(env, 2)
     state.obs.block_until_ready()
@@ -611,7 +614,7 @@ class Limited(gymnasium.wrappers.TimeLimit):
         super().__init__(counting_env.CountingEnv(), 9)
 
 
-def test_evaluation_takes_what_training_takes():
+def test_evaluate_accepts_the_same_environments_as_train():
     for env in (lambda: gymnasium.wrappers.TimeLimit(counting_env.CountingEnv(lasts=True), 4), Limited):
         result = jaxtrpo.train(env, total_steps=1, steps_per_update=16, num_envs=4, policy="mlp(hidden=(4,))",
                                critic="none", algorithm="pg", progress=False)  # fmt: skip
@@ -625,7 +628,7 @@ SHORT = {
 }  # fmt: skip
 
 
-def test_an_evaluation_stops_episodes_that_do_not_end_and_says_so(monkeypatch):
+def test_evaluation_stops_endless_episodes_with_a_warning(monkeypatch):
     monkeypatch.setattr(sys.modules["jaxtrpo.rollout.evaluation"], "MOST_STEPS_WITHOUT_LIMIT", 50)
     result = jaxtrpo.train(lambda: counting_env.Counts(None), **SHORT, progress=False)
     env = make_env(lambda: counting_env.Counts(3, None, 20), processes=0)
@@ -642,15 +645,15 @@ def test_an_evaluation_stops_episodes_that_do_not_end_and_says_so(monkeypatch):
     limited.close()
 
 
-def test_training_without_a_time_limit_evaluates_and_says_how_long(monkeypatch, capsys):
+def test_training_without_time_limit_announces_length_of_evaluations(monkeypatch, capsys):
     monkeypatch.setattr(sys.modules["jaxtrpo.rollout.evaluation"], "MOST_STEPS_WITHOUT_LIMIT", 50)
     result = jaxtrpo.train(lambda: counting_env.Counts(None), **SHORT, eval_every=16)
     np.testing.assert_array_equal(result.metrics["eval_return"], [50, 50])
     assert "has no time limit: evaluations stop an episode after 10,000 steps" in capsys.readouterr().err
 
 
-def test_the_time_limit_of_a_training_is_that_of_its_evaluations(tmp_path, capsys):
-    # An episode of T steps returns 100 T + T (T + 1) / 2, give or take T times an action between -1 and 1.
+def test_evaluations_use_time_limit_of_training(tmp_path, capsys):
+    # The return of T steps is 100 T + T (T + 1) / 2 plus a sum of T actions between -1 and 1.
     def steps(mean: float) -> int:
         return next(t for t in range(1, 20) if abs(mean - 100 * t - t * (t + 1) / 2) <= t)
 
@@ -659,7 +662,7 @@ def test_the_time_limit_of_a_training_is_that_of_its_evaluations(tmp_path, capsy
     assert steps(result.metrics["eval_return"][-1]) == 7
     loaded = jaxtrpo.load_policy(tmp_path)
     assert [steps(jaxtrpo.evaluate(policy, episodes=1).mean) for policy in (result.policy, loaded)] == [7, 7]
-    assert steps(jaxtrpo.evaluate(loaded, "counting_env:Lasting-v0", episodes=1).mean) == 4  # which has its own
+    assert steps(jaxtrpo.evaluate(loaded, "counting_env:Lasting-v0", episodes=1).mean) == 4  # its own limit
     assert steps(jaxtrpo.evaluate(loaded, episodes=1, max_episode_steps=2).mean) == 2
     for words, length in (([], 7), (["--max-episode-steps", "3"], 3), (["--env", "counting_env:Lasting-v0"], 4)):
         assert cli.main(["evaluate", str(tmp_path), "--episodes", "1", *words]) == 0
@@ -674,41 +677,41 @@ plain = functools.partial(gymnasium.make, disable_env_checker=True)
 
 @pytest.mark.parametrize("name", ["Pendulum-v1", "Lasting-v0", "Aware-v0", "Blackjack-v1"])
 @pytest.mark.parametrize("limit", [3, 7])
-def test_a_time_limit_that_is_asked_for_is_gymnasiums(make, name, limit):
+def test_max_episode_steps_matches_gymnasium_make(make, name, limit):
     env = make(name, max_episode_steps=limit, processes=0)
     assert env.episode_length == limit
-    actions = some_actions(env, 20, 2)
-    taken = actions[..., 0] if env.action_counts else actions
-    wanted = expected(lambda: Flat(plain(name, max_episode_steps=limit), env), seeds(2), taken)
-    agree(play(env, actions), wanted)
+    actions = random_actions(env, 20, 2)
+    native_actions = actions[..., 0] if env.action_counts else actions
+    wanted = expected(lambda: Flat(plain(name, max_episode_steps=limit), env), seeds(2), native_actions)
+    assert_equal_steps(play(env, actions), wanted)
     assert name == "Blackjack-v1" or wanted["truncated"][limit - 1].all()
 
 
-def test_a_time_limit_that_is_asked_for_reaches_vector_environments(make):
+def test_max_episode_steps_is_passed_to_vector_environments(make):
     env = make("CartPole-v1", max_episode_steps=5, processes=0)
     assert env.plan.vector and env.episode_length == 5
-    states = play(env, some_actions(env, 12, 2))
+    states = play(env, random_actions(env, 12, 2))
     np.testing.assert_array_equal(np.flatnonzero(states.truncated[:, 0] & ~states.invalid[:, 0]), [4, 10])
     assert make("CartPole-v1", max_episode_steps=-1).episode_length == UNLIMITED
-    # One that cannot be told is not used as such.
+    # A vector environment without that argument is not used.
     assert not make("CountingNextStep-v0", max_episode_steps=5).plan.vector
 
 
-def test_a_function_is_given_the_time_limit_if_it_takes_one_and_cut_if_it_does_not(make):
+def test_max_episode_steps_is_passed_to_function_or_applied_here(make):
     lasting = functools.partial(counting_env.CountingEnv, lasts=True)
     takes = functools.partial(plain, "Lasting-v0")
     for maker in (lasting, takes):
         env = make(maker, max_episode_steps=6, processes=0)
         assert env.episode_length == 6
-        actions = some_actions(env, 15, 2)
-        agree(play(env, actions), expected(lasting, seeds(2), actions, limit=6))
+        actions = random_actions(env, 15, 2)
+        assert_equal_steps(play(env, actions), expected(lasting, seeds(2), actions, limit=6))
     assert make(takes).episode_length == 4
 
 
-def test_keywords_of_gymnasium_reach_it(make):
+def test_keywords_are_passed_to_gymnasium_make(make):
     for name in ("Pendulum-v1", "CartPole-v1"):
         env = make(name, disable_env_checker=False)
-        assert np.isfinite(play(env, some_actions(env, 3, 1)).obs).all()
+        assert np.isfinite(play(env, random_actions(env, 3, 1)).obs).all()
 
 
 def unlimited():
@@ -722,7 +725,7 @@ def unlimited():
         (lambda: make_env("CartPole-v1", max_episode_steps=1.5), "max_episode_steps=1.5 must be a whole number"),
         (
             lambda: make_env(counting_env.CountingEnv, max_episode_steps=-1),
-            "only gymnasium.make can leave a time limit",
+            "only gymnasium.make can remove a time limit",
         ),
         (lambda: prepare(Limited, max_episode_steps=10), "=10: .*Limited itself ends its episodes after 9 steps"),
         (lambda: prepare(make_env(Limited), max_episode_steps=5), "was made with a time limit of 9 steps; make it"),
@@ -730,12 +733,12 @@ def unlimited():
         (lambda: prepare(unlimited, algorithm="gps"), "has no time limit.*--max-episode-steps"),
     ],
 )
-def test_a_time_limit_that_cannot_be_had_is_refused(attempt, message):
+def test_unsupported_time_limit_is_rejected(attempt, message):
     with pytest.raises(ValueError, match=message):
         attempt()
 
 
-def test_a_simulator_that_cannot_start_in_training_says_so():
+def test_failure_to_start_simulators_is_raised_by_prepare():
     parent = os.getpid()
 
     def maker():
@@ -744,12 +747,12 @@ def test_a_simulator_that_cannot_start_in_training_says_so():
         return counting_env.CountingEnv()
 
     env = jaxtrpo.make_env(maker, processes=1)
-    with pytest.raises(SimulatorError, match="making the environment raised OSError"):
+    with pytest.raises(SimulatorError, match="creating the environment raised OSError"):
         prepare(env)
 
 
 @pytest.mark.parametrize(("low", "high"), [(2, np.inf), (-np.inf, -5), (-np.inf, np.inf), (3, 4)])
-def test_bounds_of_actions_may_be_anywhere(make, low, high):
+def test_action_bounds_are_arbitrary(make, low, high):
     class Bounded(counting_env.CountingEnv):
         def __init__(self):
             super().__init__()
@@ -762,7 +765,7 @@ def test_bounds_of_actions_may_be_anywhere(make, low, high):
     assert make(Bounded).action_size == 2
 
 
-def test_names_lead_back_to_the_environment(make):
+def test_environment_names(make):
     for name in ("Pendulum-v1", "gymnasium:Pendulum-v1", "counting_env:Lasting-v0"):
         assert make(name).name == name
     assert make(counting_env.CountingEnv).name == "gymnasium:CountingEnv"
@@ -770,7 +773,7 @@ def test_names_lead_back_to_the_environment(make):
     assert isinstance(make("Pendulum-v1"), base.Environment)
 
 
-def test_unknown_names_are_refused_with_near_ones():
+def test_unknown_name_error_suggests_similar_names():
     with pytest.raises(ValueError, match="unknown environment 'CartPol-v1'; did you mean CartPole-v1"):
         make_env("CartPol-v1")
     with pytest.raises(ValueError, match="'gymnasium:Pendulm-v1'; did you mean gymnasium:Pendulum-v1"):
@@ -779,18 +782,18 @@ def test_unknown_names_are_refused_with_near_ones():
         make_env("no_such_module:Name-v0")
 
 
-def test_native_environments_do_not_mind_how_many_actors_there_are():
+def test_mujoco_environments_ignore_groups():
     assert make_env("Hopper-v5", groups=2).name == "Hopper-v5"
     with pytest.raises(ValueError, match="takes no option backend"):
         make_env("Hopper-v5", groups=2, backend="mjx")
 
 
-def test_options_are_those_of_the_environment(make):
+def test_options_are_passed_to_environment(make):
     assert make("LunarLander-v3", continuous=True).action_counts == ()
-    with pytest.raises(ValueError, match="Pendulum-v1 cannot be made: TypeError.*mass"):
+    with pytest.raises(ValueError, match="Pendulum-v1 cannot be created: TypeError.*mass"):
         make("Pendulum-v1", mass=3)
     for option, value in (("processes", -1), ("groups", 0), ("timeout", 0)):
-        with pytest.raises(ValueError, match=f"{option} must be"):
+        with pytest.raises(ValueError, match=f"{option}={value} must be"):
             make("Pendulum-v1", **{option: value})
 
 
@@ -798,39 +801,39 @@ def test_options_are_those_of_the_environment(make):
     ("maker", "message"),
     [
         (lambda: gymnasium.make_vec("Pendulum-v1", 2), "is a gymnasium.vector.VectorEnv"),
-        (dict, "makes an object of type dict, not a gymnasium.Env"),
-        (lambda: 1 / 0, "cannot be made: ZeroDivisionError"),
+        (dict, "returned an object of type dict, not a gymnasium.Env"),
+        (lambda: 1 / 0, "cannot be created: ZeroDivisionError"),
     ],
 )
-def test_a_function_that_returns_something_else_is_refused(make, maker, message):
+def test_function_that_does_not_return_an_env_is_rejected(make, maker, message):
     with pytest.raises(ValueError, match=message):
         make(maker)
 
 
-@pytest.mark.parametrize(("where", "action"), [("__init__", "cannot be made:"), ("reset", r"reset\(\) raised")])
-def test_an_error_of_the_user_is_told_with_its_place_and_keeps_its_traceback(make, where, action):
+@pytest.mark.parametrize(("where", "action"), [("__init__", "cannot be created:"), ("reset", r"reset\(\) raised")])
+def test_error_in_user_code_names_its_line_and_keeps_its_traceback(make, where, action):
     file = pathlib.Path(counting_env.__file__)
     line = 1 + file.read_text().split("\n").index("        assert self.where != here")
     with pytest.raises(ValueError, match=action) as error:
         make(functools.partial(counting_env.Careless, where))
-    told = f"AssertionError: assert self.where != here ({file}:{line}, in _check)"
-    assert str(error.value).endswith(told) and "\n" not in str(error.value)
+    ending = f"AssertionError: assert self.where != here ({file}:{line}, in _check)"
+    assert str(error.value).endswith(ending) and "\n" not in str(error.value)
     assert isinstance(error.value.__cause__, AssertionError)
     frames = traceback.extract_tb(error.value.__cause__.__traceback__)
     assert (frames[-1].name, frames[-1].lineno) == ("_check", line)
 
 
-def test_the_place_of_an_error_is_in_the_users_own_code(make):
+def test_error_in_library_names_line_of_user_code(make):
     def maker():
         return spaces.Box(0, [1, 2], (3,))  # fails in Gymnasium
 
-    with pytest.raises(ValueError, match=rf"cannot be made: .* \({__file__}:\d+, in maker\)$"):
+    with pytest.raises(ValueError, match=rf"cannot be created: .* \({__file__}:\d+, in maker\)$"):
         make(maker)
-    with pytest.raises(ValueError, match=r"mass.* \(.*gymnasium.*:\d+, in make\)$"):  # nothing of the user's
+    with pytest.raises(ValueError, match=r"mass.* \(.*gymnasium.*:\d+, in make\)$"):  # no user code is involved
         make("Pendulum-v1", mass=3)
 
 
-def test_a_module_that_cannot_be_imported_says_where(make, tmp_path, monkeypatch):
+def test_error_of_broken_module_names_its_line(make, tmp_path, monkeypatch):
     (tmp_path / "broken_module.py").write_text("x = 1\nassert x == 2\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=r"broken_module cannot be imported: AssertionError: assert x == 2 \(.*py:2, "):
@@ -838,7 +841,7 @@ def test_a_module_that_cannot_be_imported_says_where(make, tmp_path, monkeypatch
 
 
 class Blind(gymnasium.Env):
-    """Has one of its spaces, and the other is something else."""
+    """Has the spaces that it is given, which may be missing or of a wrong type."""
 
     def __init__(self, **spaces):
         for name, space in spaces.items():
@@ -860,24 +863,27 @@ ONE = spaces.Box(-1, 1, (1,))
         (lambda: gymnasium.Wrapper(Blind()), "has no observation_space"),
         (
             lambda: Blind(observation_space=of_module("Box", "gym.spaces.box"), action_space=ONE),
-            "observation_space is <gym.spaces.box.Box.*>, of type gym.spaces.box.Box, not a gymnasium.Space",
+            "observation_space must be a gymnasium.Space, not <gym.spaces.box.Box.*> of type gym.spaces.box.Box",
         ),
-        (lambda: Blind(observation_space=ONE, action_space=3), "action_space is 3, of type int, not a gymnasium.Space"),
+        (
+            lambda: Blind(observation_space=ONE, action_space=3),
+            "action_space must be a gymnasium.Space, not 3 of type int",
+        ),
         (
             lambda: of_module("Mine", "mine", type("Env", (), {"__module__": "gym.core"})),
-            "makes an object of type mine.Mine, an environment of the old gym; wrap it with shimmy.GymV26Compat",
+            "returned an object of type mine.Mine, an environment of the old gym; wrap it with shimmy.GymV26Compat",
         ),
-        (lambda: of_module("Env", "elsewhere"), "makes an object of type elsewhere.Env, not a gymnasium.Env"),
+        (lambda: of_module("Env", "elsewhere"), "returned an object of type elsewhere.Env, not a gymnasium.Env"),
     ],
 )
-def test_what_only_looks_like_an_environment_is_refused(make, maker, message):
+def test_object_that_resembles_an_environment_is_rejected(make, maker, message):
     with pytest.raises(ValueError, match=message) as error:
         make(maker)
     assert "\n" not in str(error.value)
 
 
 class Endless:
-    """Like an environment of another package, of which everything is shown."""
+    """Resembles an environment of another package and has a very long repr."""
 
     def reset(self, key):
         pass
@@ -902,18 +908,18 @@ class Endless:
         lambda: jaxtrpo.train("CartPole-v1", keep_best=Endless()),
     ],
 )
-def test_messages_are_short_whatever_is_given(attempt):
+def test_error_messages_are_short_for_arguments_with_long_repr(attempt):
     with pytest.raises((ValueError, TypeError)) as error:
         attempt()
     assert len(str(error.value)) < 400 and "\n" not in str(error.value)
 
 
-def test_an_environment_that_is_made_already_is_asked_for_as_a_function():
+def test_environment_instance_is_rejected_in_favour_of_function():
     with pytest.raises(ValueError, match="must be a function that makes it"):
         prepare(gymnasium.make("Pendulum-v1"))
 
 
-def test_processes_are_used_where_they_pay(make, monkeypatch):
+def test_processes_are_used_only_for_slow_steps(make, monkeypatch):
     monkeypatch.setattr("jaxtrpo.envs.gymnasium.stepping_plan.available_cores", lambda: 4)
     quick = make(counting_env.CountingEnv)
     assert quick.plan.num_processes(2) == 0
@@ -930,7 +936,7 @@ def test_processes_are_used_where_they_pay(make, monkeypatch):
     assert env.plan.num_processes(16) == 0
 
 
-def test_the_processes_of_the_environments_know_nothing_of_jax():
+def test_worker_does_not_import_jax():
     code = "import sys, jaxtrpo.envs.gymnasium.worker; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
     assert available_cores() >= 1

@@ -1,4 +1,4 @@
-"""Environments of gymnax follow the same protocol and laws; where it is not installed, only the sentence is tested."""
+"""gymnax environments obey the environment protocol; without gymnax, only the error message is tested."""
 
 import importlib.util
 import sys
@@ -16,14 +16,14 @@ THERE = importlib.util.find_spec("gymnax") is not None
 needs_gymnax = pytest.mark.skipif(not THERE, reason="gymnax is not installed")
 
 
-def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "gymnax", None)  # as if it were not there
+def test_missing_package_error_names_install_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gymnax", None)  # pretends that it is not installed
     with pytest.raises(ValueError, match=r"^gymnax:CartPole-v1 needs the package gymnax: pip install 'gymnax>=1.0'$"):
         make_env("gymnax:CartPole-v1")
 
 
 @needs_gymnax
-def test_a_wrong_name_or_parameter_is_a_sentence():
+def test_unknown_name_or_parameter_is_rejected():
     with pytest.raises(ValueError, match="did you mean gymnax:CartPole-v1"):
         make_env("gymnax:CartPole")
     with pytest.raises(ValueError, match=r"gymnax:CartPole-v1 has no parameter gravitation; it has .*gravity, "):
@@ -41,7 +41,7 @@ def test_a_wrong_name_or_parameter_is_a_sentence():
         ("Reacher-misc", 8, (), 100),
     ],
 )
-def test_an_environment_follows_the_protocol(name, observations, counts, length):
+def test_environment_implements_protocol(name, observations, counts, length):
     env = make_env(f"gymnax:{name}")
     assert isinstance(env, base.Environment) and env.is_program
     assert (env.name, env.observation_size, env.action_counts) == (f"gymnax:{name}", observations, counts)
@@ -57,7 +57,7 @@ def test_an_environment_follows_the_protocol(name, observations, counts, length)
 
 
 @needs_gymnax
-def test_steps_are_those_of_gymnax_itself():
+def test_steps_match_gymnax():
     import gymnax
 
     theirs, params = gymnax.make("CartPole-v1")
@@ -66,7 +66,9 @@ def test_steps_are_those_of_gymnax_itself():
     step, their_step = jax.jit(env.step), jax.jit(jax.vmap(theirs.step_env, (None, 0, 0, None)))
     ended = {"terminated": 0, "truncated": 0}
     for number in range(80):
-        action = jnp.full((4, 1), float(number % 2)).at[0].set(1.0)  # the first falls, others balance a while
+        action = (
+            jnp.full((4, 1), float(number % 2)).at[0].set(1.0)
+        )  # the first pole falls, the others balance for a while
         obs, _, reward, terminated, _ = their_step(
             jax.random.PRNGKey(0), state.physics.state, action[:, 0].astype(jnp.int32), params
         )
@@ -83,7 +85,7 @@ def test_steps_are_those_of_gymnax_itself():
 
 
 @needs_gymnax
-def test_environment_i_does_not_depend_on_how_many_there_are():
+def test_environment_does_not_depend_on_number_of_environments():
     env = make_env("gymnax:Catch-bsuite")
     reset = jax.jit(env.reset, static_argnums=1)
     few, many = reset(jax.random.PRNGKey(3), 2), reset(jax.random.PRNGKey(3), 5)
@@ -93,7 +95,7 @@ def test_environment_i_does_not_depend_on_how_many_there_are():
 
 
 @needs_gymnax
-def test_cart_pole_is_learned():
+def test_training_solves_cart_pole():
     results = jaxtrpo.train_many("gymnax:CartPole-v1", seeds=range(4), total_steps=60_000, progress=False)
     assert min(result.metrics["return_100"][-1] for result in results) > 150
     assert jaxtrpo.evaluate(results[0].policy, episodes=5).mean > 300

@@ -1,4 +1,4 @@
-"""A task on MJX does what it does on the C engine, and follows the same laws."""
+"""Tasks on MJX match the C engine and obey the environment protocol."""
 
 import functools
 import subprocess
@@ -15,7 +15,7 @@ from jaxtrpo.envs import base
 from jaxtrpo.envs.registry import is_program, make_env
 
 LIMIT = 6
-# A ball that falls on a plane and is pushed along it; beside it a pendulum, whose site and limit are felt.
+# A ball that falls onto a plane, and a pendulum with a site, a joint limit and a motor.
 BALL = """
 <mujoco>
   <option timestep="0.004" {option}/>
@@ -44,7 +44,7 @@ FIELDS = (
 
 
 def ball(option: str = "", actuators: str = "", fields: tuple[str, ...] = FIELDS, **changed) -> jaxtrpo.Task:
-    """Shows each of its fields and the change of the ball's place; ends where the ball rolls beyond 0.5."""
+    """Observes all of `fields`, rewards movement of the ball, and terminates when the ball is beyond 0.5."""
 
     def initial_state(key, model):
         noise = jax.random.uniform(key, (model.nq + model.nv,), minval=-1.0, maxval=1.0)
@@ -75,8 +75,8 @@ def made(task: jaxtrpo.Task):
     return env, jax.jit(env.reset, static_argnums=1), jax.jit(chex.assert_max_traces(env.step, 1))
 
 
-def in_step(ours, theirs, num_envs: int, steps: int):
-    """States of both engines after the same actions, from the same key on."""
+def paired_states(ours, theirs, num_envs: int, steps: int):
+    """Yields the states of both engines for the same key and actions."""
     key, rng = jax.random.PRNGKey(3), np.random.default_rng(0)
     step, their_step = jax.jit(ours.step), jax.jit(theirs.step)
     a, b = jax.jit(ours.reset, static_argnums=1)(key, num_envs), jax.jit(theirs.reset, static_argnums=1)(key, num_envs)
@@ -87,16 +87,16 @@ def in_step(ours, theirs, num_envs: int, steps: int):
         yield a, b
 
 
-def test_half_cheetah_is_the_c_engine_s_step_by_step():
+def test_half_cheetah_matches_c_engine():
     ours, theirs = make_env("mjx:HalfCheetah-v5"), make_env("HalfCheetah-v5")
     assert isinstance(ours, base.Environment) and ours.name == "mjx:HalfCheetah-v5"
     for name in ("observation_size", "action_size", "episode_length", "seconds_per_step"):
         assert getattr(ours, name) == getattr(theirs, name)
     np.testing.assert_array_equal(ours.action_low, theirs.action_low)
     np.testing.assert_array_equal(ours.action_high, theirs.action_high)
-    states = in_step(ours, theirs, num_envs=4, steps=4)
+    states = paired_states(ours, theirs, num_envs=4, steps=4)
     first, first_of_c = next(states)
-    np.testing.assert_allclose(first.obs, first_of_c.obs, atol=1e-6)  # the same noise, of two programs
+    np.testing.assert_allclose(first.obs, first_of_c.obs, atol=1e-6)  # the same noise, drawn in two programs
     moved = 0.0
     for number, (ours_now, theirs_now) in enumerate(states, 1):
         # Errors of float32 grow tenfold every few steps, where feet touch the ground.
@@ -108,27 +108,27 @@ def test_half_cheetah_is_the_c_engine_s_step_by_step():
 
 
 @pytest.mark.parametrize("option", ["", 'solver="PGS" iterations="200"'])
-def test_every_field_is_the_c_engine_s(option):
+def test_fields_match_c_engine(option):
     task = ball(option)
     sizes = []
-    for ours, theirs in in_step(made(task)[0], jaxtrpo.MujocoEnvironment(task), num_envs=3, steps=LIMIT - 1):
-        # Accelerations and forces are of the order of 100; they answer to positions through stiff contacts.
+    for ours, theirs in paired_states(made(task)[0], jaxtrpo.MujocoEnvironment(task), num_envs=3, steps=LIMIT - 1):
+        # Accelerations and forces are of the order of 100, and stiff contacts make them sensitive to positions.
         np.testing.assert_allclose(ours.final_obs, theirs.final_obs, atol=0.02, rtol=1e-3)
         np.testing.assert_allclose(ours.reward, theirs.reward, atol=1e-4)
         np.testing.assert_array_equal(ours.terminated, theirs.terminated)
         sizes.append(np.abs(theirs.final_obs).max())
-    assert max(sizes) > 10  # there was something to compare
+    assert max(sizes) > 10  # the comparison is not vacuous
 
 
-def test_positions_and_velocities_are_the_c_engine_s_closely():
-    for ours, theirs in in_step(made(SMALL)[0], jaxtrpo.MujocoEnvironment(SMALL), num_envs=3, steps=2 * LIMIT):
+def test_positions_and_velocities_closely_match_c_engine():
+    for ours, theirs in paired_states(made(SMALL)[0], jaxtrpo.MujocoEnvironment(SMALL), num_envs=3, steps=2 * LIMIT):
         np.testing.assert_allclose(ours.final_obs, theirs.final_obs, atol=2e-4)
         np.testing.assert_array_equal(ours.truncated, theirs.truncated)
-        np.testing.assert_allclose(ours.obs, theirs.obs, atol=2e-4)  # also of a second episode
+        np.testing.assert_allclose(ours.obs, theirs.obs, atol=2e-4)  # including a second episode
         np.testing.assert_array_equal(ours.elapsed, theirs.elapsed)
 
 
-def test_an_episode_that_ends_starts_again_and_the_others_go_on():
+def test_finished_episode_restarts_and_others_continue():
     env, reset, step = made(SMALL)
     first = reset(jax.random.PRNGKey(0), 4)
     away = first._replace(
@@ -140,7 +140,7 @@ def test_an_episode_that_ends_starts_again_and_the_others_go_on():
     np.testing.assert_array_equal(after.terminated, [False, True, False, False])
     assert not after.truncated.any() and not after.invalid.any()
     assert after.final_obs[1, 0] > 2.9 and abs(after.obs[1, 0]) < 0.1 and after.obs[1, 0] != first.obs[1, 0]
-    np.testing.assert_array_equal(after.physics.state["qpos"], after.obs[:, :8])  # the engine was reset as well
+    np.testing.assert_array_equal(after.physics.state["qpos"], after.obs[:, :8])  # the engine was reset, too
     np.testing.assert_array_equal(after.physics.state["time"] > 0, [True, False, True, True])
     np.testing.assert_array_equal(after.physics.before["qpos"], after.obs[:, :8])
     others = np.array([0, 2, 3])
@@ -151,7 +151,7 @@ def test_an_episode_that_ends_starts_again_and_the_others_go_on():
 
 
 @pytest.mark.parametrize("action", [np.nan, np.inf])
-def test_an_environment_that_breaks_is_reset_and_harms_no_other(action):
+def test_invalid_environment_is_reset_without_affecting_others(action):
     env, reset, step = made(SMALL)
     first = reset(jax.random.PRNGKey(0), 4)
     after = step(first, np.float32([[0.3], [action], [-0.3], [0.1]]))
@@ -165,7 +165,7 @@ def test_an_environment_that_breaks_is_reset_and_harms_no_other(action):
     np.testing.assert_array_equal(after.invalid, of_c.invalid)
 
 
-def test_what_an_environment_does_is_independent_of_how_many_others_there_are():
+def test_environment_does_not_depend_on_number_of_environments():
     env, reset, step = made(SMALL)
     few, many = reset(jax.random.PRNGKey(0), 4), jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 7)
     more = jax.jit(env.step)
@@ -174,7 +174,7 @@ def test_what_an_environment_does_is_independent_of_how_many_others_there_are():
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[:4], rtol=1e-5, atol=1e-5), few, jax.device_get(many))
 
 
-def test_one_is_trained_and_several_are_one_program():
+def test_several_trainings_run_as_one_program():
     env = made(SMALL)[0]
     assert is_program(env) and is_program("mjx:HalfCheetah-v5")
     sizes = dict(total_steps=256, steps_per_update=128, num_envs=8, actors=1, progress=False)
@@ -185,13 +185,13 @@ def test_one_is_trained_and_several_are_one_program():
         assert result.metrics["kl"][-1] > 0
 
 
-def test_a_picture_shows_what_the_simulation_holds(monkeypatch):
+def test_renderer_receives_state_of_simulation(monkeypatch):
     env, reset, _ = made(SMALL)
     state = jax.device_get(reset(jax.random.PRNGKey(0), 2))
-    given = []
-    monkeypatch.setattr("jaxtrpo.envs.mujoco.mjx.render", lambda model, layout, states, *size: given.extend(states))
+    rendered = []
+    monkeypatch.setattr("jaxtrpo.envs.mujoco.mjx.render", lambda model, layout, states, *size: rendered.extend(states))
     env.render([jax.tree.map(lambda leaf: leaf[1], state.physics)], 32, 24)
-    numbers = given[0].view(np.float64)
+    numbers = rendered[0].view(np.float64)
     model = env.model
     assert len(numbers) == 1 + model.nq + 2 * model.nv == sum(part.stop - part.start for part in env.layout.carried)
     np.testing.assert_array_equal(numbers[: 1 + model.nq + model.nv], [0, *state.obs[1]])
@@ -207,9 +207,9 @@ DELAYED = '<motor joint="hinge" ctrlrange="-1 1" delay="0.02" nsample="8"/>'
         (lambda: make_env("mjx:HalfCheeta"), "unknown environment 'mjx:HalfCheeta'; did you mean mjx:HalfCheetah-v5"),
         (lambda: make_env("mjx:Hopper-v5", impl="wrap"), "unknown implementation of MJX 'wrap'; did you mean warp"),
         (lambda: made(ball('integrator="implicit"')), "^mjx:Ball: MJX with impl='jax' does not support .*IMPLICIT"),
-        (lambda: made(ball(actuators=DELAYED)), "^mjx:Ball: MJX with impl='jax' does not compute delays"),
-        (lambda: made(ball('noslip_iterations="3"')), "does not compute noslip_iterations"),
-        (lambda: made(ball(xml=SWIMS)), "does not compute the ellipsoid model of fluids"),
+        (lambda: made(ball(actuators=DELAYED)), "^mjx:Ball: MJX with impl='jax' does not support delays"),
+        (lambda: made(ball('noslip_iterations="3"')), "does not support noslip_iterations"),
+        (lambda: made(ball(xml=SWIMS)), "does not support the ellipsoid fluid model"),
         (
             lambda: made(ball(fields=("qpos", "light_xpos"))),
             "does not compute the field 'light_xpos'",
@@ -220,19 +220,19 @@ DELAYED = '<motor joint="hinge" ctrlrange="-1 1" delay="0.02" nsample="8"/>'
         (lambda: made(ball(reward=lambda m, d, a: a)), r"^Ball: reward has shape \(1,\), expected \(\)"),
     ],
 )
-def test_what_mjx_cannot_do_is_a_sentence_before_anything_compiles(make, message):
+def test_unsupported_model_is_rejected_in_one_line(make, message):
     with pytest.raises(ValueError, match=message) as error:
         make()
     assert "\n" not in str(error.value)
 
 
-def test_actions_of_another_shape_are_refused():
+def test_actions_of_wrong_shape_are_rejected():
     env, reset, _ = made(SMALL)
     with pytest.raises(ValueError, match=r"actions have shape \(4, 2\), expected \(4, 1\)"):
         env.step(reset(jax.random.PRNGKey(0), 4), jnp.zeros((4, 2)))
 
 
-def test_warp_needs_its_package_and_mjx_says_nothing_by_itself():
+def test_missing_warp_error_names_install_command_and_mjx_prints_nothing():
     program = """
 import sys
 sys.modules["warp"] = None
@@ -244,7 +244,5 @@ except ValueError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert (
-        done.stdout == "mjx:InvertedPendulum-v5: MJX's impl='warp' needs the package warp-lang: pip install warp-lang\n"
-    )
+    assert done.stdout == "mjx:InvertedPendulum-v5: impl='warp' needs the package warp-lang: pip install warp-lang\n"
     assert done.stderr == ""

@@ -1,4 +1,4 @@
-"""MuJoCo Playground behind the same protocol; where it is not installed, a stand-in has what we read of it."""
+"""MuJoCo Playground environments obey the environment protocol; without the package, a fake module replaces it."""
 
 import importlib.util
 import subprocess
@@ -24,7 +24,7 @@ LIMIT = 5
 class Data(NamedTuple):
     qpos: jax.Array
     qvel: jax.Array
-    act: jax.Array  # of size 0, as in many models
+    act: jax.Array  # empty, as in many models
 
 
 class State(NamedTuple):
@@ -36,12 +36,12 @@ class State(NamedTuple):
 
 
 class Walk:
-    """A point on a line that moves by its action and ends beyond 1; it sees itself, a critic would see more."""
+    """A point on a line that moves by its action and terminates beyond 1; observations include a privileged state."""
 
     action_size, dt = 1, 0.1
 
-    def __init__(self, seen: str = "state"):
-        self.seen = seen
+    def __init__(self, policy_obs: str = "state"):
+        self.policy_obs = policy_obs
 
     def reset(self, rng: jax.Array) -> State:
         return self.at(jax.random.uniform(rng, (1,), minval=-0.1, maxval=0.1), jnp.int32(0))
@@ -52,7 +52,7 @@ class Walk:
         return now._replace(reward=action[0], done=(beyond | (now.info["steps"] >= LIMIT)).astype(float))
 
     def at(self, qpos: jax.Array, steps: jax.Array) -> State:
-        obs = {self.seen: qpos, "privileged_state": jnp.concatenate([qpos, qpos])}
+        obs = {self.policy_obs: qpos, "privileged_state": jnp.concatenate([qpos, qpos])}
         return State(Data(qpos, 0 * qpos, jnp.zeros(0)), obs, jnp.float32(0), jnp.float32(0), {"steps": steps})
 
 
@@ -61,17 +61,17 @@ def walk():
     return PlaygroundEnvironment("playground:Walk", Walk(), LIMIT)
 
 
-def test_of_a_dictionary_the_policy_s_part_is_seen(walk):
+def test_policy_observes_state_entry_of_dictionary(walk):
     assert isinstance(walk, base.Environment) and walk.is_program and is_program("playground:CheetahRun")
     assert (walk.observation_size, walk.action_size, walk.seconds_per_step) == (1, 1, 0.1)
     assert (walk.action_low, walk.action_high) == (-1, 1)
     state = walk.reset(jax.random.PRNGKey(0), 3)
     np.testing.assert_array_equal(state.obs, state.physics.data.qpos)
-    with pytest.raises(ValueError, match="playground:Walk: observations must be flat arrays, or a dictionary with"):
+    with pytest.raises(ValueError, match="playground:Walk: observations must be flat arrays or a dictionary with"):
         PlaygroundEnvironment("playground:Walk", Walk("pixels"), LIMIT)
 
 
-def test_an_episode_that_ends_starts_again_and_its_own_time_limit_is_no_termination(walk):
+def test_finished_episode_restarts_and_builtin_time_limit_truncates(walk):
     step = jax.jit(walk.step)
     state = jax.jit(walk.reset, static_argnums=1)(jax.random.PRNGKey(0), 2)
     for number in range(1, 2 * LIMIT + 1):
@@ -82,12 +82,11 @@ def test_an_episode_that_ends_starts_again_and_its_own_time_limit_is_no_terminat
         np.testing.assert_array_equal(np.asarray(state.physics.info["steps"])[over], 0)
         np.testing.assert_allclose(state.obs, state.physics.data.qpos, atol=1e-6)
         assert (np.abs(state.obs) <= 0.1).all()
-        assert (
-            np.abs(state.obs - before.obs)[:, 0] > 1e-4
-        ).tolist() == over.tolist()  # only a new episode is elsewhere
+        moved = np.abs(state.obs - before.obs)[:, 0] > 1e-4
+        assert moved.tolist() == over.tolist()  # only a new episode moves the point
 
 
-def test_an_environment_that_breaks_is_reset_and_harms_no_other(walk):
+def test_invalid_environment_is_reset_without_affecting_others(walk):
     first = walk.reset(jax.random.PRNGKey(0), 3)
     after = walk.step(first, np.float32([[0.1], [np.nan], [-0.1]]))
     np.testing.assert_array_equal(after.invalid, [False, True, False])
@@ -96,12 +95,12 @@ def test_an_environment_that_breaks_is_reset_and_harms_no_other(walk):
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after))
 
 
-def test_it_is_trained(walk):
+def test_training_runs(walk):
     result = jaxtrpo.train(walk, total_steps=256, steps_per_update=128, num_envs=8, actors=2, progress=False)
     assert result.metrics["env_steps"][-1] == 256 and result.metrics["episodes"].sum() > 0
 
 
-def stand_in(monkeypatch, load) -> None:
+def install_fake_playground(monkeypatch, load) -> None:
     registry = types.SimpleNamespace(
         ALL_ENVS=("CheetahRun", "WalkerRun"),
         get_default_config=lambda name: {"episode_length": 7, "impl": "warp", "ctrl_dt": 0.01},
@@ -112,12 +111,12 @@ def stand_in(monkeypatch, load) -> None:
     monkeypatch.setitem(sys.modules, "mujoco_playground", module)
 
 
-def test_options_are_entries_of_its_configuration(monkeypatch):
-    given = {}
-    stand_in(monkeypatch, lambda name, config_overrides: given.update(config_overrides) or Walk())
+def test_options_override_playground_configuration(monkeypatch):
+    overrides = {}
+    install_fake_playground(monkeypatch, lambda name, config_overrides: overrides.update(config_overrides) or Walk())
     env = make_env("playground:CheetahRun", ctrl_dt=0.02)
     assert env.name == "playground:CheetahRun" and env.episode_length == 7
-    assert given == {"impl": "jax", "ctrl_dt": 0.02}  # MJX in JAX, which needs no NVIDIA GPU
+    assert overrides == {"impl": "jax", "ctrl_dt": 0.02}  # the JAX implementation of MJX needs no NVIDIA GPU
     assert make_env("playground:CheetahRun", episode_length=9).episode_length == 9
 
 
@@ -130,30 +129,30 @@ def test_options_are_entries_of_its_configuration(monkeypatch):
             {"length": 3},
             "^playground:CheetahRun has no option length; it has ctrl_dt, episode_",
         ),
-        ("CheetahRun", {"impl": "warp"}, "^playground:CheetahRun runs with impl='jax' only, not 'warp'$"),
+        ("CheetahRun", {"impl": "warp"}, "^playground:CheetahRun supports impl='jax' only, not 'warp'$"),
         ("CheetahRun", {"episode_length": 0}, "^episode_length must be at least 1$"),
-        ("WalkerRun", {}, "^playground:WalkerRun needs the robots of mujoco_menagerie, and Playground could not"),
+        ("WalkerRun", {}, "^playground:WalkerRun needs the robot models of mujoco_menagerie; Playground failed"),
     ],
 )
-def test_what_cannot_be_is_a_sentence(monkeypatch, name, options, message):
+def test_invalid_options_are_rejected_in_one_line(monkeypatch, name, options, message):
     def load(name, config_overrides):
         raise subprocess.CalledProcessError(128, "git")
 
-    stand_in(monkeypatch, load)
+    install_fake_playground(monkeypatch, load)
     with pytest.raises(ValueError, match=message) as error:
         make_env(f"playground:{name}", **options)
     assert "\n" not in str(error.value)
 
 
-def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "mujoco_playground", None)  # as if it were not there
+def test_missing_package_error_names_install_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco_playground", None)  # pretends that it is not installed
     message = r"^playground:CheetahRun needs the package playground: pip install playground$"
     with pytest.raises(ValueError, match=message):
         make_env("playground:CheetahRun")
 
 
 @needs_playground
-def test_steps_are_those_of_playground_itself():
+def test_steps_match_playground():
     with pytest.raises(ValueError, match="did you mean playground:PointMass"):
         make_env("playground:PointMas")
     env = make_env("playground:PointMass", episode_length=LIMIT)

@@ -1,4 +1,4 @@
-"""A trained policy takes what its environment shows, as the environment shows it, and acts in it."""
+"""Trained policies accept observations in the form of their environment and return actions of its space."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NESTED = spaces.Dict(
         "c": spaces.MultiBinary(4),
     }
 )
-# What an environment shows, and what it takes.
+# (observation space, action space)
 SPACES = [
     (spaces.Discrete(16), spaces.Discrete(3, start=5)),
     (spaces.Discrete(5, start=-2), spaces.Box(-0.1, 0.7, (2, 2), np.float64)),
@@ -53,14 +53,14 @@ def policy_for(observation, action) -> TrainedPolicy:
 
 
 @pytest.fixture(scope="module", params=SPACES, ids=repr)
-def made(request, tmp_path_factory):
-    """Spaces, a policy for them that was saved and read again, some observations, and these as Gymnasium has them."""
+def case(request, tmp_path_factory):
+    """Spaces, a saved and loaded policy for them, sampled observations, and these flattened by Gymnasium."""
     observation, action = request.param
     observation.seed(0)
-    place = tmp_path_factory.mktemp("policy")
+    directory = tmp_path_factory.mktemp("policy")
     policy = policy_for(observation, action)
-    policy_file.save_policy(place, policy)
-    loaded = policy_file.load_policy(place)
+    policy_file.save_policy(directory, policy)
+    loaded = policy_file.load_policy(directory)
     assert loaded.actions.low.dtype == policy.actions.low.dtype == action.dtype
     samples = [observation.sample() for _ in range(6)]
     flat = np.stack([np.asarray(spaces.flatten(observation, sample), np.float32).ravel() for sample in samples])
@@ -68,32 +68,32 @@ def made(request, tmp_path_factory):
 
 
 def stacked(space, samples):
-    """As vector environments of Gymnasium give them."""
+    """Returns a batch of observations in the form of Gymnasium's vector environments."""
     return concatenate(space, samples, create_empty_array(space, len(samples)))
 
 
-def test_single_observations_lead_to_actions_of_the_environment(made):
-    _, action, policy, samples, flat = made
+def test_action_for_single_observation_is_in_action_space(case):
+    _, action, policy, samples, flat = case
     for sample, row in zip(samples, flat, strict=True):
         for key in (None, KEY):
-            taken = policy(sample, key=key)
-            assert action.contains(taken)
-            np.testing.assert_array_equal(policy(row, key=key).reshape(action.shape), taken)
+            chosen = policy(sample, key=key)
+            assert action.contains(chosen)
+            np.testing.assert_array_equal(policy(row, key=key).reshape(action.shape), chosen)
         np.testing.assert_array_equal(policy.flatten(sample), row)
 
 
-def test_batches_lead_to_batches_of_actions(made):
-    observation, action, policy, samples, flat = made
+def test_batch_of_observations_gives_batch_of_actions(case):
+    observation, action, policy, samples, flat = case
     batch = stacked(observation, samples)
     np.testing.assert_array_equal(policy.flatten(batch), flat)
-    taken = policy(batch)
-    assert taken.shape == (6, *action.shape) and taken.dtype == action.dtype
-    np.testing.assert_allclose(taken, np.stack([policy(sample) for sample in samples]), rtol=2e-3, atol=1e-5)
-    np.testing.assert_array_equal(taken, policy(flat).reshape(taken.shape))
+    chosen = policy(batch)
+    assert chosen.shape == (6, *action.shape) and chosen.dtype == action.dtype
+    np.testing.assert_allclose(chosen, np.stack([policy(sample) for sample in samples]), rtol=2e-3, atol=1e-5)
+    np.testing.assert_array_equal(chosen, policy(flat).reshape(chosen.shape))
 
 
-def test_arrays_of_jax_are_taken_compiled_and_not(made):
-    observation, _, policy, samples, flat = made
+def test_jax_observations_are_accepted_eagerly_and_under_jit(case):
+    observation, _, policy, samples, flat = case
     batch = jax.tree.map(jnp.asarray, stacked(observation, samples))
     for function in (policy.flatten, jax.jit(lambda obs: policy.flatten(obs))):
         found = function(batch)
@@ -102,53 +102,53 @@ def test_arrays_of_jax_are_taken_compiled_and_not(made):
 
 
 @pytest.mark.parametrize(
-    ("space", "wrong", "told"),
+    ("space", "wrong", "message"),
     [
         (SPACES[0][0], 16, "observation is 16, which is not in Discrete(16)"),
-        (SPACES[0][0], 1.0, "obs has shape (); give observations of Discrete(16), or flat ones: its last axis must be"),
-        (SPACES[0][0], np.zeros((2, 15)), "its last axis must be 16 long"),
+        (SPACES[0][0], 1.0, "obs has shape (); pass observations of Discrete(16), or flat ones: its last axis must be"),
+        (SPACES[0][0], np.zeros((2, 15)), "its last axis must have size 16"),
         (SPACES[2][0], np.int64([3, 4]), "which is not in MultiDiscrete([3 2]"),
-        (SPACES[3][0], np.zeros((4, 5, 4)), "give observations of Box(0, 255, (4, 5, 3), uint8), or flat ones"),
+        (SPACES[3][0], np.zeros((4, 5, 4)), "pass observations of Box(0, 255, (4, 5, 3), uint8), or flat ones"),
         (SPACES[7][0], (1,), "the observation (1,) has no entry 1"),
         (SPACES[7][0], (1, np.zeros(3)), "observation[1] has shape (3,), but its space Box"),
         (NESTED, {"a": 1}, "observation['a'] has shape (), but its space MultiDiscrete"),
-        (SPACES[5][0], np.zeros(4), "obs has shape (4,); its last axis must be 3 long"),
+        (SPACES[5][0], np.zeros(4), "obs has shape (4,); its last axis must have size 3"),
     ],
 )
-def test_other_observations_are_refused_in_one_sentence(space, wrong, told):
+def test_observations_that_do_not_fit_are_rejected_in_one_line(space, wrong, message):
     with pytest.raises(ValueError) as error:
         policy_for(space, spaces.Discrete(2))(wrong)
-    assert told in str(error.value) and "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
-def test_choices_that_jax_has_no_numbers_for_are_refused():
+def test_discrete_actions_beyond_jax_integers_are_rejected():
     observation, action = SPACES[7]
     policy, obs = policy_for(observation, action), (1, np.zeros(2, np.float32))
     assert action.contains(policy(obs))
-    with pytest.raises(ValueError, match="from 1099511627776 to 1099511627777, beyond JAX's int32; give"):
+    with pytest.raises(ValueError, match="from 1099511627776 to 1099511627777, beyond JAX's int32; pass NumPy"):
         policy(jax.tree.map(jnp.asarray, obs))
 
 
-def test_files_without_spaces_are_read_as_before(tmp_path, monkeypatch):
-    """They had bounds of 32 bits, for choices too, and no observations."""
+def test_policy_files_without_observation_spaces_can_be_loaded(tmp_path, monkeypatch):
+    """Old files have float32 bounds, for discrete actions too, and no observation space."""
     actions = ActionSpace(np.float32([5, 0]), np.float32([7, 1]), (3, 2), (2,))
     maker = mlp(hidden=())
     moments = Moments(np.float32(10), np.zeros(4, np.float32), np.ones(4, np.float32))
     policy = TrainedPolicy("Some-v1", 4, actions, maker, maker.make(4, actions).init(KEY), moments)
     write = policy_file.write_msgpack
 
-    def write_as_before(path, version, content):
+    def write_old_format(path, version, content):
         assert content.pop("observations") is None
         write(path, version, content)
 
-    monkeypatch.setattr(policy_file, "write_msgpack", write_as_before)
+    monkeypatch.setattr(policy_file, "write_msgpack", write_old_format)
     policy_file.save_policy(tmp_path, policy)
     found = policy_file.load_policy(tmp_path)(np.ones((20, 4)), key=KEY)
     assert found.dtype == np.int64
     assert all(spaces.MultiDiscrete([3, 2], start=[5, 0]).contains(each) for each in found)
 
 
-ALONE = """
+WITHOUT_GYMNASIUM = """
 import sys
 sys.modules["gymnasium"] = None
 import jaxtrpo
@@ -156,7 +156,7 @@ print(jaxtrpo.load_policy(sys.argv[1])(3))
 """
 
 
-def test_training_gives_a_policy_for_the_environment_itself_which_a_file_keeps(tmp_path):
+def test_trained_policy_acts_in_gymnasium_environment_and_loads_without_gymnasium(tmp_path):
     policy = jaxtrpo.train("FrozenLake-v1", total_steps=1000, num_envs=10, out=tmp_path, progress=False).policy
     env = gymnasium.make("FrozenLake-v1")
     obs, _ = env.reset(seed=0)
@@ -168,6 +168,10 @@ def test_training_gives_a_policy_for_the_environment_itself_which_a_file_keeps(t
     obs, _ = vector.reset(seed=0)
     vector.step(policy(obs))
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, str(tmp_path)], check=True, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", WITHOUT_GYMNASIUM, str(tmp_path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert int(done.stdout) == policy(3)

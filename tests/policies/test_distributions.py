@@ -1,4 +1,4 @@
-"""The action distributions against SciPy, quadrature, decimal arithmetic and sampling."""
+"""Action distributions match SciPy, quadrature, decimal arithmetic and sampling."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def as_float32(distribution: Gaussian) -> Gaussian:
 
 @settings(deadline=None, max_examples=30)
 @given(seeds, scales)
-def test_log_prob_is_that_of_scipy(seed, scale):
+def test_log_prob_matches_scipy(seed, scale):
     rng = np.random.default_rng(seed)
     distribution = random_gaussian(rng, scale=scale)
     action = rng.normal(size=(5, 3))
@@ -63,14 +63,14 @@ def test_log_prob_is_that_of_scipy(seed, scale):
 
 @settings(deadline=None, max_examples=30)
 @given(seeds, scales)
-def test_entropy_is_that_of_scipy(seed, scale):
+def test_entropy_matches_scipy(seed, scale):
     distribution = random_gaussian(np.random.default_rng(seed), scale=scale)
     expected = stats.norm(distribution.mean, np.exp(distribution.log_std)).entropy().sum(-1)
     with jax.enable_x64(True):
         np.testing.assert_allclose(entropy_compiled(distribution), expected, rtol=1e-12, atol=1e-12)
 
 
-def test_kl_is_that_of_quadrature(float64):
+def test_kl_matches_quadrature(float64):
     rng = np.random.default_rng(0)
     for _ in range(5):
         old, new = random_gaussian(rng, (1,), 0.7), random_gaussian(rng, (1,), 0.7)
@@ -81,7 +81,7 @@ def test_kl_is_that_of_quadrature(float64):
         np.testing.assert_allclose(kl_compiled(old, new), expected, rtol=1e-8, atol=10 * error)
 
 
-def test_kl_is_the_mean_log_ratio_of_samples_of_the_old():
+def test_kl_is_the_mean_log_ratio_of_samples():
     rng = np.random.default_rng(1)
     old, new = random_gaussian(rng, (2,), 0.3), random_gaussian(rng, (2,), 0.3)
     actions = np.asarray(sample_compiled(old, rng.normal(size=(100_000, 2))))
@@ -98,8 +98,8 @@ def test_kl_of_equal_distributions_is_exactly_zero(seed, scale):
 
 @settings(deadline=None, max_examples=100)
 @given(seeds, st.sampled_from([1e-8, 1e-6, 1e-4, 1e-2, 1.0, 3.0]))
-def test_kl_is_not_negative_and_right_however_near_the_distributions(seed, distance):
-    """In float32, compared with float64 on the same numbers; lost may be a rounding of the change of log std."""
+def test_kl_is_accurate_for_close_distributions(seed, distance):
+    """In float32, compared with float64 for the same numbers, up to rounding of the change of log std."""
     rng = np.random.default_rng(seed)
     old = as_float32(random_gaussian(rng, scale=0.5))
     new = as_float32(Gaussian(*(leaf + distance * rng.normal(size=leaf.shape) for leaf in old)))
@@ -113,7 +113,7 @@ def test_kl_is_not_negative_and_right_however_near_the_distributions(seed, dista
     assert np.all(np.abs(kl - expected) <= 1e-4 * expected + rounding + 1e-15)
 
 
-def test_sample_moves_and_stretches_noise(float64):
+def test_sample_shifts_and_scales_noise(float64):
     noise = np.random.default_rng(2).normal(size=(5, 3))
     distribution = random_gaussian(np.random.default_rng(3))
     action = sample_compiled(distribution, noise)
@@ -122,23 +122,23 @@ def test_sample_moves_and_stretches_noise(float64):
     np.testing.assert_allclose(log_prob_compiled(distribution, action), expected, rtol=1e-10)
 
 
-def test_standard_deviation_may_be_shared_by_all_states(float64):
+def test_log_std_broadcasts_over_states(float64):
     rng = np.random.default_rng(4)
     log_std = rng.normal(size=3)
     shared = Gaussian(rng.normal(size=(5, 3)), log_std)
-    spread = Gaussian(shared.mean, np.broadcast_to(log_std, (5, 3)))
+    repeated = Gaussian(shared.mean, np.broadcast_to(log_std, (5, 3)))
     other = random_gaussian(rng)
     for few, many in (
-        (log_prob_compiled(shared, other.mean), log_prob_compiled(spread, other.mean)),
-        (kl_compiled(other, shared), kl_compiled(other, spread)),
-        (kl_compiled(shared, other), kl_compiled(spread, other)),
-        (entropy_compiled(shared), entropy_compiled(spread)),
+        (log_prob_compiled(shared, other.mean), log_prob_compiled(repeated, other.mean)),
+        (kl_compiled(other, shared), kl_compiled(other, repeated)),
+        (kl_compiled(shared, other), kl_compiled(repeated, other)),
+        (entropy_compiled(shared), entropy_compiled(repeated)),
     ):
         assert few.shape == (5,)
         np.testing.assert_allclose(few, many, rtol=1e-12)
 
 
-def test_simulator_units_reach_from_end_to_end_of_its_range():
+def test_stretch_maps_to_the_whole_range():
     low, high = np.float32([-0.4, 0.0]), np.float32([0.4, 10.0])
     action = np.float32([[-1, -1], [0, 0], [1, 1], [0.5, -0.5], [-7, 3]])
     expected = [[-0.4, 0.0], [0.0, 5.0], [0.4, 10.0], [0.2, 2.5], [-0.4, 10.0]]
@@ -146,8 +146,8 @@ def test_simulator_units_reach_from_end_to_end_of_its_range():
     np.testing.assert_allclose(compiled(action), expected, atol=1e-6)
 
 
-def test_gaussian_is_to_the_bit_what_it_was():
-    """The expressions that all published results were made with."""
+def test_gaussian_is_bit_identical_to_reference_expressions():
+    """All published results were made with these expressions."""
 
     def old_log_prob(d, action):
         z = (action - d.mean) * jnp.exp(-d.log_std)
@@ -167,9 +167,9 @@ def test_gaussian_is_to_the_bit_what_it_was():
 
     rng = np.random.default_rng(9)
     one, two = (as_float32(random_gaussian(rng, (64, 6))) for _ in range(2))
-    alike = one._replace(log_std=np.broadcast_to(one.log_std[0], (64, 6)))  # in all states, as it was
+    alike = one._replace(log_std=np.broadcast_to(one.log_std[0], (64, 6)))  # equal in all states
     noise = rng.normal(size=(64, 6)).astype(np.float32)
-    for function, before, arguments in (
+    for function, reference, arguments in (
         (sample, lambda d, noise: d.mean + jnp.exp(d.log_std) * noise, (one, noise)),
         (log_prob, old_log_prob, (one, noise)),
         (jax.grad(lambda d, a: log_prob(d, a).sum()), jax.grad(lambda d, a: old_log_prob(d, a).sum()), (one, noise)),
@@ -179,13 +179,13 @@ def test_gaussian_is_to_the_bit_what_it_was():
         (lambda d: d.summary()["policy_std"], lambda d: jnp.mean(jnp.exp(d.log_std[0])), (alike,)),
         (lambda d: d.mode(), lambda d: d.mean, (one,)),
     ):
-        jax.tree.map(np.testing.assert_array_equal, jax.jit(function)(*arguments), jax.jit(before)(*arguments))
+        jax.tree.map(np.testing.assert_array_equal, jax.jit(function)(*arguments), jax.jit(reference)(*arguments))
     key = jax.random.PRNGKey(0)
     np.testing.assert_array_equal(one.draw_noise(key, (5, 6)), jax.random.normal(key, (5, 6)))
     assert one.noise_size == 6
 
 
-# ---- choices
+# ---- categorical distributions
 
 COUNTS = [(3,), (2, 5), (1,), (4, 3, 2)]
 ALMOST_1 = np.nextafter(np.float32(1), np.float32(0))
@@ -201,7 +201,7 @@ def as_type(distribution: Categorical, dtype) -> Categorical:
 
 
 def exact_kl(old: Categorical, new: Categorical) -> float:
-    """sum p ln(p/q) of distributions of one state, with 60 digits."""
+    """Computes sum p ln(p/q) of distributions of one state, with 60 digits."""
     with decimal.localcontext(prec=60):
         total = decimal.Decimal(0)
         for logits, others in zip(old.logits, new.logits, strict=True):
@@ -212,19 +212,19 @@ def exact_kl(old: Categorical, new: Categorical) -> float:
 
 @settings(deadline=None, max_examples=40)
 @given(seeds, counts_of, st.sampled_from([1e-3, 1.0, 30.0]))
-def test_categorical_log_prob_and_entropy_are_those_of_scipy(seed, counts, scale):
+def test_categorical_log_prob_and_entropy_match_scipy(seed, counts, scale):
     rng = np.random.default_rng(seed)
     distribution = random_categorical(rng, counts, scale=scale)
     action = np.stack([rng.integers(0, count, 4) for count in counts], axis=-1).astype(np.int32)
     logs = [special.log_softmax(logits, axis=-1) for logits in distribution.logits]
     expected = sum(each[np.arange(4), action[:, i]] for i, each in enumerate(logs))
-    disorder = sum(stats.entropy(np.exp(each), axis=-1) for each in logs)
+    expected_entropy = sum(stats.entropy(np.exp(each), axis=-1) for each in logs)
     with jax.enable_x64(True):
         np.testing.assert_allclose(log_prob_compiled(distribution, action), expected, rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(entropy_compiled(distribution), disorder, rtol=1e-11, atol=1e-12)
+        np.testing.assert_allclose(entropy_compiled(distribution), expected_entropy, rtol=1e-11, atol=1e-12)
     single = as_type(distribution, np.float32)
     np.testing.assert_allclose(log_prob_compiled(single, action), expected, rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(entropy_compiled(single), disorder, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(entropy_compiled(single), expected_entropy, rtol=1e-4, atol=1e-5)
 
 
 @settings(deadline=None, max_examples=30)
@@ -237,7 +237,7 @@ def test_categorical_kl_is_the_sum_of_p_log_p_over_q(seed, counts, scale):
     with jax.enable_x64(True):
         np.testing.assert_allclose(kl_compiled(old, new), expected, rtol=1e-9, atol=1e-15)
     single = kl_compiled(as_type(old, np.float32), as_type(new, np.float32))
-    # Where a probability changes by more than 32 bits hold, the logits' own rounding is lost; nowhere else.
+    # Large changes of logits lose the rounding error of the logits; small ones do not.
     np.testing.assert_allclose(single, expected, rtol=1e-4, atol=1e-10 if scale <= 1 else 1e-6)
 
 
@@ -251,8 +251,8 @@ def test_categorical_kl_of_equal_distributions_is_exactly_zero(seed, counts, sca
 
 @settings(deadline=None, max_examples=60)
 @given(seeds, st.sampled_from([1e-6, 1e-5, 1e-4, 1e-2, 1.0, 10.0]), st.sampled_from([0.0, 0.25, -8.0]))
-def test_categorical_kl_is_right_however_near_the_distributions(seed, distance, shift):
-    """In float32, compared with 60 digits on the same numbers; a shift of all logits is no difference."""
+def test_categorical_kl_is_accurate_for_close_distributions(seed, distance, shift):
+    """In float32, compared with 60 digits for the same numbers; a common shift of logits has no effect."""
     rng = np.random.default_rng(seed)
     counts = (5, 3)
     old = random_categorical(rng, counts, (1,))
@@ -264,7 +264,7 @@ def test_categorical_kl_is_right_however_near_the_distributions(seed, distance, 
     assert abs(kl_compiled(old, new)[0] - expected) <= 1e-4 * expected + rounding
 
 
-def test_categorical_kl_of_far_distributions_is_finite_and_so_is_its_gradient():
+def test_categorical_kl_of_distant_distributions_and_its_gradient_are_finite():
     @jax.jit
     def all_of(old, new):
         gradients = jax.grad(lambda old, new: kl_divergence(old, new).sum(), argnums=(0, 1))(old, new)
@@ -286,7 +286,7 @@ def textbook_kl(old, new):
 
 @jax.jit
 def hessian_products(at, tangent):
-    """Of the textbook's KL and of our own."""
+    """Computes Hessian-vector products of the textbook KL and of `kl_divergence`."""
 
     def product(kl):
         return jax.jvp(jax.grad(lambda new: kl(at, new)), (at,), (tangent,))[1]
@@ -297,7 +297,7 @@ def hessian_products(at, tangent):
 @settings(deadline=None, max_examples=20)
 @given(seeds, counts_of)
 def test_categorical_metric_is_the_hessian_of_the_kl(seed, counts):
-    """And diag(p) - p p^T, which is the variance of the scores."""
+    """It is also diag(p) - p p^T, the covariance of the scores."""
     rng = np.random.default_rng(seed)
     at, tangent = (random_categorical(rng, counts, ()) for _ in range(2))
     with jax.enable_x64(True):
@@ -309,7 +309,7 @@ def test_categorical_metric_is_the_hessian_of_the_kl(seed, counts):
         np.testing.assert_allclose(found, (np.diag(p) - np.outer(p, p)) @ t, rtol=1e-9, atol=1e-12)
 
 
-def test_gradient_of_a_choices_log_prob_is_one_hot_less_probabilities(float64):
+def test_gradient_of_categorical_log_prob_is_one_hot_minus_probabilities(float64):
     at = random_categorical(np.random.default_rng(1), (4, 3), ())
     gradient = jax.grad(log_prob)(jax.tree.map(jnp.asarray, at), jnp.asarray([2, 0], jnp.int32))
     for logits, chosen, found in zip(at.logits, (2, 0), gradient.logits, strict=True):
@@ -317,8 +317,8 @@ def test_gradient_of_a_choices_log_prob_is_one_hot_less_probabilities(float64):
 
 
 @pytest.mark.parametrize("counts", COUNTS)
-def test_evenly_spread_noise_gives_every_choice_its_probability(counts):
-    """The inverse of the cumulative probabilities, so that frequencies are exact but for one draw at each end."""
+def test_evenly_spaced_noise_reproduces_probabilities(counts):
+    """Inversion of the cumulative probabilities is exact up to one draw at each end."""
     distribution = as_type(random_categorical(np.random.default_rng(2), counts, ()), np.float32)
     draws = 10_000
     noise = np.repeat(((np.arange(draws) + 0.5) / draws).astype(np.float32)[:, None], len(counts), axis=1)
@@ -329,8 +329,8 @@ def test_evenly_spread_noise_gives_every_choice_its_probability(counts):
         assert np.all(np.abs(found - draws * special.softmax(logits)) <= 2)
 
 
-def test_frequencies_of_drawn_choices_pass_a_chi_square_test():
-    """Of pairs, so that choices of different coordinates are seen to be independent too."""
+def test_frequencies_of_samples_pass_a_chi_square_test():
+    """Counts pairs, to check that coordinates are independent, too."""
     counts, draws = (4, 3), 100_000
     distribution = as_type(random_categorical(np.random.default_rng(3), counts, ()), np.float32)
     noise = distribution.draw_noise(jax.random.PRNGKey(4), (draws, distribution.noise_size))
@@ -348,7 +348,7 @@ def test_frequencies_of_drawn_choices_pass_a_chi_square_test():
     st.sampled_from([0.0, 1.0, 30.0, 1e4, 1e30]),
     st.sampled_from([0.0, 1e-45, 1e-7, 0.5, 1 - 2**-23, float(ALMOST_1)]),
 )
-def test_no_noise_draws_a_choice_out_of_range_or_without_probability(seed, count, scale, noise):
+def test_samples_are_in_range_and_have_positive_probability(seed, count, scale, noise):
     rng = np.random.default_rng(seed)
     logits = (scale * rng.normal(size=count)).astype(np.float32)
     logits[1:][rng.random(count - 1) < 0.3] = -1e9
@@ -359,42 +359,42 @@ def test_no_noise_draws_a_choice_out_of_range_or_without_probability(seed, count
         assert jax.nn.softmax(each)[chosen] > 0
 
 
-def test_noise_of_one_stays_in_range_too():
+def test_sample_for_noise_of_one_is_in_range():
     for logits in ([0.0, 1.0, -1e9], [3.0], [-1e9, 5.0]):
         action = sample_compiled(Categorical((np.float32(logits),)), np.float32([1.0]))
         assert 0 <= action[0] < len(logits)
 
 
-def test_likeliest_choices_are_the_mode():
+def test_mode_is_the_most_likely_choice():
     distribution = Categorical((np.float32([[0, 3, 1], [9, 3, 1]]), np.float32([[1, 0], [-5, -4]])))
     mode = mode_compiled(distribution)
     np.testing.assert_array_equal(mode, [[1, 0], [0, 1]])
     assert mode.dtype == np.int32 and distribution.noise_size == 2 and distribution.summary() == {}
 
 
-def test_both_kinds_are_distributions_and_nothing_else_is():
+def test_distribution_protocol():
     rng = np.random.default_rng(5)
     assert isinstance(random_gaussian(rng), Distribution) and isinstance(random_categorical(rng), Distribution)
     assert not isinstance((1, 2), Distribution) and not isinstance(np.zeros(3), Distribution)
 
 
-# ---- the simulator's units
+# ---- simulator units
 
 
-def test_bounded_actions_reach_the_simulator_as_stretched():
+def test_to_simulator_stretches_bounded_actions():
     rng = np.random.default_rng(6)
     low = rng.normal(size=4).astype(np.float32)
     high = low + rng.random(4).astype(np.float32)
     action = rng.normal(size=(50, 4)).astype(np.float32)
     compiled = jax.jit(lambda action: to_simulator(action, ActionSpace(low, high)))
-    before = jax.jit(lambda action: stretch(action, low, high))
-    np.testing.assert_array_equal(compiled(action), before(action))
+    expected = jax.jit(lambda action: stretch(action, low, high))(action)
+    np.testing.assert_array_equal(compiled(action), expected)
 
 
-@pytest.mark.parametrize("none", [np.inf, np.finfo(np.float32).max])
-def test_unbounded_actions_are_in_the_simulators_units(none):
-    low = np.float32([-none, -3.0, -none, 2.0])
-    high = np.float32([none, none, 0.5, 4.0])
+@pytest.mark.parametrize("unbounded", [np.inf, np.finfo(np.float32).max])
+def test_to_simulator_keeps_units_of_unbounded_actions(unbounded):
+    low = np.float32([-unbounded, -3.0, -unbounded, 2.0])
+    high = np.float32([unbounded, unbounded, 0.5, 4.0])
     action = np.float32([[100.0, 100.0, 100.0, 100.0], [-100.0, -100.0, -100.0, -100.0], [0.25, 0.25, 0.25, 0.5]])
     expected = [[100.0, 100.0, 0.5, 4.0], [-100.0, -3.0, -100.0, 2.0], [0.25, 0.25, 0.25, 3.5]]
     found = jax.jit(lambda action: to_simulator(action, ActionSpace(low, high)))(action)
@@ -403,7 +403,7 @@ def test_unbounded_actions_are_in_the_simulators_units(none):
     np.testing.assert_array_equal(alone, action[:, :1])
 
 
-def test_choices_reach_the_simulator_as_they_are():
+def test_to_simulator_keeps_discrete_actions():
     space = ActionSpace(np.float32([5, 0]), np.float32([7, 1]), (3, 2))
     action = np.int32([[0, 1], [2, 0]])
     found = jax.jit(lambda action: to_simulator(action, space))(action)

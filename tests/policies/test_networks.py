@@ -1,4 +1,4 @@
-"""First weights against what orthogonal matrices are, in float64 NumPy."""
+"""Initial weights are orthogonal, checked in float64 NumPy."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def layers(params) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("hidden", [(64, 64), (7,), (3, 40, 5)])
 @pytest.mark.parametrize("observations", [1, 17, 348])
-def test_first_matrices_are_orthogonal_and_scaled(hidden, observations):
-    """Narrow and wide, alone and padded to the size of others."""
+def test_initial_matrices_are_orthogonal_and_scaled(hidden, observations):
+    """Narrow and wide matrices, with and without padding to the size of others."""
     for make, last_scale in ((functools.partial(gaussian_policy, action_size=6), 0.01), (mlp_critic, 0.0)):
         params = make(observations, hidden=hidden).init(jax.random.PRNGKey(0))
         found = layers(params if make is not mlp_critic else params.params)
@@ -36,8 +36,8 @@ def test_first_matrices_are_orthogonal_and_scaled(hidden, observations):
             np.testing.assert_allclose(tall.T @ tall, expected, atol=1e-5 * (scale or 1) ** 2)
 
 
-def test_first_matrices_are_spread_evenly():
-    """No direction is preferred: the entries of a random orthogonal n x n matrix have mean 0 and variance 1 / n."""
+def test_initial_matrices_are_uniformly_distributed():
+    """The entries of a random orthogonal n x n matrix have mean 0 and variance 1 / n."""
     policy = gaussian_policy(4, 2, hidden=(4,))
     draws = jax.vmap(policy.init)(jax.random.split(jax.random.PRNGKey(1), 4000))
     kernel = np.float64(draws["params"]["MLP_0"]["Dense_0"]["kernel"]) / np.sqrt(2)
@@ -45,14 +45,14 @@ def test_first_matrices_are_spread_evenly():
     np.testing.assert_allclose(kernel.var(axis=0), np.full((4, 4), 0.25), atol=0.02)
 
 
-def test_biases_are_zero_and_log_std_is_as_given():
+def test_initial_biases_are_zero_and_log_std_is_as_given():
     params = gaussian_policy(3, 2, hidden=(5,), initial_log_std=-0.7).init(jax.random.PRNGKey(0))["params"]
     np.testing.assert_array_equal(params["log_std"], np.float32([-0.7, -0.7]))
     for layer in params["MLP_0"].values():
         assert not np.any(layer["bias"])
 
 
-def test_first_choices_are_nearly_even():
+def test_initial_categorical_policy_is_nearly_uniform():
     policy = categorical_policy(5, (3, 2), hidden=(7,))
     params = policy.init(jax.random.PRNGKey(0))
     found = layers(params)
@@ -65,7 +65,7 @@ def test_first_choices_are_nearly_even():
         np.testing.assert_allclose(jax.nn.softmax(logits), np.full(logits.shape, 1 / logits.shape[-1]), atol=0.02)
 
 
-def test_parameters_of_a_gaussian_policy_have_the_names_that_files_have():
+def test_parameter_names_of_gaussian_policy_match_policy_files():
     params = gaussian_policy(3, 2, hidden=(5, 4)).init(jax.random.PRNGKey(0))
     assert jax.tree.map(np.shape, params) == {
         "params": {
@@ -80,14 +80,14 @@ def test_parameters_of_a_gaussian_policy_have_the_names_that_files_have():
 
 
 @pytest.mark.parametrize("initial", [-10.0, -0.5, 2.0])
-def test_standard_deviation_of_a_state_begins_near_the_initial_one_and_stays_in_reach(initial):
+def test_state_dependent_std_starts_at_initial_std_and_stays_within_reach(initial):
     policy = gaussian_policy(3, 2, hidden=(8,), initial_log_std=initial, state_dependent_std=True)
     params = policy.init(jax.random.PRNGKey(0))
     obs = jnp.asarray(np.random.default_rng(1).normal(size=(50, 3)), jnp.float32)
     assert policy.noise_size == 2
     np.testing.assert_allclose(policy.apply(params, obs).log_std, np.full((50, 2), initial), atol=0.05)
-    wild = jax.tree.map(lambda leaf: 1e4 * leaf, params)
-    change = np.asarray(policy.apply(wild, obs).log_std) - initial
+    large = jax.tree.map(lambda leaf: 1e4 * leaf, params)
+    change = np.asarray(policy.apply(large, obs).log_std) - initial
     assert np.all(np.abs(change) <= LOG_STD_REACH + 1e-5)
     assert change.min() < -1 and change.max() > 1 and np.ptp(change, axis=0).min() > 1
 
@@ -101,7 +101,7 @@ def test_standard_deviation_of_a_state_begins_near_the_initial_one_and_stays_in_
     ],
     ids=["gaussian", "state_dependent_std", "categorical"],
 )
-def test_form_for_products_is_the_same_network(policy):
+def test_apply_for_products_matches_apply(policy):
     params = policy.init(jax.random.PRNGKey(0))
     obs = np.random.default_rng(2).normal(size=(6, 3)).astype(np.float32)
     plain, for_products = (jax.jit(apply)(params, obs) for apply in (policy.apply, policy.apply_for_products))

@@ -1,4 +1,4 @@
-"""Policies that fit their environments: from words, from modules of a user, and trained ones that act."""
+"""Policies from spec strings and user-defined modules, and trained policies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CHOICES = ActionSpace(np.float32([0, 5]), np.float32([2, 6]), (3, 2))
 
 
 class GaussianNet(nn.Module):
-    """Layers that ours do not have, and a standard deviation that all states share."""
+    """Layers that `MLP` does not have, and a standard deviation shared by all states."""
 
     actions: int = 2
 
@@ -53,7 +53,7 @@ class NnxNet(nnx.Module):
         rngs = nnx.Rngs(seed)
         self.layers = nnx.List([nnx.Linear(OBSERVATIONS, 5, rngs=rngs), nnx.Linear(5, 4, rngs=rngs)])
         self.norm = nnx.LayerNorm(5, rngs=rngs)
-        self.calls = nnx.Variable(jnp.zeros((), jnp.int32))  # no parameter
+        self.calls = nnx.Variable(jnp.zeros((), jnp.int32))  # not a parameter
 
     def __call__(self, obs):
         mean, log_std = jnp.split(self.layers[1](self.norm(nnx.tanh(self.layers[0](obs)))), 2, axis=-1)
@@ -76,11 +76,11 @@ def made(request):
     return maker.make(OBSERVATIONS, space), space
 
 
-# ---- what every policy does
+# ---- all policies
 
 
 def plain_kl(old, new):
-    """KL of each state, as in any textbook."""
+    """Computes the KL of each state by the textbook formula."""
     if isinstance(old, Gaussian):
         s, t = jnp.exp(2 * old.log_std), jnp.exp(2 * new.log_std)
         return jnp.sum(0.5 * (jnp.log(t / s) + (s + (old.mean - new.mean) ** 2) / t - 1), axis=-1)
@@ -88,7 +88,7 @@ def plain_kl(old, new):
     return sum(jnp.sum(a * jnp.log(a / b), axis=-1) for a, b in zip(p, q, strict=True))
 
 
-def test_fisher_products_of_any_policy_are_those_with_the_hessian_of_the_kl(made):
+def test_fisher_products_match_hessian_of_kl(made):
     policy, _ = made
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
@@ -114,7 +114,7 @@ def test_fisher_products_of_any_policy_are_those_with_the_hessian_of_the_kl(made
             np.testing.assert_allclose(rows(flat), hessian, rtol=1e-8, atol=1e-10)
 
 
-def test_policy_draws_as_many_numbers_as_its_distributions_need(made):
+def test_noise_and_actions_have_consistent_shapes(made):
     policy, space = made
     params = jax.jit(policy.init)(jax.random.PRNGKey(1))
     obs = np.random.default_rng(1).normal(size=(2, 3, OBSERVATIONS)).astype(np.float32)
@@ -129,7 +129,7 @@ def test_policy_draws_as_many_numbers_as_its_distributions_need(made):
     assert np.all(np.isfinite(list(distribution.summary().values())))
 
 
-def test_policy_gives_a_state_the_same_distribution_alone_and_among_others(made):
+def test_distribution_of_a_state_does_not_depend_on_the_batch(made):
     policy, _ = made
     params = policy.init(jax.random.PRNGKey(1))
     obs = jnp.asarray(np.random.default_rng(1).normal(size=(2, 3, OBSERVATIONS)), jnp.float32)
@@ -141,7 +141,7 @@ def test_policy_gives_a_state_the_same_distribution_alone_and_among_others(made)
 
 
 @pytest.mark.parametrize(
-    "settings, words",
+    "settings, spec",
     [
         ({}, "mlp"),
         ({"hidden": [64, 64], "initial_log_std": -0.5}, "mlp"),
@@ -150,10 +150,10 @@ def test_policy_gives_a_state_the_same_distribution_alone_and_among_others(made)
         ({"initial_log_std": -1, "state_dependent_std": True}, "mlp(initial_log_std=-1.0, state_dependent_std=True)"),
     ],
 )
-def test_words_of_a_policy_say_what_is_not_as_usual_and_make_it_again(settings, words):
+def test_spec_string_holds_settings_that_are_not_default_and_can_be_parsed(settings, spec):
     maker = mlp(**settings)
-    assert maker.words == words
-    assert eval(words if "(" in words else words + "()", {"mlp": mlp}) is maker
+    assert maker.words == spec
+    assert eval(spec if "(" in spec else spec + "()", {"mlp": mlp}) is maker
 
 
 @pytest.mark.parametrize(
@@ -168,13 +168,13 @@ def test_words_of_a_policy_say_what_is_not_as_usual_and_make_it_again(settings, 
         ({"state_dependent_std": 1}, r"state_dependent_std=1 must be True or False"),
     ],
 )
-def test_settings_of_a_policy_are_checked_when_they_are_given(settings, message):
+def test_invalid_settings_are_rejected(settings, message):
     with pytest.raises(ValueError, match=message):
-        inspect.unwrap(mlp)(**settings)  # not by the types that tests check
+        inspect.unwrap(mlp)(**settings)  # bypasses the type checks of the tests
 
 
-def test_choices_have_no_standard_deviation():
-    with pytest.raises(ValueError, match="state_dependent_std=True is for actions that are real numbers"):
+def test_state_dependent_std_is_rejected_for_discrete_actions():
+    with pytest.raises(ValueError, match="state_dependent_std=True needs continuous actions"):
         mlp(state_dependent_std=True).make(OBSERVATIONS, CHOICES)
 
 
@@ -182,14 +182,14 @@ def test_choices_have_no_standard_deviation():
 
 
 class Returns(nn.Module):
-    """Any function of the observations, beside a parameter."""
+    """Returns a function of the scaled observations."""
 
-    what: object
+    function: object
 
     @nn.compact
     def __call__(self, obs):
         scale = self.param("scale", nn.initializers.ones, ())
-        return self.what(scale * obs)
+        return self.function(scale * obs)
 
 
 class Dropped(nn.Module):
@@ -219,27 +219,35 @@ class NotATree:
         (
             Returns(lambda x: x[:, :2]),
             REAL,
-            r"returned \w+, but a policy returns a distribution: Gaussian or Categorical",
+            r"must return a distribution, Gaussian or Categorical of jaxtrpo.policies.distributions, not \w+",
         ),
-        (Returns(lambda x: (x[:, :2], x[:, 2:])), REAL, r"returned tuple, but a policy returns a distribution"),
-        (Returns(lambda x: NotATree()), REAL, r"returned NotATree, but a policy returns a distribution"),
-        (GaussianNet(3), REAL, r"a Gaussian of 3 numbers, but the environment's actions are 2 real numbers"),
-        (GaussianNet(), CHOICES, r"a Gaussian, but the environment's actions are choices among \(3, 2\)"),
-        (CategoricalNet(), REAL, r"a Categorical, but the environment's actions are 2 real numbers"),
-        (CategoricalNet((2, 3)), CHOICES, r"of choices among \(2, 3\), but .* are choices among \(3, 2\)"),
-        (CategoricalNet((3,)), CHOICES, r"of choices among \(3,\), but .* are choices among \(3, 2\)"),
-        (Returns(lambda x: Categorical(x)), CHOICES, r"a Categorical whose logits are no tuple of arrays"),
+        (Returns(lambda x: (x[:, :2], x[:, 2:])), REAL, r"must return a distribution, .* not tuple"),
+        (Returns(lambda x: NotATree()), REAL, r"must return a distribution, .* not NotATree"),
+        (GaussianNet(3), REAL, r"a Gaussian of size 3, but the environment's actions are continuous of size 2"),
+        (GaussianNet(), CHOICES, r"a Gaussian, but the environment's actions are discrete with \(3, 2\) choices"),
+        (CategoricalNet(), REAL, r"a Categorical, but the environment's actions are continuous of size 2"),
+        (
+            CategoricalNet((2, 3)),
+            CHOICES,
+            r"a Categorical with \(2, 3\) choices, but .* are discrete with \(3, 2\) choices",
+        ),
+        (
+            CategoricalNet((3,)),
+            CHOICES,
+            r"a Categorical with \(3,\) choices, but .* are discrete with \(3, 2\) choices",
+        ),
+        (Returns(lambda x: Categorical(x)), CHOICES, r"logits of a Categorical must be a tuple of arrays"),
         (Returns(lambda x: Gaussian(x[:, :2], x)), REAL, r"a Gaussian whose mean and log_std have different sizes"),
         (Returns(lambda x: Gaussian(x[0, :2], x[0, :2])), REAL, r"a Gaussian with float32\[2\] for 3 states"),
         (Returns(lambda x: Gaussian(x[:, :2], jnp.zeros((3, 2), int))), REAL, r"with int32\[3, 2\] for 3 states"),
         (Returns(lambda x: x @ jnp.zeros((7, 2))), REAL, r"fails for observations of shape \(3, 4\): "),
-        (nn.Dense(3), REAL, r"custom:Dense returned \w+, but a policy returns a distribution"),
+        (nn.Dense(3), REAL, r"custom:Dense must return a distribution"),
         (Dropped(), REAL, r"custom:Dropped fails for observations of shape \(3, 4\): .*dropout"),
         (BatchNormed(), REAL, r"custom:BatchNormed has batch_stats, but only parameters are learned"),
         (Bare(), REAL, r"custom:Bare has no parameters"),
     ],
 )
-def test_modules_that_do_not_fit_are_refused_in_one_sentence(module, space, message):
+def test_module_that_does_not_fit_is_rejected_in_one_line(module, space, message):
     maker = module_policy(module)
     with pytest.raises(ValueError, match=message) as caught:
         maker.make(OBSERVATIONS, space)
@@ -248,12 +256,12 @@ def test_modules_that_do_not_fit_are_refused_in_one_sentence(module, space, mess
 
 
 @pytest.mark.parametrize("module", [GaussianNet, lambda obs: obs, "mlp", None])
-def test_what_is_no_module_is_refused(module):
+def test_object_that_is_not_a_module_is_rejected(module):
     with pytest.raises(ValueError, match="instance of a flax module"):
         module_policy(module)
 
 
-def test_standard_deviation_shared_by_all_states_is_repeated_for_each():
+def test_shared_standard_deviation_is_broadcast_to_all_states():
     for shared in (lambda x: jnp.float32(-1), lambda x: jnp.full(2, -1.0), lambda x: jnp.full((len(x), 2), -1.0)):
         policy = module_policy(Returns(lambda x, shared=shared: Gaussian(x[:, :2], shared(x)))).make(OBSERVATIONS, REAL)
         params = policy.init(jax.random.PRNGKey(0))
@@ -261,12 +269,12 @@ def test_standard_deviation_shared_by_all_states_is_repeated_for_each():
         np.testing.assert_array_equal(distribution.log_std, np.full((5, 6, 2), -1.0, np.float32))
 
 
-def test_nnx_module_begins_with_its_own_parameters_and_stays_as_it_is():
+def test_nnx_module_provides_initial_parameters_and_is_not_modified():
     module = NnxNet(seed=3)
     expected = module(jnp.ones((2, OBSERVATIONS)))
     policy = module_policy(module).make(OBSERVATIONS, REAL)
     params = jax.jit(policy.init)(jax.random.PRNGKey(8))
-    assert all(isinstance(name, str) for name in params["params"])  # as a file wants them
+    assert all(isinstance(name, str) for name in params["params"])  # required by policy files
     jax.tree.map(np.testing.assert_array_equal, policy.apply(params, jnp.ones((2, OBSERVATIONS))), expected)
     moved = policy.apply(jax.tree.map(lambda leaf: leaf + 1, params), jnp.ones((2, OBSERVATIONS)))
     assert not np.allclose(moved.mean, expected.mean)
@@ -297,7 +305,7 @@ SPACES = [
 
 
 @pytest.mark.parametrize("theirs, ours", SPACES, ids=lambda space: str(space) if isinstance(space, gym.Space) else "")
-def test_trained_policy_gives_actions_that_gymnasium_takes(theirs, ours):
+def test_actions_of_trained_policy_are_in_gymnasium_space(theirs, ours):
     policy = trained(mlp(hidden=(5,)), ours)
     obs = np.random.default_rng(0).normal(size=(2, 200, OBSERVATIONS)).astype(np.float32)
     for key in (None, jax.random.PRNGKey(0)):
@@ -309,22 +317,22 @@ def test_trained_policy_gives_actions_that_gymnasium_takes(theirs, ours):
         in_jax = policy(jnp.asarray(obs), key=key)
         assert isinstance(in_jax, jax.Array)
         np.testing.assert_array_equal(in_jax, actions)
-    if ours.counts:  # all choices are drawn
+    if ours.counts:  # every choice is sampled
         drawn = np.concatenate([policy(obs, key=jax.random.PRNGKey(seed)).reshape(400, -1) for seed in range(5)])
         for i, count in enumerate(ours.counts):
             np.testing.assert_array_equal(np.unique(drawn[:, i]), ours.low[i] + np.arange(count))
 
 
-def test_deterministic_choice_is_the_likeliest_in_the_simulators_numbers():
+def test_deterministic_discrete_action_is_the_mode():
     policy = trained(mlp(hidden=(5,)), CHOICES)
     obs = np.random.default_rng(1).normal(size=(50, OBSERVATIONS)).astype(np.float32)
     normal = (obs - policy.moments.mean) / jnp.sqrt(policy.moments.variance)
     logits = policy.network.apply(policy.params, normal).logits
     expected = np.stack([np.argmax(each, axis=-1) for each in logits], axis=-1) + np.int64([0, 5])
-    assert np.mean(policy(obs) == expected) > 0.98  # moments are clipped, a tie may go either way
+    assert np.mean(policy(obs) == expected) > 0.98  # observations are clipped, and ties may differ
 
 
-def test_real_actions_are_those_of_the_network_that_published_policies_have():
+def test_continuous_actions_match_gaussian_policy():
     policy = trained(mlp(hidden=(5,), initial_log_std=0.5), REAL)
     again = dataclasses.replace(policy, maker=mlp(hidden=(5,)))
     obs = policy.moments.mean[None] + jnp.zeros((7, OBSERVATIONS))
@@ -337,17 +345,17 @@ def test_real_actions_are_those_of_the_network_that_published_policies_have():
     np.testing.assert_allclose(policy(obs, key=key), stretch(action, REAL.low, REAL.high), atol=1e-6)
 
 
-def test_bounds_are_those_of_the_actions():
+def test_action_bounds_are_those_of_the_space():
     policy = trained(mlp(hidden=(5,)), REAL)
     assert policy.action_low is REAL.low and policy.action_high is REAL.high
 
 
-def test_observation_of_another_size_is_refused():
-    with pytest.raises(ValueError, match=r"obs has shape \(2, 3\); its last axis must be 4 long"):
+def test_observation_of_wrong_size_is_rejected():
+    with pytest.raises(ValueError, match=r"obs has shape \(2, 3\); its last axis must have size 4"):
         trained(mlp(hidden=(5,)), REAL)(np.zeros((2, 3), np.float32))
 
 
-def test_policies_of_the_same_words_and_sizes_are_compiled_once():
+def test_policies_of_equal_specs_and_sizes_share_compiled_code():
     obs = np.zeros((9, OBSERVATIONS), np.float32)
     first, second = (
         trained(mlp(hidden=(6,)), REAL),

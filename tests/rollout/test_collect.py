@@ -1,4 +1,4 @@
-"""Collecting: the same whoever does it and however much of it, and every number of a batch against plain loops."""
+"""Collecting is independent of the number of actors and segments, and batches match plain loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 
 
 class WalkEnvironment:
-    """A point on a line that falls off at 2, breaks between 0.8 and 0.9, and is called back after 11 steps."""
+    """A point on a line that terminates beyond 2, is invalid between 0.8 and 0.9, and is truncated after 11 steps."""
 
     name = "walk"
     observation_size, action_size = 3, 1
@@ -62,7 +62,7 @@ class WalkEnvironment:
 
 
 class Setup(NamedTuple):
-    """An environment, who acts in it, and the first state of a run."""
+    """An environment, a policy, and the initial state of a run."""
 
     env: object
     policy: Policy
@@ -87,10 +87,10 @@ def compiled(setup: int, count: int):
 
 
 def collect(setup, count=1, num_segments=SEGMENTS, state=None, learner=None):
-    """State after and batch, of all environments together."""
-    made, team = SETUPS[setup](), actors(count)
-    state = team.split_envs(made.start if state is None else state)
-    learner = team.replicate(made.learner if learner is None else learner)
+    """Returns the final state and the batch of all environments."""
+    made, group = SETUPS[setup](), actors(count)
+    state = group.split_envs(made.start if state is None else state)
+    learner = group.replicate(made.learner if learner is None else learner)
     after, batch = compiled(setup, count)(state, learner, np.full(count, num_segments, np.int32))
     return join_envs(after), Batch(jax.tree.map(undeal, batch.steps), np.asarray(batch.num_segments)[0])
 
@@ -106,7 +106,7 @@ def walk() -> Setup:
 
 @functools.cache
 def hopper() -> Setup:
-    """A policy that reacts to the observation, but in which no number is a sum of others."""
+    """A policy that depends on the observation without sums, whose rounding depends on the number of environments."""
     env = make_env("Hopper-v5")
 
     def apply(params, obs):
@@ -125,12 +125,12 @@ def assert_same(found, expected):
 
 
 def flatten(batch: Batch):
-    """[time, env, ...] of the segments that hold data."""
+    """Returns [time, env, ...] of the segments with data."""
     return jax.tree.map(lambda leaf: leaf[: batch.num_segments].reshape(-1, *leaf.shape[2:]), batch.steps)
 
 
-def test_physics_takes_the_same_actions_to_the_same_bits_whoever_steps_it():
-    """Four environments together, or two and two. Episodes are short enough to need no reset."""
+def test_physics_is_bit_identical_for_any_number_of_environments():
+    """Four environments together, or two and two; no episode ends."""
     made = hopper()
     actions = np.random.default_rng(0).uniform(-0.3, 0.3, (6, ENVS, made.env.action_size)).astype(np.float32)
 
@@ -149,12 +149,12 @@ def test_physics_takes_the_same_actions_to_the_same_bits_whoever_steps_it():
 
 @pytest.mark.parametrize("setup", ["walk", "hopper"])
 def test_one_and_two_actors_collect_the_same(setup):
-    """Up to rounding, because what XLA makes of a policy depends on how many environments it is computed for.
+    """Up to rounding, because XLA's code for a policy depends on the number of environments.
 
-    The order in which a matrix product is added up depends on its shape: layers with several outputs round alike from
-    two rows (environments) on, layers with one output, such as the last of a policy with one action, only from eight.
-    In some releases of JAX that is so for chains of elementwise operations too. The actions then differ in the last
-    digit, and where there are contacts every step makes more of that; so only the beginning is compared.
+    The order of summation in a matrix product depends on its shape: layers with several outputs round alike from two
+    rows (environments) on, layers with one output, such as the last of a policy with one action, only from eight. In
+    some releases of JAX, this holds for chains of elementwise operations, too. Actions then differ in the last digit,
+    and contacts amplify the difference with every step, so only the first segment is compared.
     """
     (_, one), (_, two) = (collect(setup, count, num_segments=1) for count in (1, 2))
     for name in ("obs", "action", "reward", "final_obs"):
@@ -164,7 +164,7 @@ def test_one_and_two_actors_collect_the_same(setup):
 
 
 @pytest.mark.parametrize("setup", ["walk", "hopper"])
-def test_fewer_segments_are_the_beginning_of_more(setup):
+def test_fewer_segments_are_a_prefix_of_more(setup):
     _, many = collect(setup)
     for num in (1, 3):
         _, few = collect(setup, num_segments=num)
@@ -172,7 +172,7 @@ def test_fewer_segments_are_the_beginning_of_more(setup):
 
 
 @pytest.mark.parametrize("setup", ["walk", "hopper"])
-def test_two_batches_are_one_long_batch(setup):
+def test_consecutive_batches_equal_one_long_batch(setup):
     after_all, many = collect(setup)
     halfway, first_part = collect(setup, num_segments=2)
     after, second_part = collect(setup, num_segments=3, state=halfway)
@@ -188,9 +188,9 @@ def test_segments_without_data_are_zero():
     assert batch.num_segments == 2
 
 
-def test_number_of_segments_is_data():
-    made, team = walk(), actors(1)
-    state, learner = team.split_envs(made.start), team.replicate(made.learner)
+def test_number_of_segments_does_not_recompile():
+    made, group = walk(), actors(1)
+    state, learner = group.split_envs(made.start), group.replicate(made.learner)
     compiled("walk", 1)(state, learner, np.full(1, SEGMENTS, np.int32))
     with counted_compilations() as programs:
         for num in (1, 2, 4):
@@ -198,8 +198,8 @@ def test_number_of_segments_is_data():
     assert not programs
 
 
-def test_elapsed_steps_and_returns_are_those_of_a_plain_loop():
-    """Over six batches in a row, with terminations, whole and short time limits and broken steps among them."""
+def test_elapsed_and_episode_return_match_plain_loop():
+    """Over six consecutive batches with terminations, full and short time limits, and invalid steps."""
     state, whole = None, WalkEnvironment.episode_length
     elapsed, total = np.zeros(ENVS, int), np.zeros(ENVS)
     share = np.array([(i + 1) * whole // ENVS for i in range(ENVS)])
@@ -215,7 +215,7 @@ def test_elapsed_steps_and_returns_are_those_of_a_plain_loop():
             done = steps.terminated[t] | steps.truncated[t]
             finished = done & ~steps.invalid[t] & (limit == whole)
             np.testing.assert_allclose(steps.episode_return[t], np.where(finished, total, np.nan), rtol=1e-5)
-            # A time limit, or a simulation that broke, is the only reason to truncate.
+            # Only a time limit or an invalid step truncates.
             np.testing.assert_array_equal(
                 steps.truncated[t],
                 steps.invalid[t] | ((elapsed == limit - 1) & ~steps.terminated[t]),
@@ -234,44 +234,44 @@ def test_elapsed_steps_and_returns_are_those_of_a_plain_loop():
     assert lengths == {*share}
 
 
-def test_final_observation_is_what_the_step_led_to():
+def test_final_obs_is_the_observation_before_the_reset():
     _, batch = collect("walk")
     steps = flatten(batch)
     done = (steps.terminated | steps.truncated)[:-1]
     following = steps.obs[1:]
     np.testing.assert_array_equal(steps.final_obs[:-1][~done], following[~done])
-    # At an end the next observation is of a new episode, in which nothing was done yet.
+    # After the end of an episode, the next observation is the first of a new one, without a last action.
     assert np.all(following[done][:, 1] == 0)
     assert np.all(np.abs(steps.final_obs[steps.terminated][:, 0]) > 2)
-    # A step that broke led nowhere.
+    # An invalid step keeps the observation.
     np.testing.assert_array_equal(steps.final_obs[steps.invalid], steps.obs[steps.invalid])
     assert np.all(steps.reward[steps.invalid] == 0)
     whole = ~steps.invalid
     np.testing.assert_allclose(steps.reward[whole], 1 + steps.final_obs[whole][:, 0], rtol=1e-6)
 
 
-def test_actions_are_clipped_and_stretched_for_the_simulator_only():
+def test_batch_holds_unclipped_actions_in_policy_units():
     _, batch = collect("walk")
     steps = flatten(batch)
     assert np.any(steps.action > 1)
     assert np.any(steps.action < -1)
     whole = ~steps.invalid
-    received = steps.final_obs[whole][:, 1]  # the environment shows the action it was given
+    received = steps.final_obs[whole][:, 1]  # the environment observes the action that it received
     low, high = WalkEnvironment.action_low, WalkEnvironment.action_high
     expected = low + (np.clip(steps.action[whole][:, 0], -1, 1) + 1) / 2 * (high - low)
     np.testing.assert_allclose(received, expected, atol=1e-6)
 
 
 def implied_noise(setup: str, batch: Batch, learner: LearnerState) -> np.ndarray:
-    """(action - mean) / std, under a policy and moments, with the normalisation written out."""
+    """Computes (action - mean) / std under a policy and moments, with explicit normalisation."""
     steps, made = flatten(batch), SETUPS[setup]()
     obs = np.clip((steps.obs - learner.obs_moments.mean) / np.sqrt(learner.obs_moments.variance), -10, 10)
     distribution = made.policy.apply(learner.policy, jnp.asarray(obs, jnp.float32))
     return (steps.action - np.asarray(distribution.mean)) / np.exp(distribution.log_std)
 
 
-def test_log_probabilities_are_those_of_the_noise_under_the_moments_that_acted():
-    """Two policies with the same keys draw the same noise; either's actions show it, but with its own moments only."""
+def test_log_probabilities_match_those_of_noise_under_the_acting_moments():
+    """Two policies with the same keys draw the same noise, which can be recovered only with the right moments."""
     made = walk()
     other_policy = jax.tree.map(lambda leaf: np.asarray(-0.7 * leaf + 0.1, np.float32), made.learner.policy)
     other_moments = Moments(np.float32(5), np.float32([1.0, 0.0, -1.0]), np.float32([0.1, 4.0, 1.0]))
@@ -289,8 +289,8 @@ def test_log_probabilities_are_those_of_the_noise_under_the_moments_that_acted()
     np.testing.assert_allclose(log_prob(distribution, jnp.asarray(steps.action)), expected, atol=1e-3)
 
 
-def test_noise_is_standard_normal_and_never_used_twice():
-    """Between environments, steps, segments and batches."""
+def test_noise_is_standard_normal_and_never_reused():
+    """Across environments, steps, segments and batches."""
     made, state, noise = walk(), None, []
     for _ in range(25):
         state, batch = collect("walk", state=state)
@@ -304,23 +304,23 @@ def test_noise_is_standard_normal_and_never_used_twice():
         assert abs(np.mean(noise[lag:] * noise[:-lag])) < 0.1
 
 
-def test_noise_and_environments_have_keys_of_their_own():
-    given = []
+def test_noise_and_environments_have_different_keys():
+    received = []
 
-    class Told(WalkEnvironment):
+    class Recording(WalkEnvironment):
         def reset(self, key, num_envs):
-            given.append(key)
+            received.append(key)
             return super().reset(key, num_envs)
 
-    state = start_actors(Told(), jax.random.PRNGKey(3), ENVS)
-    keys = np.concatenate([env_keys(given[0], ENVS), state.noise_key])
+    state = start_actors(Recording(), jax.random.PRNGKey(3), ENVS)
+    keys = np.concatenate([env_keys(received[0], ENVS), state.noise_key])
     assert len(np.unique(keys, axis=0)) == 2 * ENVS
 
 
-def test_environments_do_not_start_alike_and_do_not_depend_on_how_many_there_are():
-    """Environment i depends on the key and i only."""
+def test_initial_states_differ_and_depend_only_on_key_and_index():
+    """They do not depend on the number of environments."""
     few, many = (jax.device_get(start_actors(WalkEnvironment(), jax.random.PRNGKey(3), n)) for n in (2, 5))
-    few, many = (state._replace(time_limits=()) for state in (few, many))  # an environment's share does depend on it
+    few, many = (state._replace(time_limits=()) for state in (few, many))  # limits depend on the number of environments
     assert_same(jax.tree.map(lambda leaf: leaf[:2], many), few)
     assert len(np.unique(many.env.obs[:, 0])) == 5
     assert len(np.unique(many.noise_key, axis=0)) == 5

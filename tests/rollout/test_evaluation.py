@@ -1,4 +1,4 @@
-"""Which environments a trained policy may act in."""
+"""Which environments a trained policy fits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.trained import TrainedPolicy
 
-SEEN = spaces.Box(0, 1, (4,), np.float32)
+OBSERVATION = spaces.Box(0, 1, (4,), np.float32)
 BOX, CHOICE = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
 
 
@@ -31,28 +31,40 @@ def policy_for(space: spaces.Space) -> TrainedPolicy:
 
 
 def made(space: spaces.Space):
-    return TimeLimit(Spaces(SEEN, space), 3)
+    return TimeLimit(Spaces(OBSERVATION, space), 3)
 
 
 @pytest.mark.parametrize(
-    ("trained", "where", "told"),
+    ("trained", "where", "message"),
     [
-        (BOX, CHOICE, r"policy's actions are 1 real number, but Somewhere takes choices among \(2,\)"),
-        (CHOICE, BOX, r"policy's actions are choices among \(2,\), but Somewhere takes 1 real number;"),
-        (CHOICE, spaces.Discrete(3), r"are choices among \(2,\), but Somewhere takes choices among \(3,\)"),
-        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([3, 2]), r"\(2, 3\), but Somewhere takes .*\(3, 2\)"),
+        (
+            BOX,
+            CHOICE,
+            r"policy's actions are continuous of size 1, but those of Somewhere are discrete with \(2,\) choices",
+        ),
+        (
+            CHOICE,
+            BOX,
+            r"policy's actions are discrete with \(2,\) choices, but those of Somewhere are continuous of size 1;",
+        ),
+        (
+            CHOICE,
+            spaces.Discrete(3),
+            r"are discrete with \(2,\) choices, but those of Somewhere are discrete with \(3,\) choices",
+        ),
+        (spaces.MultiDiscrete([2, 3]), spaces.MultiDiscrete([3, 2]), r"with \(2, 3\) choices, but .*\(3, 2\)"),
         (BOX, spaces.Box(-np.inf, 1, (1,)), "action 0 has two bounds for the policy but not for Somewhere"),
         (
             spaces.Box(np.float32([-1, 0]), np.float32([1, np.inf])),
             spaces.Box(-1, 1, (2,)),
             "action 1 has two bounds for Somewhere but not for the policy",
         ),
-        (BOX, spaces.Box(-1, 1, (2,)), "4 observations and 1 actions, but Somewhere has 4 and 2"),
+        (BOX, spaces.Box(-1, 1, (2,)), "actions of size 1, but those of Somewhere have sizes 4 and 2"),
     ],
 )
-def test_policies_for_other_kinds_of_actions_are_refused_in_one_sentence(trained, where, told):
+def test_policy_that_does_not_fit_is_rejected_in_one_line(trained, where, message):
     env = make_gymnasium_env(functools.partial(made, where), name="Somewhere", processes=0)
-    with pytest.raises(ValueError, match=told) as error:
+    with pytest.raises(ValueError, match=message) as error:
         jaxtrpo.evaluate(policy_for(trained), env, episodes=1)
     assert "\n" not in str(error.value) and len(str(error.value)) < 200
 
@@ -68,15 +80,18 @@ def test_policies_for_other_kinds_of_actions_are_refused_in_one_sentence(trained
     ],
     ids=repr,
 )
-def test_policies_act_where_their_numbers_mean_the_same(trained, where):
-    """`Spaces` asserts that actions are of its own space."""
+def test_policy_acts_in_compatible_environment(trained, where):
+    """`Spaces` asserts that its action space contains the actions."""
     found = jaxtrpo.evaluate(policy_for(trained), functools.partial(made, where), episodes=1)
     np.testing.assert_array_equal(found.returns, [0.0])
 
 
 @pytest.mark.parametrize("command", ["evaluate", "video"])
-def test_commands_refuse_them_too(command, tmp_path, monkeypatch, capsys):
+def test_commands_reject_policy_that_does_not_fit(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     jaxtrpo.save_policy(tmp_path, policy_for(BOX))
     assert cli.main([command, str(tmp_path), "--env", "CartPole-v1"]) != 0
-    assert "actions are 1 real number, but CartPole-v1 takes choices among (2,)" in capsys.readouterr().err
+    assert (
+        "actions are continuous of size 1, but those of CartPole-v1 are discrete with (2,) choices"
+        in capsys.readouterr().err
+    )

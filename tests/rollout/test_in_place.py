@@ -1,4 +1,4 @@
-"""Batches are written into the replay buffer in place, and nobody who has a state sees that."""
+"""In-place updates of the replay buffer do not affect states that were returned."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.training.run import Run
 from jaxtrpo.training.train import prepare
 
-CAPACITY = 60  # that nine batches of twelve to thirty-six steps fill more than once
+CAPACITY = 60  # overflows more than once with nine batches of 12 to 36 steps
 
 
 class Learned(NamedTuple):
@@ -26,7 +26,7 @@ class Learned(NamedTuple):
 
 
 def begin(batch, count: int) -> tuple[ReplayInPlace, Learned]:
-    """A buffer on so many actors, for batches like this one, and the first state."""
+    """Returns a buffer on `count` actors, for batches like `batch`, and the initial state."""
     learner = Learned(actors(count).map(lambda ring: ring)(spread(replay(CAPACITY).empty(), count)))
     insert = compile_insert(replay(CAPACITY), actors(count).map, learner.replay, deal_batch(batch, count))
     return ReplayInPlace(insert, learner), learner
@@ -37,10 +37,10 @@ def batches(number: int) -> list:
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_it_holds_what_copies_would(count):
+def test_in_place_buffer_matches_copies(count):
     buffer, learner = begin(batches(1)[0], count)
     for number, batch in enumerate(batches(9), 1):
-        learner = buffer.take_in(learner, deal_batch(batch, count))
+        learner = buffer.insert(learner, deal_batch(batch, count))
         if number % 2:
             found = jax.device_get(buffer.whole(learner).replay)
             for leaf, wanted in zip(found, filled(CAPACITY, batches(number), count), strict=True):
@@ -48,28 +48,28 @@ def test_it_holds_what_copies_would(count):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_memory_is_taken_over_but_not_from_who_has_the_state(count):
-    def place(learner: Learned) -> list[int]:
+def test_memory_is_reused_except_that_of_returned_states(count):
+    def addresses(learner: Learned) -> list[int]:
         return [shard.data.unsafe_buffer_pointer() for shard in learner.replay.rows.addressable_shards]
 
     given = [deal_batch(batch, count) for batch in batches(5)]
     buffer, first = begin(batches(1)[0], count)
-    one = buffer.take_in(first, given[0])
-    where = place(one)
-    two = buffer.take_in(one, given[1])
-    assert place(two) == where != place(first) and not np.any(first.replay.rows)
+    one = buffer.insert(first, given[0])
+    address = addresses(one)
+    two = buffer.insert(one, given[1])
+    assert addresses(two) == address != addresses(first) and not np.any(first.replay.rows)
     kept = buffer.whole(two)
     before = np.array(kept.replay.rows)
-    three = buffer.take_in(two, given[2])
-    where = place(three)
-    assert where != place(kept)
+    three = buffer.insert(two, given[2])
+    address = addresses(three)
+    assert address != addresses(kept)
     np.testing.assert_array_equal(kept.replay.rows, before)
-    four = buffer.take_in(three, given[3])
-    assert place(four) == where
+    four = buffer.insert(three, given[3])
+    assert addresses(four) == address
     np.testing.assert_array_equal(kept.replay.rows, before)
 
 
-def test_states_that_a_person_keeps_stay_what_they_are():
+def test_states_kept_by_a_callback_stay_valid():
     states, rows = list[TrainState](), list[np.ndarray]()
 
     def keep(_, state):
@@ -77,16 +77,16 @@ def test_states_that_a_person_keeps_stay_what_they_are():
         rows.append(np.array(state.learner.replay.rows))
 
     run = prepare(ActingProbe(), **{**tiny("trpo_replay"), "total_steps": 640}, on_update=keep)
-    begun = np.array(run.state.learner.replay.rows)
+    initial = np.array(run.state.learner.replay.rows)
     run.run(progress=False)
-    assert len(states) > 10 and not np.any(begun)
-    np.testing.assert_array_equal(run.state.learner.replay.rows, begun)
+    assert len(states) > 10 and not np.any(initial)
+    np.testing.assert_array_equal(run.state.learner.replay.rows, initial)
     for state, held in zip(states, rows, strict=True):
         np.testing.assert_array_equal(state.learner.replay.rows, held)
 
 
 def fail_in_update(run: Run, number: int, error: BaseException) -> Run:
-    """The same run, but that learning raises an error there, after the batch was taken in."""
+    """Returns the run, in which learning raises an error in that update, after the batch was inserted."""
 
     def lower(state):
         lowered = run.update.lower(state)
@@ -101,17 +101,17 @@ def fail_in_update(run: Run, number: int, error: BaseException) -> Run:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of luck")])
 @pytest.mark.parametrize("algorithm", ["trpo_replay", "naf"])
-def test_a_run_that_ends_between_a_batch_and_its_learning_goes_on_exactly(algorithm, error, tmp_path):
-    """The buffer is full by then, so that the batch lies where older steps were."""
+def test_run_that_fails_between_insertion_and_learning_resumes_exactly(algorithm, error, tmp_path):
+    """The buffer is full by then, so the batch has replaced older steps."""
     settings = {**tiny(algorithm), "total_steps": 960}
     whole = prepare(ActingProbe(), **settings).run(progress=False)
     assert whole.state.learner.replay.filled[0] == whole.state.learner.replay.rows.shape[1] < 600
-    ending = fail_in_update(prepare(ActingProbe(), **settings, out=tmp_path / "run"), 20, error)
+    failing = fail_in_update(prepare(ActingProbe(), **settings, out=tmp_path / "run"), 20, error)
     if isinstance(error, KeyboardInterrupt):
-        assert len(ending.run(progress=False).metrics["update"]) == 19
+        assert len(failing.run(progress=False).metrics["update"]) == 19
     else:
         with pytest.raises(RuntimeError, match="out of luck"):
-            ending.run(progress=False)
+            failing.run(progress=False)
     resumed = prepare(ActingProbe(), **settings, out=tmp_path / "run", resume=True).run(progress=False)
     assert len(resumed.metrics["update"]) == len(whole.metrics["update"]) == 31
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(whole.state))

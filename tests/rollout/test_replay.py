@@ -1,4 +1,4 @@
-"""The replay buffer against plain Python lists."""
+"""The replay buffer matches plain Python lists."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def inserting(capacity: int, count: int):
 
 
 def filled(capacity: int, batches, count: int = 1) -> Ring:
-    """What all actors have after these batches."""
+    """Returns the ring after these batches, which is the same on all actors."""
     ring = spread(replay(capacity).empty(), count)
     for batch in batches:
         ring = inserting(capacity, count)(ring, deal_batch(batch, count))
@@ -50,17 +50,17 @@ def filled(capacity: int, batches, count: int = 1) -> Ring:
 
 
 def plain_rows(batches) -> list[np.ndarray]:
-    """Every step that was taken, oldest first, as a row of numbers."""
+    """Returns a row of numbers for every step, oldest first."""
     rows = []
     for batch in batches:
         steps = batch.steps
         for segment in range(int(batch.num_segments)):
             for time in range(LENGTH):
                 for env in range(ENVS):
-                    here = segment, time, env
+                    index = segment, time, env
                     numbers = (
-                        steps.obs[here], steps.action[here], steps.reward[here], steps.terminated[here],
-                        steps.final_obs[here], steps.elapsed[here], not steps.invalid[here],
+                        steps.obs[index], steps.action[index], steps.reward[index], steps.terminated[index],
+                        steps.final_obs[index], steps.elapsed[index], not steps.invalid[index],
                     )  # fmt: skip
                     rows.append(np.concatenate([np.ravel(number).astype(np.float32) for number in numbers]))
     return rows
@@ -69,8 +69,8 @@ def plain_rows(batches) -> list[np.ndarray]:
 @pytest.mark.parametrize("count", [1, 2])
 @settings(max_examples=15, deadline=None)
 @given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=5))
-def test_it_holds_the_last_steps_as_they_were_taken(count, sizes):
-    """Fails if an observation after a reset stands in place of the one before, or padding is kept."""
+def test_ring_holds_the_last_steps(count, sizes):
+    """Fails if `final_obs` is replaced with the observation after a reset, or if padding is inserted."""
     capacity = 5 * SEGMENT_STEPS
     batches = [random_batch(seed, num_segments=num, padding=9.0) for seed, num in enumerate(sizes)]
     ring = filled(capacity, batches, count)
@@ -80,7 +80,7 @@ def test_it_holds_the_last_steps_as_they_were_taken(count, sizes):
     np.testing.assert_array_equal(held, plain_rows(batches)[-ring.filled :])
 
 
-def test_parts_of_fewer_actors_replace_the_oldest_steps_though_the_ring_is_not_where_they_begin():
+def test_larger_parts_of_fewer_actors_replace_the_oldest_steps():
     parts = [random_batch(0, segments=1, envs=2), *(random_batch(seed, segments=1) for seed in range(1, 9))]
     ring = spread(replay(4 * SEGMENT_STEPS).empty(), 1)
     for number, part in enumerate(parts):
@@ -90,7 +90,7 @@ def test_parts_of_fewer_actors_replace_the_oldest_steps_though_the_ring_is_not_w
     np.testing.assert_array_equal(first(ring).rows, plain_rows(parts[-4:]))
 
 
-def test_what_an_empty_buffer_gives_counts_for_nothing():
+def test_draws_from_empty_buffer_have_weight_zero():
     buffer = replay(5 * SEGMENT_STEPS)
     ring, key = buffer.empty(), jax.random.PRNGKey(0)
     assert ring.filled == ring.next_row == 0
@@ -98,19 +98,19 @@ def test_what_an_empty_buffer_gives_counts_for_nothing():
         assert not np.any(drawn.weight)
 
 
-def test_rows_that_are_drawn_are_whole_and_every_row_is_drawn_as_often():
+def test_rows_are_drawn_uniformly():
     batches = [random_batch(seed, num_segments=2) for seed in range(2)]
     ring, rows = filled(10 * SEGMENT_STEPS, batches), np.stack(plain_rows(batches))
     drawn = jax.jit(replay(10 * SEGMENT_STEPS).draw, static_argnums=2)(ring, jax.random.PRNGKey(0), 40_000)
     flat = np.concatenate([np.reshape(leaf, (40_000, -1)) for leaf in drawn], axis=1)
-    kinds, inverse, often = np.unique(flat, axis=0, return_inverse=True, return_counts=True)
-    np.testing.assert_array_equal(kinds, np.unique(rows, axis=0))
+    distinct, counts = np.unique(flat, axis=0, return_counts=True)
+    np.testing.assert_array_equal(distinct, np.unique(rows, axis=0))
     expected = 40_000 / len(rows)
-    assert np.all(np.abs(often - expected) < 5 * np.sqrt(expected))
+    assert np.all(np.abs(counts - expected) < 5 * np.sqrt(expected))
 
 
-def test_stretches_are_consecutive_steps_of_one_environment_and_every_one_is_drawn_as_often():
-    """Fails if steps of two environments, or of two segments, stand in one stretch."""
+def test_stretches_are_segments_of_one_environment_and_drawn_uniformly():
+    """Fails if a stretch contains steps of two environments or of two segments."""
     capacity, batches = 4 * SEGMENT_STEPS, [random_batch(seed, num_segments=3) for seed in range(2)]
     number = 8_000
     drawn = jax.jit(replay(capacity).draw_stretches, static_argnums=2)(
@@ -122,17 +122,17 @@ def test_stretches_are_consecutive_steps_of_one_environment_and_every_one_is_dra
         for segment in segments[-4:]
         for env in range(ENVS)
     }
-    often = dict.fromkeys(held, 0)
+    counts = dict.fromkeys(held, 0)
     for reward, *rest in zip(*map(np.asarray, (drawn.reward, drawn.obs, drawn.final_obs, drawn.elapsed)), strict=True):
-        often[reward.tobytes()] += 1
+        counts[reward.tobytes()] += 1
         for found, expected in zip(rest, held[reward.tobytes()], strict=True):
             np.testing.assert_array_equal(found, expected)
     expected = number / len(held)
-    assert len(held) == 4 * ENVS and all(abs(count - expected) < 5 * np.sqrt(expected) for count in often.values())
+    assert len(held) == 4 * ENVS and all(abs(count - expected) < 5 * np.sqrt(expected) for count in counts.values())
 
 
 def gathers(program, in_loop: bool = False) -> list[bool]:
-    """For every meeting of actors that gathers, whether it is in a loop."""
+    """Returns, for every all-gather of a program, whether it is inside of a loop."""
     found = []
     for equation in program.eqns:
         found += [in_loop] if equation.primitive.name.startswith("all_gather") else []
@@ -141,8 +141,8 @@ def gathers(program, in_loop: bool = False) -> list[bool]:
     return found
 
 
-def test_actors_do_not_meet_in_a_loop():
-    """There a program from the compilation cache does not keep the order of meetings, and two that cross never end."""
+def test_no_collective_is_inside_of_a_loop():
+    """Programs from the compilation cache do not keep the order of collectives in loops, which causes deadlocks."""
     capacity, batch = 5 * SEGMENT_STEPS, random_batch(0)
     ring = spread(replay(capacity).empty(), 2)
     program = jax.make_jaxpr(inserting(capacity, 2))(ring, deal_batch(batch, 2))
@@ -150,7 +150,7 @@ def test_actors_do_not_meet_in_a_loop():
     assert found and not any(found)
 
 
-def test_minibatches_are_as_many_as_asked_and_each_is_drawn_anew():
+def test_number_of_minibatches_is_traced_and_each_is_drawn_independently():
     size, ring = 128, jax.tree.map(jnp.asarray, filled(5 * SEGMENT_STEPS, [random_batch(0)]))
 
     @jax.jit
@@ -178,19 +178,19 @@ def test_capacity_is_rounded_up_to_whole_segments():
     assert made.nbytes == made.empty().rows.nbytes
 
 
-def test_a_buffer_beyond_the_memory_of_the_machine_is_refused_before_it_is_made(monkeypatch):
+def test_buffer_beyond_available_memory_is_rejected(monkeypatch):
     needed = 2 * 3 * prepare(ActingProbe(), **tiny("naf"), actors=2).update.learner.replay.nbytes
     monkeypatch.setattr("jaxtrpo.parallel.devices.memory", lambda: float(needed))
     prepare(ActingProbe(), **tiny("naf"), actors=2)
     monkeypatch.setattr("jaxtrpo.parallel.devices.memory", lambda: float(needed - 1))
-    refused = "^replay: 256 steps take 0 MiB, three times for each of {} that learn, and there are 0 MiB of memory"
-    with pytest.raises(ValueError, match=refused.format(2)):
+    message = "^replay: 256 steps need 3 x {} x 0 MiB, but only 0 MiB of memory are available"
+    with pytest.raises(ValueError, match=message.format(2)):
         prepare(ActingProbe(), **tiny("naf"), actors=2)
-    with pytest.raises(ValueError, match=refused.format(4)):
+    with pytest.raises(ValueError, match=message.format(4)):
         train_many(Program(), **tiny("naf"), seeds=range(4), progress=False)
 
 
-def test_an_accelerator_has_a_memory_of_its_own():
+def test_memory_of_accelerators_is_summed():
     def device(**stats):
         return SimpleNamespace(platform="gpu", memory_stats=lambda: stats or None)
 
@@ -198,7 +198,7 @@ def test_an_accelerator_has_a_memory_of_its_own():
     assert memory_of([device(bytes_limit=3), device()]) == memory_of(jax.devices("cpu")) == memory() > 1e8
 
 
-def test_a_container_has_a_part_of_the_memory(tmp_path, monkeypatch):
+def test_memory_respects_limit_of_container(tmp_path, monkeypatch):
     (tmp_path / "max").write_text("max\n")
     (tmp_path / "limit").write_text("1000000\n")
     whole = memory()
@@ -208,12 +208,12 @@ def test_a_container_has_a_part_of_the_memory(tmp_path, monkeypatch):
     assert memory() == 1e6
 
 
-@pytest.mark.parametrize("settings", [{}, {"adapt": "trust"}])  # another rule than its own is tried before
-def test_more_steps_than_can_be_counted_are_refused(settings):
+@pytest.mark.parametrize("settings", [{}, {"adapt": "trust"}])  # a rule other than the default is checked earlier
+def test_capacity_beyond_32_bit_indices_is_rejected(settings):
     with pytest.raises(ValueError, match=r"^replay=5000000000 must be a number of steps below 2\^31"):
         prepare(ActingProbe(), **{**tiny("trpo_replay"), "algorithm": "trpo_replay(replay=5_000_000_000)"}, **settings)
 
 
-def test_how_large_it_is_is_said_before_the_run_starts(capsys):
+def test_size_of_buffer_is_printed_before_the_run_starts(capsys):
     prepare(ActingProbe(), **tiny("naf"), total_steps=32).run()
-    assert "replay buffer: the last 256 steps, 0 MiB an actor\n" in capsys.readouterr().err
+    assert "replay buffer: the last 256 steps, 0 MiB per actor\n" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Time limits against a plain loop, and what they are for: beginnings spread evenly, returns a fair sample."""
+"""Staggered time limits match a plain loop, spread the starts of episodes evenly and give unbiased returns."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ LENGTH = 60
 
 
 @functools.partial(jax.jit, static_argnames="episode_length")
-def after(limits, survived, failed, episode_length=LENGTH):
+def next_limits(limits, survived, failed, episode_length=LENGTH):
     return next_time_limits(limits, survived, failed, episode_length)
 
 
 class Simulation:
-    """Environments that fail when they are told to, and otherwise live until their time limit."""
+    """Environments that fail when told to, and otherwise survive until their time limit."""
 
     def __init__(self, num_envs: int):
         self.limits: TimeLimits = jax.device_get(first_time_limits(num_envs, LENGTH))
         self.elapsed, self.failed = np.zeros(num_envs, int), np.zeros(num_envs, bool)
 
     def step(self, fails):
-        """Lengths of the episodes that failed or survived with this step (0: none), and whether each was whole."""
+        """Returns lengths of the episodes that ended with this step (0: none), and whether each had the full limit."""
         self.elapsed += 1
         survived = (self.elapsed >= self.limits.limit) & ~fails
-        whole, ended = self.limits.limit == LENGTH, survived | fails
+        full, ended = self.limits.limit == LENGTH, survived | fails
         lengths = np.where(ended, self.elapsed, 0)
         self.elapsed[ended] = 0
-        self.limits, self.failed = jax.device_get(after(self.limits, survived, fails)), fails
-        return lengths, whole
+        self.limits, self.failed = jax.device_get(next_limits(self.limits, survived, fails)), fails
+        return lengths, full
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.integers(1, 7), st.integers(1, 40), st.lists(st.sampled_from("esf"), max_size=20))
-def test_limits_are_those_of_a_plain_loop(num_envs, episode_length, events):
-    """e: the episodes go on; s: they survive; f: they fail."""
+def test_limits_match_plain_loop(num_envs, episode_length, events):
+    """e: episodes continue; s: they survive; f: they fail."""
     limits = first_time_limits(num_envs, episode_length)
     share = [max((i + 1) * episode_length // num_envs, 1) for i in range(num_envs)]
     expected, short_one_was = list(share), True
@@ -56,47 +56,47 @@ def test_limits_are_those_of_a_plain_loop(num_envs, episode_length, events):
         np.testing.assert_array_equal(limits.limit, expected)
 
 
-def test_environments_decide_for_themselves():
+def test_limits_of_environments_are_independent():
     limits = first_time_limits(4, LENGTH)
-    limits = after(limits, np.zeros(4, bool), np.bool_([True, True, False, False]))
-    limits = after(limits, np.bool_([True, False, True, False]), np.zeros(4, bool))
+    limits = next_limits(limits, np.zeros(4, bool), np.bool_([True, True, False, False]))
+    limits = next_limits(limits, np.bool_([True, False, True, False]), np.zeros(4, bool))
     np.testing.assert_array_equal(limits.limit, [15, LENGTH, LENGTH, LENGTH])
     np.testing.assert_array_equal(limits.spread, [True, False, True, True])
 
 
-def test_environments_that_learn_to_survive_together_begin_evenly_spread():
+def test_starts_are_evenly_spread_after_simultaneous_survival():
     envs = 6
     simulation = Simulation(envs)
-    for t in range(1, 51):  # episodes of five steps, all at once
+    for t in range(1, 51):  # simultaneous episodes of five steps
         simulation.step(np.full(envs, t % 5 == 0))
-    for _ in range(2 * LENGTH):  # the first whole episodes, and the shares
+    for _ in range(2 * LENGTH):  # the first full episodes and the short ones
         simulation.step(np.zeros(envs, bool))
     for _ in range(5):
         lengths = np.array([simulation.step(np.zeros(envs, bool))[0] for _ in range(LENGTH)])
-        assert np.all(np.max(lengths, axis=0) == LENGTH)  # each ended once, and was whole
-        beginnings = np.sort(np.nonzero(lengths)[0])
-        assert len(beginnings) == envs
-        assert np.all(np.diff(beginnings) == LENGTH // envs)
+        assert np.all(np.max(lengths, axis=0) == LENGTH)  # each environment ends one full episode
+        ends = np.sort(np.nonzero(lengths)[0])
+        assert len(ends) == envs
+        assert np.all(np.diff(ends) == LENGTH // envs)
 
 
-def test_whole_episodes_are_a_fair_sample():
-    """Half of the episodes fail, at an age that is uniform: of the whole ones, half fail as well.
+def test_full_episodes_are_an_unbiased_sample():
+    """If half of all episodes fail, at a uniform age, then half of the episodes with the full limit fail.
 
-    Counting those that fail before a short limit too would make it more, as such a limit hides survivors only.
+    Including failures before a short limit would bias the sample, because short limits hide only survivors.
     """
     rng, envs = np.random.default_rng(0), 2000
     simulation = Simulation(envs)
 
-    def fate():
+    def draw_failures():
         return np.where(rng.random(envs) < 0.5, rng.integers(1, LENGTH, envs), LENGTH + 1)
 
-    fails_at, counted, everything = fate(), [], []
+    fails_at, counted, biased = draw_failures(), [], []
     for t in range(40 * LENGTH):
-        lengths, whole = simulation.step(simulation.elapsed + 1 == fails_at)
+        lengths, full = simulation.step(simulation.elapsed + 1 == fails_at)
         ended = lengths > 0
-        fails_at = np.where(ended, fate(), fails_at)
-        if t > 10 * LENGTH:  # later than the common beginning shows
-            counted.extend(lengths[ended & whole] < LENGTH)
-            everything.extend(lengths[ended & (whole | simulation.failed)] < LENGTH)
+        fails_at = np.where(ended, draw_failures(), fails_at)
+        if t > 10 * LENGTH:  # after the effect of the common start
+            counted.extend(lengths[ended & full] < LENGTH)
+            biased.extend(lengths[ended & (full | simulation.failed)] < LENGTH)
     assert abs(np.mean(counted) - 0.5) < 0.01
-    assert np.mean(everything) > 0.52
+    assert np.mean(biased) > 0.52

@@ -71,7 +71,7 @@ def test_policy_from_disk_acts_alike_on_numpy_and_jax(trained):
     assert isinstance(loaded(obs[0]), np.ndarray) and loaded(obs[0]).shape == (1,)
     drawn = loaded(obs, key=jax.random.PRNGKey(0))
     assert np.all(np.abs(drawn) <= 3) and not np.allclose(drawn, loaded(obs))
-    with pytest.raises(ValueError, match="last axis must be 4 long"):
+    with pytest.raises(ValueError, match="last axis must have size 4"):
         loaded(obs[:, :3])
 
 

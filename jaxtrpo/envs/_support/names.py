@@ -1,4 +1,4 @@
-"""What messages say about names and values."""
+"""Error messages for unknown names."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterable
 def unknown_name(
     name: str, known: Iterable[str], *, also: Iterable[str] = (), kind: str = "environment", prefix: str = ""
 ) -> str:
-    """One sentence that offers the names nearest to a wrong one, or all if none is near.
+    """Returns an error message that suggests the known names closest to `name`, or lists `known` if none is close.
 
     Args:
-      name: the wrong one.
-      known: the right ones.
-      also: more right ones, too many to offer all of them.
-      kind: of what it is the name.
-      prefix: stands before every name.
+      name: the unknown name.
+      known: valid names.
+      also: further valid names; suggested if close, but too many to list.
+      kind: what the name refers to.
+      prefix: put in front of every name.
     """
     by_lower = {k.lower(): k for k in known}
     candidates = {k.lower(): k for k in also} | by_lower
-    near = [candidates[k] for k in difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.5)]
-    offered = [prefix + k for k in near or by_lower.values()]
-    return f"unknown {kind} {prefix + name!r}; {'did you mean' if near else 'there are'} {', '.join(offered)}"
+    close = [candidates[k] for k in difflib.get_close_matches(name.lower(), candidates, n=3, cutoff=0.5)]
+    offered = [prefix + k for k in close or by_lower.values()]
+    return f"unknown {kind} {prefix + name!r}; {'did you mean' if close else 'available:'} {', '.join(offered)}"

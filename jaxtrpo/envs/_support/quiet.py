@@ -1,4 +1,4 @@
-"""What other people's simulators print, which their users can do nothing about."""
+"""Suppresses output of third-party simulators that users cannot act on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def no_output() -> Iterator[None]:
-    """Keeps Python's prints from the screen: mujoco.mjx tells which optional packages it misses, Warp which devices."""
+    """Suppresses Python's stdout: mujoco.mjx reports missing optional packages on import, Warp the devices it finds."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment as a batch of environments that compiled code steps."""
+"""Gymnasium environments that can be stepped from compiled code."""
 
 from __future__ import annotations
 
@@ -14,47 +14,47 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from jaxtrpo.envs import base, foreign
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
-from jaxtrpo.envs.gymnasium.rendering import watched
+from jaxtrpo.envs.gymnasium.rendering import episode_frames
 from jaxtrpo.envs.gymnasium.simulators import HANDLE_SIZE, Host, hosts
-from jaxtrpo.envs.gymnasium.stepping_plan import Plan
+from jaxtrpo.envs.gymnasium.stepping_plan import SteppingPlan
 
 
 class GymnasiumEnvironment:
-    """Simulators that are Python objects (see `jaxtrpo.envs.base.Environment`).
+    """Environments whose simulators are Python objects (see `jaxtrpo.envs.base.Environment`).
 
     `EnvState.physics` is a handle, uint32 [env, 4]. One object has one set of simulators: a state from before its last
-    reset, or one that was stepped already, is refused. Episodes after the first begin with `env.reset()` without a
-    seed, as is Gymnasium's custom. `EnvState.elapsed` = `episode_length` - 1 truncates an episode with the next step;
-    vector environments that reset by themselves take no notice.
+    reset or its last step is rejected. Only the first episode is seeded; later ones begin with `env.reset()`, as is
+    Gymnasium's convention. `EnvState.elapsed` = `episode_length` - 1 truncates the episode at the next step, except in
+    vector environments that reset by themselves.
 
-    A vector environment is seeded as a whole, so what its environments do depends on how many there are in a group.
-    In Gymnasium's NEXT_STEP mode the step after an end only resets: it is `invalid` and `truncated`, and its
-    `final_obs` is the observation before.
+    A vector environment is seeded as a whole, so its trajectories depend on its number of environments. In Gymnasium's
+    NEXT_STEP mode, the step after the end of an episode only resets: it is `invalid` and `truncated`, and its
+    `final_obs` is the observation before it.
 
-    Where a simulator fails, `failure` says how, and compiled code goes on with steps that are no experience, or first
-    observations that are zero: whoever called it has to ask (see `jaxtrpo.envs.abilities.require_working`).
+    If a simulator fails, `failure` holds the error and compiled code continues: steps are `invalid`, initial
+    observations are zero. The caller must check for failures (see `jaxtrpo.envs.abilities.require_working`).
     """
 
     saves_state = False
 
-    def __init__(self, plan: Plan):
+    def __init__(self, plan: SteppingPlan):
         self.plan = plan
         self.name = plan.source.name
         self.observations = plan.observations
         self.observation_size, self.action_size = plan.observations.size, plan.actions.size
         self.action_low, self.action_high, self.action_counts, self.action_shape = plan.actions.space
         self.episode_length = plan.episode_length
-        self.wastes_steps = plan.vector  # in NEXT_STEP mode
+        self.wastes_steps = plan.vector  # steps that only reset, in NEXT_STEP mode
         self._host = Host(plan)
         self._closing = weakref.finalize(self, self._host.close)
 
     @property
     def failure(self) -> SimulatorError | None:
-        """What went wrong in a simulator; everything fails after that, except for copies."""
+        """First error of a simulator, after which every call fails; copies of the environment are not affected."""
         return self._host.failure
 
     def reset(self, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> base.EnvState:
-        """Starts `num_envs` simulators, environment i with a seed from `key` and i."""
+        """Starts `num_envs` simulators; the seed of environment i is derived from `key` and i."""
         keys = base.env_keys(key, num_envs)
         shapes = (
             jax.ShapeDtypeStruct((num_envs, HANDLE_SIZE), jnp.uint32),
@@ -68,85 +68,85 @@ class GymnasiumEnvironment:
     def step(
         self, state: base.EnvState, action: Float[Array, "env action"] | Int[Array, "env action"]
     ) -> base.EnvState:
-        """Applies one action to each environment: numbers of choices from 0, or numbers in the simulator's units."""
+        """Applies one action to each environment: choices counted from 0, or numbers in the simulator's units."""
         num_envs = len(state.reward)
         if action.shape != (num_envs, self.action_size):
             raise ValueError(f"actions have shape {action.shape}, expected {(num_envs, self.action_size)}")
         action = jnp.asarray(action, self.plan.actions.flat_dtype)
-        like = [state.physics, *state[1:8]]  # all but the key
-        shapes = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in like]
+        fields = [state.physics, *state[1:8]]  # all but the key
+        shapes = [jax.ShapeDtypeStruct(field.shape, field.dtype) for field in fields]
         call = jax.ffi.ffi_call("jaxtrpo_gymnasium_step", shapes, has_side_effect=True)
-        # The handle says whose simulators these are, so that environments of one size share compiled code.
+        # The handle identifies the host, so environments of equal sizes share compiled code.
         results = call(state.physics, action, state.elapsed, host=np.int64(0))
-        return state._replace(**dict(zip(state._fields, results, strict=False)))  # the key stays
+        return state._replace(**dict(zip(state._fields, results, strict=False)))  # all but the key
 
     def flatten(self, obs: Any) -> Float[np.ndarray, "*batch obs"]:
-        """The simulator's own observation, or a batch of them, as this environment gives it."""
+        """Flattens an observation in the simulator's form, or a batch of them."""
         return self.plan.observations.flatten(obs)
 
     def watched(
         self, act: Callable[[np.ndarray], Any], seed: int, width: int, height: int
     ) -> tuple[float, Iterator[tuple[np.ndarray, float]]]:
-        """An episode in a simulator that is made to be seen, in this process; it has the size that it likes.
+        """Renders an episode of a separate simulator in this process, which determines the size of the frames.
 
         Args:
-          act: (flat observations [1, obs]) -> flat actions [1, action].
-          seed: of the first state.
-          width: not used.
-          height: not used.
+          act: flat observations [1, obs] -> flat actions [1, action].
+          seed: seed of the initial state.
+          width: ignored.
+          height: ignored.
 
         Returns:
-          Simulated seconds of a step; and pictures with the return up to each.
+          Seconds per frame, and an iterator over (frame, return up to the frame).
 
         Raises:
-          ValueError: it has no pictures of itself.
+          ValueError: the environment cannot be rendered.
         """
         del width, height
-        return watched(self.plan, act, seed, base.most_steps(self))
+        return episode_frames(self.plan, act, seed, base.most_steps(self))
 
     def copy(self) -> GymnasiumEnvironment:
-        """The same environment with simulators of its own, which its first reset starts."""
+        """Returns the same environment with separate simulators, which its first reset starts."""
         return GymnasiumEnvironment(self.plan)
 
     def for_groups(self, groups: int) -> GymnasiumEnvironment:
-        """The same environment for so many actors: this one, or a copy where vector environments would be shared."""
+        """Returns the environment for `groups` actors: a copy if they would share a vector environment, else itself."""
         return self if self.plan.serves(groups) else GymnasiumEnvironment(dataclasses.replace(self.plan, groups=groups))
 
     def close(self) -> None:
-        """Ends the simulators and their processes; a reset starts others."""
+        """Closes the simulators and their processes; a reset starts new ones."""
         self._host.close()
 
     def abandon(self) -> None:
-        """Ends them for good. Compiled code that was interrupted may still run: its steps are no experience."""
+        """Closes the simulators for good; steps of compiled code that is still running are `invalid`."""
         self._host.abandon()
 
 
 def _reset(number: int, keys: np.ndarray, handle: np.ndarray, obs: np.ndarray) -> None:
     host = hosts.get(number)
     if host is None:
-        raise SimulatorError("the environment to be reset does not exist any more")
+        raise SimulatorError("the environment to reset no longer exists; keep a reference to it")
     try:
         host.reset(keys, handle, obs)
     except SimulatorError:
-        handle[:] = host.number  # so that steps find the failure
+        handle[:] = host.number  # lets later steps find the failure
         obs[:] = 0
 
 
 def _step(_: int, handle: np.ndarray, action: np.ndarray, elapsed: np.ndarray, *results: np.ndarray) -> None:
     host = hosts.get(int(handle[0, 0]))
     if host is None:
-        raise SimulatorError("the environment of this state does not exist any more, or is one of another process")
+        raise SimulatorError("the environment of this state no longer exists or belongs to another process")
     try:
         host.step(handle, action, elapsed, *results)
     except SimulatorError:
         if host.failure is None:
             raise
-        # An actor that stopped here would leave others waiting for it where they meet, and XLA would end the process.
-        _write_nothing(handle, results)
+        # An exception would leave other actors waiting at the next collective, and XLA would abort the process.
+        _write_invalid(handle, results)
 
 
-def _write_nothing(handle: np.ndarray, results: tuple[np.ndarray, ...]) -> None:
-    """Steps that are no experience and end every episode, so that compiled code comes to its end."""
+def _write_invalid(handle: np.ndarray, results: tuple[np.ndarray, ...]) -> None:
+    """Writes invalid steps that end every episode, so that compiled code terminates."""
     new_handle, obs, final_obs, reward, terminated, truncated, invalid, elapsed = results
     new_handle[:] = handle
     for array in (obs, final_obs, reward, terminated, elapsed):

@@ -1,4 +1,4 @@
-"""What goes wrong inside a simulator, in one sentence and with the simulator's own traceback."""
+"""Errors of simulators, with a one-line message and the simulator's own traceback."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from jaxtrpo.config.messages import described
 
 
 class SimulatorError(RuntimeError):
-    """A simulator raised, broke Gymnasium's interface, was too slow, or its process ended."""
+    """A simulator raised an exception, violated Gymnasium's interface or timed out, or its process ended."""
 
 
-def raised(name: str, what: str, error: BaseException) -> SimulatorError:
-    """The error for an exception that left a simulator's `what`, such as "step()": a sentence, then the traceback."""
-    inside = error.__traceback__ and error.__traceback__.tb_next  # without the line of ours that called it
+def simulator_error(name: str, what: str, error: BaseException) -> SimulatorError:
+    """Wraps an exception that `what`, such as "step()", raised: a one-line message, then the traceback."""
+    inside = error.__traceback__ and error.__traceback__.tb_next  # skips the calling frame
     lines = "".join(traceback.format_exception(type(error), error, inside or error.__traceback__))
     return SimulatorError(f"{name}: {what} raised {described(error)}\n\n{lines.rstrip()}")
 
 
-def sentence(error: SimulatorError) -> str:
-    """The same without the traceback."""
+def without_traceback(error: SimulatorError) -> str:
+    """Returns the one-line message of an error."""
     return str(error).partition("\n\n")[0]

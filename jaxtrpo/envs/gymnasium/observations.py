@@ -1,4 +1,4 @@
-"""What the observations of a plain Gymnasium space are made of."""
+"""Description of Gymnasium observation spaces, by which observations are flattened."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of the
 
 
 def observations_of(space: spaces.Space) -> Observations:
-    """Describes a space, and so how its values are flattened.
+    """Describes how observations of a Gymnasium space are flattened.
 
-    The parts of a Dict or Tuple follow each other in Gymnasium's order (the keys of a Dict sorted, unless the space was
-    given them in an order of its own).
+    The parts of a Dict or Tuple are concatenated in Gymnasium's order (Dict keys are sorted, unless the space was
+    created with an ordered mapping).
 
     Raises:
-      ValueError: a space that cannot be flattened, or one without numbers.
+      ValueError: the space cannot be flattened, or its size is 0.
     """
-    made = Observations(_parts(space), short(space))
-    if made.size == 0:
-        raise ValueError(f"the observation space {short(space)} holds no numbers")
-    return made
+    observations = Observations(_parts(space), short(space))
+    if observations.size == 0:
+        raise ValueError(f"the observation space {short(space)} is empty; it must hold at least one number")
+    return observations
 
 
 def _parts(space: spaces.Space, path: tuple[Any, ...] = ()) -> list[Part]:
     if isinstance(space, spaces.Dict | spaces.Tuple):
         inner = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        return [found for key, part in inner for found in _parts(part, (*path, key))]
+        return [part for key, child in inner for part in _parts(child, (*path, key))]
     counts, first = (), ()
     if isinstance(space, spaces.Discrete):
         counts, first = (int(space.n),), (int(space.start),)
     elif isinstance(space, spaces.MultiDiscrete):
         counts, first = (tuple(int(number) for number in np.ravel(each)) for each in (space.nvec, space.start))
     elif not isinstance(space, spaces.Box | spaces.MultiBinary):
-        raise ValueError(f"observation space {short(space)} is not supported; supported are {SUPPORTED}")
+        raise ValueError(f"observation space {short(space)} is not supported; supported: {SUPPORTED}")
     return [Part(path, tuple(space.shape or ()), short(space), counts, first)]

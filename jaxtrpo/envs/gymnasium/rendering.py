@@ -1,4 +1,4 @@
-"""A simulator of Gymnasium's kind that is made to be seen."""
+"""Rendering of episodes by a Gymnasium simulator."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 
 from jaxtrpo.config.messages import described
-from jaxtrpo.envs.gymnasium.stepping_plan import Plan
+from jaxtrpo.envs.gymnasium.stepping_plan import SteppingPlan
 
-PICTURES = "rgb_array"
-USUAL_FPS = 30
+RENDER_MODE = "rgb_array"
+DEFAULT_FPS = 30
 
 
-def watched(
-    plan: Plan, act: Callable[[np.ndarray], Any], seed: int, most_steps: int
+def episode_frames(
+    plan: SteppingPlan, act: Callable[[np.ndarray], Any], seed: int, max_steps: int
 ) -> tuple[float, Iterator[tuple[np.ndarray, float]]]:
-    """See `GymnasiumEnvironment.watched`."""
-    env = _made(plan)
-    fps = env.metadata.get("render_fps") or USUAL_FPS
+    """Implements `GymnasiumEnvironment.watched`."""
+    env = _make_renderable(plan)
+    fps = env.metadata.get("render_fps") or DEFAULT_FPS
 
     def episode() -> Iterator[tuple[np.ndarray, float]]:
         try:
@@ -31,22 +31,22 @@ def watched(
                 action = np.asarray(act(plan.observations.flatten(obs)[None]))
                 obs, reward, terminated, truncated, _ = env.step(plan.actions.each(action)[0])
                 total, steps = total + float(reward), steps + 1
-                over = terminated or truncated or steps >= most_steps
+                over = terminated or truncated or steps >= max_steps
         finally:
             env.close()
 
     return 1 / fps, episode()
 
 
-def _made(plan: Plan) -> Any:
+def _make_renderable(plan: SteppingPlan) -> Any:
     source = plan.source
     if source.maker is None:
-        source = dataclasses.replace(source, options={**source.options, "render_mode": PICTURES})
+        source = dataclasses.replace(source, options={**source.options, "render_mode": RENDER_MODE})
     try:
         env = source.make_single()
     except Exception as error:
-        raise ValueError(f"{source.name} has no pictures of itself: {described(error)}") from error
-    if env.render_mode != PICTURES:
+        raise ValueError(f"{source.name} cannot be rendered: {described(error)}") from error
+    if env.render_mode != RENDER_MODE:
         env.close()
-        raise ValueError(f"{source.name} has no pictures of itself: make it with render_mode={PICTURES!r}")
+        raise ValueError(f"{source.name} cannot be rendered; create it with render_mode={RENDER_MODE!r}")
     return env

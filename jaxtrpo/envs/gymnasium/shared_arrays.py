@@ -1,4 +1,4 @@
-"""The arrays through which simulators take actions and give results, one row an environment."""
+"""Arrays that pass actions to simulators and results back, with one row per environment."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 
 class Rows(NamedTuple):
-    """Of all environments; whoever steps environment i, in whatever process, uses row i."""
+    """Arrays of all environments; the process or thread that steps environment i uses row i."""
 
-    seed: np.ndarray  # int64 [env]: of the first episode
-    action: np.ndarray  # [env, action], int32 for choices, else float32
-    end: np.ndarray  # bool [env]: truncate with this step
-    obs: np.ndarray  # float32 [env, obs]; this and what follows as in `jaxtrpo.envs.base.EnvState`
+    seed: np.ndarray  # int64 [env]: seed of the first episode
+    action: np.ndarray  # [env, action]; int32 if discrete, else float32
+    end: np.ndarray  # bool [env]: truncate the episode at this step
+    obs: np.ndarray  # float32 [env, obs]; this and the following as in `jaxtrpo.envs.base.EnvState`
     final_obs: np.ndarray  # float32 [env, obs]
     reward: np.ndarray  # float32 [env]
     terminated: np.ndarray  # bool [env]
@@ -24,14 +24,14 @@ class Rows(NamedTuple):
 
 
 class RowSizes(NamedTuple):
-    """What the rows of a set of environments have to hold."""
+    """Sizes that determine the arrays in `Rows`."""
 
     num_envs: int
     observation_size: int
     action_size: int
     action_dtype: str
 
-    def _fields_of_rows(self) -> list[tuple[tuple[int, ...], str]]:
+    def _shapes_and_dtypes(self) -> list[tuple[tuple[int, ...], str]]:
         num, obs, flag = self.num_envs, ((self.num_envs, self.observation_size), "float32"), ((self.num_envs,), "bool")
         return [
             ((num,), "int64"),
@@ -47,13 +47,13 @@ class RowSizes(NamedTuple):
         ]
 
     def nbytes(self) -> int:
-        """Memory that the rows take."""
-        return sum(_padded(math.prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in self._fields_of_rows())
+        """Size of the rows in bytes."""
+        return sum(_padded(math.prod(shape) * np.dtype(dtype).itemsize) for shape, dtype in self._shapes_and_dtypes())
 
     def on(self, memory: Any) -> Rows:
-        """The rows in a writable buffer of `nbytes`."""
+        """Returns the rows as views of a writable buffer of `nbytes()` bytes."""
         arrays, offset = [], 0
-        for shape, dtype in self._fields_of_rows():
+        for shape, dtype in self._shapes_and_dtypes():
             count = math.prod(shape)
             arrays.append(np.frombuffer(memory, dtype, count, offset).reshape(shape))
             offset += _padded(count * np.dtype(dtype).itemsize)
@@ -61,5 +61,5 @@ class RowSizes(NamedTuple):
 
 
 def _padded(size: int) -> int:
-    """Up to the next cache line, so that two processes do not write to one field's neighbour all the time."""
+    """Rounds up to whole cache lines, which avoids false sharing between arrays."""
     return -(-size // 64) * 64

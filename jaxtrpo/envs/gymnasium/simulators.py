@@ -1,4 +1,4 @@
-"""The one set of simulators that an environment has, behind the handles that compiled code carries."""
+"""The simulators of an environment, which compiled code refers to by handles."""
 
 from __future__ import annotations
 
@@ -10,76 +10,76 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised
+from jaxtrpo.envs.gymnasium.errors import SimulatorError, simulator_error
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows
 from jaxtrpo.envs.gymnasium.steppers import Stepper, make_stepper
-from jaxtrpo.envs.gymnasium.stepping_plan import Plan
+from jaxtrpo.envs.gymnasium.stepping_plan import SteppingPlan
 from jaxtrpo.envs.gymnasium.workers import Workers
 
-HANDLE_SIZE = 4  # uint32: number of the host, of the set, of the environment, and of the step it waits for
+HANDLE_SIZE = 4  # uint32: number of the host, generation, index of the environment, steps taken
 
-_numbers = itertools.count(1)
-# Not from 1, so that a handle that another process wrote down means nothing here.
-_sets = itertools.count(int.from_bytes(os.urandom(3), "little"))
+_host_numbers = itertools.count(1)
+# Starts at random, so that a handle saved by another process is not valid here.
+_generations = itertools.count(int.from_bytes(os.urandom(3), "little"))
 hosts: weakref.WeakValueDictionary[int, Host] = weakref.WeakValueDictionary()
 
 
 class Host:
-    """Owns the simulators. Called by compiled code, from any thread; never calls JAX.
+    """Owns the simulators; compiled code calls it from any thread, and it never calls JAX.
 
     Attributes:
-      failure: the first error of a simulator; after it every call fails.
+      failure: first error of a simulator, after which every call fails.
     """
 
-    def __init__(self, plan: Plan):
-        self.plan, self.number = plan, next(_numbers)
+    def __init__(self, plan: SteppingPlan):
+        self.plan, self.number = plan, next(_host_numbers)
         self.failure: SimulatorError | None = None
-        self._live: _Live | None = None
+        self._running: _Running | None = None
         self._lock = threading.Lock()
         hosts[self.number] = self
 
     def reset(self, keys: np.ndarray, handle: np.ndarray, obs: np.ndarray) -> None:
-        """Starts one simulator for each of `keys` uint32 [env, 2]; those of before are ended."""
+        """Starts one simulator for each of `keys` uint32 [env, 2], after closing the previous ones."""
         self._require_working()
         with self._lock:
-            old, self._live = self._live, None
-        if old is not None:
-            old.stepper.close()
+            previous, self._running = self._running, None
+        if previous is not None:
+            previous.stepper.close()
         try:
-            live = _Live(self.plan, self.number, len(keys))
+            running = _Running(self.plan, self.number, len(keys))
             with self._lock:
-                self._live = live
-            live.rows.seed[:] = keys[:, 1] & 0x7FFFFFFF  # some simulators take no larger ones
-            live.stepper.reset()
+                self._running = running
+            running.rows.seed[:] = keys[:, 1] & 0x7FFFFFFF  # some simulators reject larger seeds
+            running.stepper.reset()
         except Exception as error:
             raise self._fail(error, "starting") from error
-        handle[:] = live.handles
-        obs[:] = live.rows.obs
+        handle[:] = running.handles
+        obs[:] = running.rows.obs
 
     def step(self, handle: np.ndarray, action: np.ndarray, elapsed: np.ndarray, *results: np.ndarray) -> None:
-        """One step of the environments that `handle` names; `results` as in `environment.GymnasiumEnvironment`."""
+        """Steps the environments of `handle`; `results` are the fields of `EnvState` up to `elapsed`."""
         self._require_working()
-        live = self._live
-        share = None if live is None else live.share(int(handle[0, 2]), len(handle))
-        if live is None or share is None or share.handles.tobytes() != handle.tobytes():
+        running = self._running
+        share = None if running is None else running.share(int(handle[0, 2]), len(handle))
+        if running is None or share is None or share.handles.tobytes() != handle.tobytes():
             raise SimulatorError(
-                f"{self.plan.source.name}: this state is not the last one of its simulators, which cannot go back: "
-                "they were reset, closed, or stepped since; copy() of the environment gives simulators of their own"
+                f"{self.plan.source.name}: this state is stale: its simulators were reset, closed or stepped since, "
+                "and cannot go back; use copy() of the environment for separate simulators"
             )
         try:
-            live.step(share, action, elapsed, results)
+            running.step(share, action, elapsed, results)
         except Exception as error:
             raise self._fail(error, "stepping") from error
 
     def close(self) -> None:
-        """Ends the simulators; a reset starts others."""
+        """Closes the simulators; a reset starts new ones."""
         with self._lock:
-            live, self._live = self._live, None
-        if live is not None:
-            live.stepper.close()
+            running, self._running = self._running, None
+        if running is not None:
+            running.stepper.close()
 
     def abandon(self) -> None:
-        """Ends the simulators; from now on every call fails."""
+        """Closes the simulators for good: every later call fails."""
         with self._lock:
             self.failure = self.failure or SimulatorError(f"{self.plan.source.name} was closed")
         self.close()
@@ -90,58 +90,58 @@ class Host:
 
     def _fail(self, error: Exception, action: str) -> SimulatorError:
         if not isinstance(error, SimulatorError):
-            error = raised(self.plan.source.name, action, error)
+            error = simulator_error(self.plan.source.name, action, error)
         with self._lock:
             self.failure = self.failure or error
-            live = self._live
-        if live is not None and isinstance(live.stepper, Workers):
-            live.stepper.kill()
+            running = self._running
+        if running is not None and isinstance(running.stepper, Workers):
+            running.stepper.kill()
         return self.failure
 
 
 class _Share(NamedTuple):
-    """What compiled code steps at once: an actor's environments."""
+    """Environments that compiled code steps with one call: those of an actor."""
 
     start: int
     stop: int
-    rows: Rows  # of these environments only, as the following
+    rows: Rows  # of these environments only, like the following
     handles: np.ndarray
     results: tuple[np.ndarray, ...]  # in the order of `EnvState`
 
 
-class _Live:
-    """Simulators that are running, and their rows."""
+class _Running:
+    """Running simulators and their rows."""
 
-    def __init__(self, plan: Plan, host: int, num_envs: int):
-        tasks, in_processes = plan.tasks(num_envs)
+    def __init__(self, plan: SteppingPlan, host: int, num_envs: int):
+        configs, in_processes = plan.steppers(num_envs)
         self.stepper: Stepper
         if in_processes:
-            self.stepper = Workers(tasks, plan.sizes(num_envs), plan.timeout)
+            self.stepper = Workers(configs, plan.sizes(num_envs), plan.timeout)
             self.rows = self.stepper.rows
         else:
             self.rows = plan.sizes(num_envs).on(bytearray(plan.sizes(num_envs).nbytes()))
-            self.stepper = make_stepper(tasks[0], self.rows)
+            self.stepper = make_stepper(configs[0], self.rows)
         self.handles = np.zeros((num_envs, HANDLE_SIZE), np.uint32)
-        self.handles[:, 0], self.handles[:, 1] = host, next(_sets)
+        self.handles[:, 0], self.handles[:, 1] = host, next(_generations)
         self.handles[:, 2] = np.arange(num_envs)
         self._shares: dict[tuple[int, int], _Share] = {}
         self._last = plan.episode_length - 1
 
     def share(self, start: int, num: int) -> _Share:
-        """The rows of `num` environments from `start` on."""
-        found = self._shares.get((start, num))
-        if found is None:
-            mine = slice(start, start + num)
-            rows, handles = Rows(*(array[mine] for array in self.rows)), self.handles[mine]
+        """Returns the share of `num` environments from `start` on."""
+        share = self._shares.get((start, num))
+        if share is None:
+            envs = slice(start, start + num)
+            rows, handles = Rows(*(array[envs] for array in self.rows)), self.handles[envs]
             results = (handles, rows.obs, rows.final_obs, rows.reward, rows.terminated, rows.truncated, rows.invalid)
-            found = self._shares[start, num] = _Share(start, start + num, rows, handles, (*results, rows.elapsed))
-        return found
+            share = self._shares[start, num] = _Share(start, start + num, rows, handles, (*results, rows.elapsed))
+        return share
 
     def step(self, share: _Share, action: np.ndarray, elapsed: np.ndarray, results: tuple[np.ndarray, ...]) -> None:
         share.handles[:, 3] += 1
         rows = share.rows
         rows.action[:] = action
-        # The learner may ask for an earlier end by what it says has elapsed.
+        # Rollouts truncate an episode early by passing a larger `elapsed`.
         np.greater_equal(np.maximum(elapsed, rows.elapsed), self._last, out=rows.end)
         self.stepper.step(share.start, share.stop)
         for result, row in zip(results, share.results, strict=True):

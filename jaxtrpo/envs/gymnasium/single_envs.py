@@ -1,4 +1,4 @@
-"""Stepping simulators that are one `gymnasium.Env` each."""
+"""Steps simulators that are single `gymnasium.Env` objects."""
 
 from __future__ import annotations
 
@@ -10,58 +10,58 @@ import numpy as np
 
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.gymnasium.actions import Actions
-from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised
+from jaxtrpo.envs.gymnasium.errors import SimulatorError, simulator_error
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows
 
 
-class Singles:
-    """The simulators of environments `first` to `last - 1`.
+class SingleEnvs:
+    """Steps the environments `start` to `stop - 1` by one simulator each (see `steppers.Stepper`).
 
     Args:
-      name: for messages.
-      make: gives a new simulator.
-      rows: of all environments.
-      first: environment that begins.
-      last: environment after the last one.
+      name: name of the environment, for messages.
+      make: creates a simulator.
+      rows: rows of all environments.
+      start: first environment.
+      stop: environment after the last.
 
     Raises:
-      SimulatorError: from every method, where a simulator fails; it cannot be used any more then.
+      SimulatorError: in every method, if a simulator fails; the object cannot be used after that.
     """
 
-    def __init__(self, name: str, make: Callable[[], Any], rows: Rows, first: int, last: int):
-        self.name, self.rows, self.first, self.last = name, rows, first, last
+    def __init__(self, name: str, make: Callable[[], Any], rows: Rows, start: int, stop: int):
+        self.name, self.rows, self.start, self.stop = name, rows, start, stop
         self.envs: list[Any] = []
         try:
-            for _ in range(first, last):
+            for _ in range(start, stop):
                 self.envs.append(make())
         except Exception as error:
             self.close()
-            raise raised(name, "making the environment", error) from error
+            raise simulator_error(name, "creating the environment", error) from error
         self.observations = observations_of(self.envs[0].observation_space)
         self.actions = Actions(self.envs[0].action_space)
         self._shares: dict[tuple[int, int], tuple[Rows, list[Callable], list[Any]]] = {}
 
     def reset(self) -> None:
         """Starts the first episodes, with the seeds in the rows."""
-        rows, mine = self.rows, slice(self.first, self.last)
-        first = [self._reset(env, seed=int(seed)) for env, seed in zip(self.envs, rows.seed[mine], strict=True)]
-        self._write(rows.obs[mine], first)
-        rows.final_obs[mine] = rows.obs[mine]
-        rows.elapsed[mine] = 0
+        rows, envs = self.rows, slice(self.start, self.stop)
+        first = [self._reset(env, seed=int(seed)) for env, seed in zip(self.envs, rows.seed[envs], strict=True)]
+        self._write(rows.obs[envs], first)
+        rows.final_obs[envs] = rows.obs[envs]
+        rows.elapsed[envs] = 0
 
     def step(self, start: int, stop: int) -> None:
-        """One step of environments `start` to `stop - 1`, with automatic resets."""
+        """Steps the environments `start` to `stop - 1`, with automatic resets."""
         rows, steps, envs = self._share(start, stop)
         actions = self.actions.each(rows.action)
         try:
             results = [step(action) for step, action in zip(steps, actions, strict=True)]
         except Exception as error:
-            raise raised(self.name, "step()", error) from error
+            raise simulator_error(self.name, "step()", error) from error
         try:
             observations, rewards, terminated, truncated, _ = zip(*results, strict=True)
         except (TypeError, ValueError):
-            raise SimulatorError(_wrong_result(self.name, results)) from None
+            raise SimulatorError(_wrong_step_result(self.name, results)) from None
         self._write(rows.final_obs, observations)
         rows.obs[:] = rows.final_obs
         self._write_rewards(rows.reward, rewards)
@@ -70,7 +70,7 @@ class Singles:
         self._finish(rows, envs)
 
     def close(self) -> None:
-        """Closes every simulator, whatever some of them may raise."""
+        """Closes every simulator and ignores exceptions."""
         for env in self.envs:
             try:
                 env.close()
@@ -78,18 +78,18 @@ class Singles:
                 continue
 
     def _share(self, start: int, stop: int) -> tuple[Rows, list[Callable], list[Any]]:
-        """Rows, `step` functions and simulators of some environments."""
-        found = self._shares.get((start, stop))
-        if found is None:
-            envs = self.envs[start - self.first : stop - self.first]
+        """Returns the rows, `step` functions and simulators of some environments."""
+        share = self._shares.get((start, stop))
+        if share is None:
+            envs = self.envs[start - self.start : stop - self.start]
             rows = Rows(*(array[start:stop] for array in self.rows))
-            found = self._shares[start, stop] = rows, [env.step for env in envs], envs
-        return found
+            share = self._shares[start, stop] = rows, [env.step for env in envs], envs
+        return share
 
     def _finish(self, rows: Rows, envs: list[Any]) -> None:
         rows.elapsed[:] += 1
         np.logical_or(rows.truncated, rows.end, out=rows.truncated)
-        np.greater(rows.truncated, rows.terminated, out=rows.truncated)  # and not terminated
+        np.greater(rows.truncated, rows.terminated, out=rows.truncated)  # unless terminated
         done = (rows.terminated | rows.truncated).nonzero()[0]
         if len(done) == 0:
             return
@@ -102,11 +102,9 @@ class Singles:
         try:
             result = env.reset(**arguments)
         except Exception as error:
-            raise raised(self.name, "reset()", error) from error
+            raise simulator_error(self.name, "reset()", error) from error
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-            raise SimulatorError(
-                f"{self.name}: reset() returned {short(result)}, but it has to return (observation, info)"
-            )
+            raise SimulatorError(f"{self.name}: reset() must return (observation, info), but returned {short(result)}")
         return result[0]
 
     def _write(self, into: np.ndarray, observations: Any) -> None:
@@ -119,14 +117,14 @@ class Singles:
     def _write_rewards(self, into: np.ndarray, rewards: tuple[Any, ...]) -> None:
         for reward in rewards:
             if type(reward) not in _NUMBERS and not _is_number(reward):
-                raise SimulatorError(f"{self.name}: the reward is {short(reward)}, which is not a number")
+                raise SimulatorError(f"{self.name}: the reward must be a number, but is {short(reward)}")
         into[:] = rewards
         require_finite(self.name, "reward", into)
 
     def _write_flags(self, into: np.ndarray, which: str, flags: tuple[Any, ...]) -> None:
         for flag in flags:
             if type(flag) not in _FLAGS and not _is_number(flag):
-                raise SimulatorError(f"{self.name}: step() returned {short(flag)} as {which}, which is not a bool")
+                raise SimulatorError(f"{self.name}: step() must return a bool for {which}, not {short(flag)}")
         into[:] = flags
 
 
@@ -141,21 +139,21 @@ def _is_number(value: Any) -> bool:
 
 
 def require_finite(name: str, what: str, array: np.ndarray) -> None:
-    """Raises if some of the numbers that a simulator returned are NaN or infinite.
+    """Raises `SimulatorError` if `array`, which a simulator returned, holds NaN or infinity.
 
-    A simulator of which nothing is known cannot be trusted to go on after that.
+    An unknown simulator cannot be trusted to recover from that.
     """
     if not np.logical_and.reduce(np.isfinite(array), axis=None):
         bad = array[~np.isfinite(array)][0]
         row = array if array.ndim == 1 else array[~np.isfinite(array).all(axis=-1)][0]
-        raise SimulatorError(f"{name}: {what} holds {bad}, which is not finite: {short(row)}")
+        raise SimulatorError(f"{name}: {what} contains {bad}, but must be finite: {short(row)}")
 
 
-def _wrong_result(name: str, results: list[Any]) -> str:
+def _wrong_step_result(name: str, results: list[Any]) -> str:
     wrong = next((r for r in results if not isinstance(r, tuple) or len(r) != 5), results[0])
     if isinstance(wrong, tuple) and len(wrong) == 4:
         return (
-            f"{name}: step() returned four values, as in the interface of the old gym; Gymnasium's is "
+            f"{name}: step() returned four values, as in the old gym API; it must return "
             "(observation, reward, terminated, truncated, info)"
         )
-    return f"{name}: step() returned {short(wrong)}, not (observation, reward, terminated, truncated, info)"
+    return f"{name}: step() must return (observation, reward, terminated, truncated, info), not {short(wrong)}"

@@ -1,4 +1,4 @@
-"""Where simulators come from: a registered id of Gymnasium, or a function of the user."""
+"""The specification of a simulator: a registered Gymnasium id or a function of the user."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ from jaxtrpo.config.messages import described
 from jaxtrpo.envs._support.names import unknown_name
 
 PREFIX = "gymnasium:"
-UNLIMITED = 2**31 - 1  # steps; the time limit of an environment that has none
-LIMIT, NO_LIMIT = "max_episode_steps", -1  # keyword of `gymnasium.make`, and its value for no time limit at all
-CHECKER = "disable_env_checker"  # its other keyword
+UNLIMITED = 2**31 - 1  # stands for "no time limit", in steps
+LIMIT, NO_LIMIT = "max_episode_steps", -1  # keyword of `gymnasium.make`, and its value for "no time limit"
+CHECKER = "disable_env_checker"  # another keyword of `gymnasium.make`
 
 
 @dataclass(frozen=True)
 class Source:
-    """How to make simulators, in this process or in another: cloudpickle can carry it."""
+    """How to create simulators, in this process or in a worker; can be pickled with cloudpickle."""
 
     name: str
-    spec: Any = None  # gymnasium's EnvSpec of a registered id, with what was registered when it was looked up
-    module: str | None = None  # to import before
+    spec: Any = None  # Gymnasium's EnvSpec of a registered id, as it was when looked up
+    module: str | None = None  # module to import first, which registers the id
     maker: Callable[..., Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
-    limit: int | None = None  # steps; of a function that does not take `max_episode_steps` itself
+    limit: int | None = None  # time limit in steps, if `maker` does not take `max_episode_steps`
 
     def make_single(self, *, limited: bool = False) -> Any:
-        """A new `gymnasium.Env`.
+        """Creates a `gymnasium.Env`.
 
         Args:
-          limited: with the time limit that Gymnasium would keep. Otherwise it is ours to keep, unless a wrapper around
-            Gymnasium's may look at it.
+          limited: keep Gymnasium's `TimeLimit` wrapper. Otherwise it is left out, because the stepper applies the time
+            limit, unless there are additional wrappers, which may read it.
         """
         if self.maker is not None:
             return self.maker(**self.options)
         self._import()
         spec = copy.deepcopy(self.spec)
-        spec.order_enforce = False  # we keep the order
+        spec.order_enforce = False  # the stepper calls reset and step in order
         options = {CHECKER: True, **self.options}
         if not (limited or spec.additional_wrappers):
             options[LIMIT] = NO_LIMIT
         return gymnasium.make(spec, **options)
 
     def make_vector(self, num_envs: int) -> Any:
-        """A new `gymnasium.vector.VectorEnv`."""
+        """Creates a `gymnasium.vector.VectorEnv`."""
         self._import()
-        options = {name: value for name, value in self.options.items() if name != CHECKER}  # which single ones have
-        if options.get(LIMIT) == NO_LIMIT:  # only `gymnasium.make` knows what that means
+        options = {name: value for name, value in self.options.items() if name != CHECKER}  # for single environments
+        if options.get(LIMIT) == NO_LIMIT:  # understood by `gymnasium.make` only
             options[LIMIT] = UNLIMITED
         return gymnasium.make_vec(self.spec, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)
 
     def is_vector(self) -> bool:
-        """Whether the id was registered with a vector environment, and one that does not call JAX.
+        """Returns whether to use the vector environment that the id was registered with.
 
-        A vector environment comes without the wrappers that the id was registered with: where there are some, it is
-        another environment. So it is where it has no way to be told the time limit that is asked for.
+        It is not used if it calls JAX, if the id has additional wrappers, which the vector environment would lack, or
+        if a time limit is given that it does not accept.
         """
         if self.spec is None or self.spec.vector_entry_point is None or self.spec.additional_wrappers:
             return False
@@ -77,16 +77,16 @@ class Source:
 
 
 def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], name: str | None = None) -> Source:
-    """The source that a user names.
+    """Finds the source for a Gymnasium id or a function.
 
     Args:
-      source: an id such as "CartPole-v1", with "gymnasium:" in front or not, or "module:Name-v0", of which the module
-        registers the id; or a function that returns an environment.
-      options: for the environment's constructor, or the function.
-      name: of the environment; None: "gymnasium:" and the id, or the qualified name of the function.
+      source: id such as "CartPole-v1", optionally prefixed with "gymnasium:" or with the module that registers it
+        ("module:Name-v0"); or a function that returns an environment.
+      options: keyword arguments for the environment's constructor or the function.
+      name: name of the environment; None: "gymnasium:" and the id or the qualified name of the function.
 
     Raises:
-      ValueError: no such id, or its module cannot be imported.
+      ValueError: there is no such id, or its module cannot be imported.
     """
     if callable(source):
         function = source
@@ -99,7 +99,7 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
             limit = options.pop(LIMIT)
             if limit == NO_LIMIT:
                 raise ValueError(
-                    f"max_episode_steps={limit}: only gymnasium.make can leave a time limit out, not {qualified}"
+                    f"max_episode_steps={limit}: only gymnasium.make can remove a time limit; omit it for {qualified}"
                 )
         return Source(name or PREFIX + qualified, maker=source, options=options, limit=limit)
     full_id = source.removeprefix(PREFIX)
@@ -107,9 +107,9 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
     if module:
         try:
             importlib.import_module(module)
-        except Exception as error:  # of the user's own code
-            absent = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "")
-            why = str(error) if absent else described(error)
+        except Exception as error:  # user code may raise anything
+            is_missing = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "")
+            why = str(error) if is_missing else described(error)
             raise ValueError(f"{source}: the module {module} cannot be imported: {why}") from error
     if env_id not in gymnasium.registry:
         raise ValueError(unknown_name(env_id, gymnasium.registry, prefix=PREFIX))
@@ -117,31 +117,31 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
 
 
 def time_limit(env: Any) -> int:
-    """Steps after which an environment's episode is truncated: what its wrappers say, or else its own specification."""
+    """Returns the steps after which an episode is truncated, by the `TimeLimit` wrappers or else the specification."""
     limits = []
     inner = env
     while isinstance(inner, gymnasium.Wrapper):
         if isinstance(inner, gymnasium.wrappers.TimeLimit):
             limits.append(inner._max_episode_steps)
         inner = inner.env
-    own = getattr(env, "spec", None)
-    if not limits and own is not None and own.max_episode_steps:
-        limits.append(own.max_episode_steps)
+    spec = getattr(env, "spec", None)
+    if not limits and spec is not None and spec.max_episode_steps:
+        limits.append(spec.max_episode_steps)
     return int(min([*limits, UNLIMITED]))
 
 
 def time_limit_of_vector(env: Any) -> int:
-    """The same of a vector environment: what it says itself, or what it was made with, or what was registered."""
+    """Returns the time limit of a vector environment: its own, the one passed to it, or the registered one."""
     spec = getattr(env, "spec", None)
-    made_with = {} if spec is None else spec.kwargs
-    found = getattr(env.unwrapped, LIMIT, None) or made_with.get(LIMIT) or getattr(spec, LIMIT, None)
-    return int(min(found or UNLIMITED, UNLIMITED))
+    arguments = {} if spec is None else spec.kwargs
+    limit = getattr(env.unwrapped, LIMIT, None) or arguments.get(LIMIT) or getattr(spec, LIMIT, None)
+    return int(min(limit or UNLIMITED, UNLIMITED))
 
 
 def calls_jax(env: Any) -> bool:
-    """Whether an environment or one of its wrappers seems to compute with JAX.
+    """Returns whether an environment or one of its wrappers seems to use JAX.
 
-    Inside compiled code that waits for the step it could wait for JAX in turn, for ever.
+    A step that uses JAX can deadlock when compiled code waits for that step.
     """
     while True:
         if uses_jax(type(env)):
@@ -152,7 +152,7 @@ def calls_jax(env: Any) -> bool:
 
 
 def uses_jax(thing: Any) -> bool:
-    """Whether the modules in which a class and its bases, or a function, are written import JAX."""
+    """Returns whether the modules that define a class and its bases, or a function, import JAX."""
     modules = [part.__module__ for part in getattr(thing, "__mro__", (thing,))]
     return any(
         isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "jax"
@@ -162,10 +162,10 @@ def uses_jax(thing: Any) -> bool:
 
 
 def _takes(function: Callable[..., Any], keyword: str) -> bool:
-    """Whether a function has a parameter of that name, and not only for any name."""
+    """Returns whether a function has a parameter of that name; `**kwargs` does not count."""
     try:
         return keyword in inspect.signature(function).parameters
-    except (TypeError, ValueError):  # some that are written in C do not tell
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return False
 
 

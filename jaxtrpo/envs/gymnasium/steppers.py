@@ -1,44 +1,44 @@
-"""Some of the environments, in whatever process, and however their simulators come."""
+"""The interface of objects that step consecutive environments, and their creation."""
 
 from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows, RowSizes
-from jaxtrpo.envs.gymnasium.single_envs import Singles
+from jaxtrpo.envs.gymnasium.single_envs import SingleEnvs
 from jaxtrpo.envs.gymnasium.spec import Source
-from jaxtrpo.envs.gymnasium.vector_envs import Vectors
+from jaxtrpo.envs.gymnasium.vector_envs import VectorEnvs
 
 
 class Stepper(Protocol):
-    """Steps environments through their rows; each method raises `SimulatorError` where a simulator fails."""
+    """Steps environments through their rows; every method raises `SimulatorError` if a simulator fails."""
 
     def reset(self) -> None:
         """Starts the first episode of every environment."""
         ...
 
     def step(self, start: int, stop: int) -> None:
-        """One step of environments `start` to `stop - 1`."""
+        """Steps the environments `start` to `stop - 1`, with automatic resets."""
         ...
 
     def close(self) -> None:
-        """Ends the simulators."""
+        """Closes the simulators."""
         ...
 
 
-class Task(NamedTuple):
-    """What is needed to make simulators for consecutive environments."""
+class StepperConfig(NamedTuple):
+    """Arguments of a stepper of consecutive environments, which can be sent to a worker process."""
 
     source: Source
-    sizes: RowSizes  # of all environments
-    edges: tuple[int, ...]  # where each vector environment begins, or the single ones; then where the last one ends
-    vector: bool
-    episode_length: int  # steps
+    sizes: RowSizes  # sizes of the rows of all environments
+    edges: tuple[int, ...]  # first index of each vector environment, or of all single ones; then the end of the last
+    vector: bool  # use vector environments
+    episode_length: int  # time limit in steps
 
 
-def make_stepper(task: Task, rows: Rows) -> Singles | Vectors:
-    """Makes the simulators of a task in this process."""
-    source = task.source
-    if task.vector:
-        return Vectors(source.name, source.make_vector, rows, task.edges, task.episode_length)
-    return Singles(source.name, source.make_single, rows, task.edges[0], task.edges[-1])
+def make_stepper(config: StepperConfig, rows: Rows) -> SingleEnvs | VectorEnvs:
+    """Creates a stepper and its simulators in this process."""
+    source = config.source
+    if config.vector:
+        return VectorEnvs(source.name, source.make_vector, rows, config.edges, config.episode_length)
+    return SingleEnvs(source.name, source.make_single, rows, config.edges[0], config.edges[-1])

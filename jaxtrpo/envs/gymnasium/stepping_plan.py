@@ -1,4 +1,4 @@
-"""What is known of an environment before any of its simulators is started for good."""
+"""How an environment is stepped: its spaces, and the distribution of simulators over processes."""
 
 from __future__ import annotations
 
@@ -7,75 +7,74 @@ from dataclasses import dataclass
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.shared_arrays import RowSizes
 from jaxtrpo.envs.gymnasium.spec import Source
-from jaxtrpo.envs.gymnasium.steppers import Task
+from jaxtrpo.envs.gymnasium.steppers import StepperConfig
 from jaxtrpo.envs.observations import Observations
 from jaxtrpo.parallel.machine import available_cores
 
-# How much longer a step takes for each process that an actor waits for, apart from the simulators: the way there and
-# back through a socket. Measured on two cores that were busy with other things: 35 us for one process, 55 us each for
-# two.
-SECONDS_A_PROCESS = 50e-6
-# A vector environment has one seed, so that what its environments do depends on how many it has: with at least two of
-# them, whatever the number of actors, one and two actors collect the same.
-LEAST_VECTORS = 2
+# Overhead of a step per process that an actor waits for: the round trip through a socket. Measured on two busy cores:
+# 35 us for one process, 55 us each for two.
+SECONDS_PER_PROCESS = 50e-6
+# A vector environment has one seed, so its trajectories depend on its number of environments. With at least two vector
+# environments, one actor and two actors collect the same data.
+MIN_VECTOR_ENVS = 2
 
 
 @dataclass(frozen=True)
-class Plan:
+class SteppingPlan:
     """How to step an environment."""
 
     source: Source
     observations: Observations
     actions: Actions
-    episode_length: int  # steps
-    vector: bool  # it comes as a vector environment
-    jax_inside: bool  # it may call JAX, which must not happen in the calling thread
-    seconds_per_step: float  # of one environment; of all together where `vector`
-    processes: int | None  # None: as many as pay
-    groups: int  # actors that step it at the same time
-    timeout: float  # seconds
+    episode_length: int  # time limit in steps
+    vector: bool  # use vector environments
+    calls_jax: bool  # it may call JAX, which must not happen in the calling thread
+    seconds_per_step: float  # of one environment; of a vector environment if `vector`
+    processes: int | None  # worker processes; None: chosen by `num_processes`
+    groups: int  # number of actors that step environments concurrently
+    timeout: float  # seconds that a worker may take for a step
 
     def sizes(self, num_envs: int) -> RowSizes:
-        """The rows of `num_envs` environments."""
+        """Sizes of the rows of `num_envs` environments."""
         return RowSizes(num_envs, self.observations.size, self.actions.size, self.actions.flat_dtype.name)
 
-    def tasks(self, num_envs: int) -> tuple[list[Task], bool]:
-        """How `num_envs` environments are dealt out, and whether to processes."""
+    def steppers(self, num_envs: int) -> tuple[list[StepperConfig], bool]:
+        """Returns the steppers that share `num_envs` environments, and whether they run in worker processes."""
         processes = self.num_processes(num_envs)
         group_edges = _edges(num_envs, self._groups)
         parts = _edges(num_envs, max(processes, 1))
-        tasks = []
+        configs = []
         for start, stop in zip(parts[:-1], parts[1:], strict=True):
             inner = [edge for edge in group_edges if start < edge < stop] if self.vector else []
-            task = Task(self.source, self.sizes(num_envs), (start, *inner, stop), self.vector, self.episode_length)
-            tasks.append(task)
-        return tasks, processes > 0
+            edges = (start, *inner, stop)
+            configs.append(StepperConfig(self.source, self.sizes(num_envs), edges, self.vector, self.episode_length))
+        return configs, processes > 0
 
     def serves(self, actors: int) -> bool:
-        """Whether no two of so many actors would step environments of one vector environment."""
+        """Returns whether no two of `actors` would share a vector environment."""
         return self._groups % actors == 0 if self.vector else True
 
     @property
     def _groups(self) -> int:
-        return max(self.groups, LEAST_VECTORS) if self.vector else self.groups
+        return max(self.groups, MIN_VECTOR_ENVS) if self.vector else self.groups
 
     def num_processes(self, num_envs: int) -> int:
-        """How many processes step `num_envs` environments; 0: the calling thread does."""
+        """Returns the number of worker processes for `num_envs` environments; 0: the calling thread steps them."""
         if self.processes is not None:
             return min(self.processes, num_envs)
         cores = available_cores()
-        if cores == 1 and not self.jax_inside:
+        if cores == 1 and not self.calls_jax:
             return 0
-        # More vector environments than groups would be other ones: what an environment does must not depend on time.
+        # The number of vector environments determines their trajectories, so it must not depend on timing.
         most = min(cores, self._groups if self.vector else num_envs)
         num = next(num for num in range(most, 0, -1) if num_envs % num == 0)
-        # Without processes only one thread at a time steps environments, because Python has one lock for all.
-        alone = self.seconds_per_step * (min(self._groups, num_envs) if self.vector else num_envs)
-        pays = num > 1 and alone - alone / num > SECONDS_A_PROCESS * -(-num // self.groups)
-        return num if pays or self.jax_inside else 0
+        # Without processes, only one thread at a time steps environments, because of Python's global interpreter lock.
+        serial = self.seconds_per_step * (min(self._groups, num_envs) if self.vector else num_envs)
+        faster = num > 1 and serial - serial / num > SECONDS_PER_PROCESS * -(-num // self.groups)
+        return num if faster or self.calls_jax else 0
 
 
 def _edges(num: int, parts: int) -> list[int]:
-    """Where `parts` consecutive parts of `num` begin, as equal as possible, and where the last one ends."""
+    """Returns the boundaries of `parts` consecutive parts of `num`, whose sizes differ by at most 1."""
     parts = min(parts, num)
     return [num * part // parts for part in range(parts + 1)]

@@ -1,4 +1,4 @@
-"""Stepping simulators that come as a `gymnasium.vector.VectorEnv`."""
+"""Steps simulators that are a `gymnasium.vector.VectorEnv`."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from gymnasium.vector import AutoresetMode
 
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.gymnasium.actions import Actions
-from jaxtrpo.envs.gymnasium.errors import SimulatorError, raised
+from jaxtrpo.envs.gymnasium.errors import SimulatorError, simulator_error
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows
 from jaxtrpo.envs.gymnasium.single_envs import require_finite
 
 
-class Vectors:
-    """Vector environments, each for consecutive environments that are always stepped together.
+class VectorEnvs:
+    """Steps consecutive environments by vector environments (see `steppers.Stepper`).
 
     Args:
-      name: for messages.
+      name: name of the environment, for messages.
       make: number of environments -> a new vector environment.
-      rows: of all environments.
-      edges: where each vector environment begins; then where the last one ends.
-      episode_length: time limit in steps, for vector environments that leave resets to us; the others keep it.
+      rows: rows of all environments.
+      edges: first environment of each vector environment, then the end of the last one.
+      episode_length: time limit in steps, applied here only in Gymnasium's DISABLED mode of automatic resets; in the
+        other modes, the vector environment applies its own.
 
     Raises:
-      SimulatorError: from every method, where a simulator fails; it cannot be used any more then.
+      SimulatorError: in every method, if a simulator fails; the object cannot be used after that.
     """
 
     def __init__(self, name: str, make: Callable[[int], Any], rows: Rows, edges: Sequence[int], episode_length: int):
@@ -40,24 +41,25 @@ class Vectors:
             raise
         except Exception as error:
             self.close()
-            raise raised(name, "making the vector environment", error) from error
+            raise simulator_error(name, "creating the vector environment", error) from error
 
     def reset(self) -> None:
-        """Starts the first episodes. A vector environment has one seed: that of its first environment."""
+        """Starts the first episodes; the seed of a vector environment is that of its first environment."""
         for part in self.parts:
             part.reset()
 
     def step(self, start: int, stop: int) -> None:
-        """One step of environments `start` to `stop - 1`, with automatic resets."""
+        """Steps the environments `start` to `stop - 1`, with automatic resets."""
+        edges = self.edges[:-1]
         if start not in self.edges or stop not in self.edges:
             raise SimulatorError(
-                f"environments {start} to {stop - 1} are no whole vector environments, which begin at {self.edges[:-1]}"
+                f"environments {start} to {stop - 1} are not whole vector environments, which start at {edges}"
             )
         for part in self.parts[self.edges.index(start) : self.edges.index(stop)]:
             part.step()
 
     def close(self) -> None:
-        """Closes every vector environment, whatever some of them may raise."""
+        """Closes every vector environment and ignores exceptions."""
         for part in self.parts:
             try:
                 part.env.close()
@@ -68,14 +70,14 @@ class Vectors:
 class _Vector:
     """One vector environment and its rows."""
 
-    def __init__(self, name: str, env: Any, rows: Rows, mine: slice, episode_length: int):
+    def __init__(self, name: str, env: Any, rows: Rows, envs: slice, episode_length: int):
         self.name, self.env, self.episode_length = name, env, episode_length
-        self.rows = Rows(*(array[mine] for array in rows))
+        self.rows = Rows(*(array[envs] for array in rows))
         self.observations = observations_of(env.single_observation_space)
         self.actions = Actions(env.single_action_space)
-        plain = self.observations.plain_shape
-        self._plain_shape = None if plain is None else (len(self.rows.obs), *plain)
-        self._over: np.ndarray | None = None  # in NEXT_STEP mode: which episodes ended with the last step
+        shape = self.observations.plain_shape
+        self._batch_shape = None if shape is None else (len(self.rows.obs), *shape)
+        self._done: np.ndarray | None = None  # in NEXT_STEP mode: mask of the episodes that ended with the last step
         self._action_dtype = env.action_space.dtype
         mode = env.metadata.get("autoreset_mode")
         finish = {
@@ -84,11 +86,14 @@ class _Vector:
             AutoresetMode.DISABLED: self._disabled,
         }
         if mode not in finish:
-            raise SimulatorError(f"{name}: metadata['autoreset_mode'] of its vector environment is {short(mode)}")
+            raise SimulatorError(
+                f"{name}: metadata['autoreset_mode'] of the vector environment must be an AutoresetMode, not "
+                f"{short(mode)}"
+            )
         self._finish = finish[mode]
 
     def reset(self) -> None:
-        rows, self._over = self.rows, None
+        rows, self._done = self.rows, None
         self._write(rows.obs, self._call_reset(seed=int(rows.seed[0])))
         rows.final_obs[:] = rows.obs
         for flags in (rows.terminated, rows.truncated, rows.invalid, rows.elapsed):
@@ -102,18 +107,18 @@ class _Vector:
         try:
             result = self.env.step(action)
         except Exception as error:
-            raise raised(self.name, "step()", error) from error
+            raise simulator_error(self.name, "step()", error) from error
         if not isinstance(result, tuple) or len(result) != 5:
             raise SimulatorError(
-                f"{self.name}: step() of its vector environment returned {short(result)}, "
-                "not (observations, rewards, terminations, truncations, infos)"
+                f"{self.name}: step() of the vector environment must return (observations, rewards, terminations, "
+                f"truncations, infos), not {short(result)}"
             )
         obs, reward, terminated, truncated, info = result
         self._finish(obs, terminated, truncated, reward, info)
 
     def _next_step(self, obs: Any, terminated: Any, truncated: Any, reward: Any, info: dict) -> None:
-        """After a step that ended an episode comes one that only resets; that one is no experience."""
-        rows, restarted = self.rows, self._over
+        """Handles NEXT_STEP mode: the step after the end of an episode only resets it and is invalid."""
+        rows, restarted = self.rows, self._done
         before = None if restarted is None else rows.obs[restarted]
         self._write(rows.obs, obs)
         rows.final_obs[:] = rows.obs
@@ -125,12 +130,12 @@ class _Vector:
             rows.invalid[restarted] = rows.truncated[restarted] = True
             rows.terminated[restarted] = False
             rows.reward[restarted] = 0
-        over = rows.terminated | rows.truncated
-        self._over = None
-        if np.logical_or.reduce(over):
-            rows.elapsed[over] = 0
-            np.greater(over, rows.invalid, out=over)
-            self._over = over if over.any() else None
+        done = rows.terminated | rows.truncated
+        self._done = None
+        if np.logical_or.reduce(done):
+            rows.elapsed[done] = 0
+            np.greater(done, rows.invalid, out=done)  # except in steps that only reset
+            self._done = done if done.any() else None
 
     def _same_step(self, obs: Any, terminated: Any, truncated: Any, reward: Any, info: dict) -> None:
         rows = self.rows
@@ -152,35 +157,36 @@ class _Vector:
         rows.truncated[:] |= (rows.end | (rows.elapsed >= self.episode_length)) & ~rows.terminated
         done = rows.terminated | rows.truncated
         if done.any():
-            first = self._flat(self._call_reset(options={"reset_mask": done.copy()}))
+            first = self._flatten(self._call_reset(options={"reset_mask": done.copy()}))
             rows.obs[done] = first[done]
             rows.elapsed[done] = 0
 
     def _final_obs(self, info: dict, i: int) -> np.ndarray:
-        """What the step led to in environment i, which has already been reset."""
-        found = info.get("final_obs") if isinstance(info, dict) else None
-        if found is None:
-            raise SimulatorError(f"{self.name}: its vector environment resets in the same step without 'final_obs'")
+        """Returns the last observation of the episode of environment i, which has already been reset."""
+        final_obs = info.get("final_obs") if isinstance(info, dict) else None
+        if final_obs is None:
+            raise SimulatorError(f"{self.name}: infos of a vector environment in SAME_STEP mode must have 'final_obs'")
         try:
-            if isinstance(found, np.ndarray) and found.dtype == object:
-                return self.observations.flatten(found[i])
-            return self.observations.flatten(found)[i]
+            if isinstance(final_obs, np.ndarray) and final_obs.dtype == object:
+                return self.observations.flatten(final_obs[i])
+            return self.observations.flatten(final_obs)[i]
         except (ValueError, IndexError) as error:
-            raise SimulatorError(f"{self.name}: final_obs of its vector environment: {error}") from None
+            raise SimulatorError(f"{self.name}: final_obs of the vector environment: {error}") from None
 
     def _call_reset(self, **arguments: Any) -> Any:
         try:
             result = self.env.reset(**arguments)
         except Exception as error:
-            raise raised(self.name, "reset()", error) from error
+            raise simulator_error(self.name, "reset()", error) from error
         if not isinstance(result, tuple) or len(result) != 2:
-            raise SimulatorError(f"{self.name}: reset() returned {short(result)}, not (observations, infos)")
+            raise SimulatorError(f"{self.name}: reset() must return (observations, infos), not {short(result)}")
         return result[0]
 
     def _set_ends(self, terminated: Any, truncated: Any, reward: Any) -> None:
         rows = self.rows
         rows.terminated[:] = self._numbers("terminations", terminated)
-        np.greater(self._numbers("truncations", truncated), rows.terminated, out=rows.truncated)  # not terminated
+        # An episode that was terminated is not truncated.
+        np.greater(self._numbers("truncations", truncated), rows.terminated, out=rows.truncated)
         rows.reward[:] = self._numbers("rewards", reward)
         require_finite(self.name, "rewards", rows.reward)
 
@@ -188,24 +194,24 @@ class _Vector:
         array = np.asarray(value)
         if array.shape != self.rows.reward.shape or array.dtype.kind not in "fiub":
             raise SimulatorError(
-                f"{self.name}: step() of its vector environment returned {short(value)} as {which}, which are not "
-                f"{len(self.rows.reward)} numbers"
+                f"{self.name}: {which} of the vector environment must be {len(self.rows.reward)} numbers, not "
+                f"{short(value)}"
             )
         return array
 
-    def _flat(self, obs: Any) -> np.ndarray:
+    def _flatten(self, obs: Any) -> np.ndarray:
         try:
             flat = self.observations.flatten(obs)
             if flat.shape != self.rows.obs.shape:
-                raise ValueError(f"observations of {len(flat)} environments, not of {len(self.rows.obs)}")
+                raise ValueError(f"expected observations of {len(self.rows.obs)} environments, not {len(flat)}")
         except ValueError as error:
             raise SimulatorError(f"{self.name}: {error}") from None
         require_finite(self.name, "observation", flat)
         return flat
 
     def _write(self, into: np.ndarray, obs: Any) -> None:
-        if type(obs) is np.ndarray and obs.shape == self._plain_shape and obs.dtype.kind in "fiub":
+        if type(obs) is np.ndarray and obs.shape == self._batch_shape and obs.dtype.kind in "fiub":
             into[:] = obs if obs.ndim == 2 else obs.reshape(into.shape)
             require_finite(self.name, "observation", into)
         else:
-            into[:] = self._flat(obs)
+            into[:] = self._flatten(obs)

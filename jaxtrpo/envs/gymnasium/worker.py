@@ -1,6 +1,6 @@
-"""A process that steps some of the environments; see `workers` for the other end.
+"""Main function of a worker process, which steps some of the environments; `workers` is the parent's side.
 
-It imports no JAX. It ends when the process that started it does, even in the middle of a step.
+The process does not import JAX. It ends with its parent, even in the middle of a step.
 """
 
 from __future__ import annotations
@@ -17,49 +17,49 @@ from typing import Any
 
 from jaxtrpo.envs.gymnasium.steppers import make_stepper
 
-MESSAGE = struct.Struct("=cII")  # command, first environment, environment after the last
+MESSAGE = struct.Struct("=cII")  # command, first environment, end of environments
 RESET, STEP = b"r", b"s"
-DONE, FAILED = b"k", b"e"  # a failure is followed by the length of its text and the text
+DONE, FAILED = b"k", b"e"  # FAILED is followed by the length of an error message and the message
 LENGTH = struct.Struct("=Q")
-GRACE = 1.0  # seconds that a worker whose parent is gone has to close its environments
+GRACE = 1.0  # seconds that a worker has to close its environments after its parent has ended
 
 
 def main() -> None:
-    """Runs until the socket of which the number is the first argument is closed, however that comes about."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the parent
+    """Serves requests from the socket with the descriptor `sys.argv[1]` until it is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts
     connection = socket.socket(fileno=int(sys.argv[1]))
     size = LENGTH.unpack(_read(LENGTH.size))[0]
     payload = _read(size)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        simulators = _make(payload, int(sys.argv[2]))
+        stepper = _make_stepper(payload, int(sys.argv[2]))
     except BaseException as error:
         _send_failure(connection, error)
         return
     try:
         if _send(connection, DONE):
-            _serve(connection, simulators)
+            _serve(connection, stepper)
     finally:
-        simulators.close()
+        stepper.close()
 
 
-def _make(payload: bytes, memory: int) -> Any:
+def _make_stepper(payload: bytes, memory: int) -> Any:
     import cloudpickle
 
-    task = cloudpickle.loads(payload)
-    rows = task.sizes.on(mmap.mmap(memory, task.sizes.nbytes()))
+    config = cloudpickle.loads(payload)
+    rows = config.sizes.on(mmap.mmap(memory, config.sizes.nbytes()))
     os.close(memory)
-    return make_stepper(task, rows)
+    return make_stepper(config, rows)
 
 
-def _serve(connection: socket.socket, simulators: Any) -> None:
+def _serve(connection: socket.socket, stepper: Any) -> None:
     while message := _receive(connection):
         command, start, stop = MESSAGE.unpack(message)
         try:
             if command == STEP:
-                simulators.step(start, stop)
+                stepper.step(start, stop)
             else:
-                simulators.reset()
+                stepper.reset()
         except Exception as error:
             _send_failure(connection, error)
             return
@@ -68,7 +68,7 @@ def _serve(connection: socket.socket, simulators: Any) -> None:
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """The next message; nothing where the parent has hung up, or was killed."""
+    """Returns the next message; empty if the parent has closed the connection or was killed."""
     try:
         return os.read(connection.fileno(), MESSAGE.size)
     except ConnectionError:
@@ -76,7 +76,7 @@ def _receive(connection: socket.socket) -> bytes:
 
 
 def _send(connection: socket.socket, data: bytes) -> bool:
-    """Whether there still is somebody who waits for it."""
+    """Sends data; returns False if the parent has closed the connection."""
     try:
         connection.sendall(data)
     except ConnectionError:

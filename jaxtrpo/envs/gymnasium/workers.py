@@ -1,4 +1,4 @@
-"""Processes that step environments: starting them, asking them for steps, ending them."""
+"""Worker processes that step environments, from the parent's side."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ import cloudpickle
 
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows, RowSizes
-from jaxtrpo.envs.gymnasium.steppers import Task
+from jaxtrpo.envs.gymnasium.steppers import StepperConfig
 from jaxtrpo.envs.gymnasium.worker import DONE, LENGTH, MESSAGE, RESET, STEP
 
-SECONDS_TO_START = 120.0  # at least: a simulator may have a lot to import
+SECONDS_TO_START = 120.0  # minimum timeout for the start, because simulators may import large packages
 SECONDS_TO_CLOSE = 3.0
 _START = "import sys; sys.path[:] = {path!r}; from jaxtrpo.envs.gymnasium.worker import main; main()"
 
 
 @contextlib.contextmanager
 def shared_memory(size: int) -> Iterator[tuple[int, mmap.mmap]]:
-    """A descriptor of anonymous memory, closed in the end, and its mapping, which stays."""
+    """Yields the descriptor of anonymous shared memory, closed on exit, and its mapping, which stays valid."""
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("jaxtrpo")
     else:
@@ -43,34 +43,34 @@ def shared_memory(size: int) -> Iterator[tuple[int, mmap.mmap]]:
 
 
 class Workers:
-    """Steps environments in processes; otherwise like `singles.Singles`.
+    """Steps environments in worker processes (see `steppers.Stepper`).
 
     Args:
-      tasks: of each process; together they have all environments, in order.
-      sizes: of the rows.
+      configs: stepper of each process; together they cover all environments, in order.
+      sizes: sizes of the rows.
       timeout: seconds that a process may take for a reset or a step.
 
     Raises:
-      SimulatorError: from every method, where a simulator fails, its process ends, or it takes too long.
+      SimulatorError: in every method, if a simulator fails or times out, or its process ends.
     """
 
-    def __init__(self, tasks: list[Task], sizes: RowSizes, timeout: float):
+    def __init__(self, configs: list[StepperConfig], sizes: RowSizes, timeout: float):
         self.workers: list[_Worker] = []
         with shared_memory(sizes.nbytes()) as (descriptor, memory):
             self.rows: Rows = sizes.on(memory)
             try:
-                for number, task in enumerate(tasks):
-                    self.workers.append(_Worker(task, f"worker process {number + 1} of {len(tasks)}", descriptor))
-                    self.workers[-1].limit(max(timeout, SECONDS_TO_START))
-                for worker, task in zip(self.workers, tasks, strict=True):
-                    worker.hand_over(task)
+                for number, config in enumerate(configs):
+                    self.workers.append(_Worker(config, f"worker process {number + 1} of {len(configs)}", descriptor))
+                    self.workers[-1].set_timeout(max(timeout, SECONDS_TO_START))
+                for worker, config in zip(self.workers, configs, strict=True):
+                    worker.send_config(config)
                 for worker in self.workers:
                     worker.wait("to start")
             except BaseException:
                 self.kill()
                 raise
         for worker in self.workers:
-            worker.limit(timeout)
+            worker.set_timeout(timeout)
 
     def reset(self) -> None:
         """Starts the first episodes, with the seeds in the rows."""
@@ -80,25 +80,25 @@ class Workers:
             worker.wait("for a reset")
 
     def step(self, start: int, stop: int) -> None:
-        """One step of environments `start` to `stop - 1`, with automatic resets."""
-        asked = [worker for worker in self.workers if worker.start < stop and worker.stop > start]
-        # A worker that has environments of two actors serves one after the other. All take locks in the same order.
+        """Steps the environments `start` to `stop - 1`, with automatic resets."""
+        involved = [worker for worker in self.workers if worker.start < stop and worker.stop > start]
+        # A worker with environments of two actors serves them one after the other. Locks are taken in a fixed order.
         with contextlib.ExitStack() as held:
-            for worker in asked:
+            for worker in involved:
                 held.enter_context(worker.lock)
                 worker.send(STEP, max(start, worker.start), min(stop, worker.stop))
-            for worker in asked:
+            for worker in involved:
                 worker.wait("for a step")
 
     def close(self) -> None:
-        """Lets the processes close their environments and end."""
+        """Lets the processes close their environments and exit."""
         for worker in self.workers:
-            worker.hang_up()
+            worker.disconnect()
         for worker in self.workers:
             worker.end(SECONDS_TO_CLOSE)
 
     def kill(self) -> None:
-        """Ends the processes at once, also while others wait for them."""
+        """Kills the processes, even while other threads wait for them."""
         for worker in self.workers:
             worker.process.kill()
         for worker in self.workers:
@@ -106,10 +106,10 @@ class Workers:
 
 
 class _Worker:
-    """One process, and the socket through which it is told what to do."""
+    """A worker process and the socket that connects to it."""
 
-    def __init__(self, task: Task, name: str, memory: int):
-        self.name, self.start, self.stop = f"{task.source.name}: {name}", task.edges[0], task.edges[-1]
+    def __init__(self, config: StepperConfig, name: str, memory: int):
+        self.name, self.start, self.stop = f"{config.source.name}: {name}", config.edges[0], config.edges[-1]
         self.lock = threading.Lock()
         self.connection, theirs = socket.socketpair()
         with theirs:
@@ -117,11 +117,11 @@ class _Worker:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno(), memory], bufsize=0
             )
-        self._seconds = math.inf
+        self._timeout = math.inf
 
-    def hand_over(self, task: Task) -> None:
-        """Tells the process what to make."""
-        payload = cloudpickle.dumps(task)
+    def send_config(self, config: StepperConfig) -> None:
+        """Sends the process the configuration of its stepper."""
+        payload = cloudpickle.dumps(config)
         pipe = self.process.stdin
         assert pipe is not None
         try:
@@ -132,9 +132,9 @@ class _Worker:
         except BrokenPipeError:
             raise self._ended() from None
 
-    def limit(self, seconds: float) -> None:
-        """How long `wait` waits from now on. Kept by the kernel: that is one system call less for every step."""
-        whole, self._seconds = int(seconds), seconds
+    def set_timeout(self, seconds: float) -> None:
+        """Sets the timeout of `wait`, in the kernel, which saves a system call per step."""
+        whole, self._timeout = int(seconds), seconds
         interval = struct.pack("@ll", whole, max(int((seconds - whole) * 1e6), 0 if whole else 1))
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
 
@@ -145,14 +145,14 @@ class _Worker:
             raise self._ended() from None
 
     def wait(self, what: str) -> None:
-        """Returns when the process has done what it was told."""
+        """Waits for the process to finish its command; `what` completes the error message of a timeout."""
         try:
             answer = self.connection.recv(1)
         except BlockingIOError:
             self.process.kill()
             raise SimulatorError(
-                f"{self.name} took longer than {self._seconds:g} seconds {what}; jaxtrpo.make_env(..., "
-                f"timeout={2 * self._seconds:g}) waits longer"
+                f"{self.name} took longer than {self._timeout:g} seconds {what}; increase the timeout with "
+                f"jaxtrpo.make_env(..., timeout={2 * self._timeout:g})"
             ) from None
         except OSError:
             raise self._ended() from None
@@ -167,13 +167,13 @@ class _Worker:
             raise self._ended() from None
         raise SimulatorError(text.decode(errors="replace")) if text else self._ended()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         with contextlib.suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 
     def end(self, seconds: float) -> None:
-        """Waits for the process to end, and makes it if that takes too long."""
-        self.hang_up()
+        """Waits for the process to exit and kills it after a timeout."""
+        self.disconnect()
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -181,7 +181,7 @@ class _Worker:
             self.process.wait()
         if self.process.stdin is not None:
             self.process.stdin.close()
-        if self.lock.acquire(timeout=SECONDS_TO_CLOSE):  # nobody reads from it any more
+        if self.lock.acquire(timeout=SECONDS_TO_CLOSE):  # no other thread reads from it
             self.connection.close()
             self.lock.release()
 

@@ -1,4 +1,4 @@
-"""The model of a task, and what the task's functions make of a simulation of it; the same for every engine."""
+"""Compilation of a task's model and evaluation of the task's functions, for every engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxtrpo.envs.mujoco.task import Fields, Task
 
 
 class Outcome(NamedTuple):
-    """What a step means to the learner."""
+    """Observation, reward and termination of a step."""
 
     obs: Float[Array, " obs"]
     reward: Float[Array, ""]
@@ -29,7 +29,7 @@ def compile_model(task: Task) -> mujoco.MjModel:
     """Compiles the MJCF of a task.
 
     Raises:
-      ValueError: the MJCF is not valid, or a setting of the task is not.
+      ValueError: the MJCF or a setting of the task is invalid.
     """
     for name in ("frame_skip", "episode_length"):
         value = getattr(task, name)
@@ -42,37 +42,37 @@ def compile_model(task: Task) -> mujoco.MjModel:
         is_file = isinstance(task.xml, os.PathLike) or not xml.lstrip().startswith("<")
         if is_file and not os.path.isfile(xml):
             raise ValueError(f"no such MJCF file: {one_line(xml)}")
-        # MjSpec turns the compiler's warnings into Python's; MjModel prints them and writes a log file.
+        # MjSpec turns compiler warnings into Python warnings; MjModel prints them and writes a log file.
         spec = mujoco.MjSpec.from_file(xml) if is_file else mujoco.MjSpec.from_string(xml)
         with warnings.catch_warnings():
-            # Gymnasium's half_cheetah.xml has it, and its users cannot do anything about that.
+            # Gymnasium's half_cheetah.xml uses it.
             warnings.filterwarnings("ignore", message="compiler attribute 'settotalmass' is deprecated")
             model = spec.compile()
     except ValueError as error:
-        raise ValueError(f"the MJCF of the task is not valid: {error}") from error
+        raise ValueError(f"{task.name}: cannot load the MJCF: {error}") from error
     if model.nq == 0:
-        raise ValueError(f"{task.name}: the model has no joints, so that nothing moves; add a <joint> or <freejoint>")
+        raise ValueError(f"{task.name}: the model has no joints; add a <joint> or <freejoint>")
     if model.nu == 0:
-        raise ValueError(f"{task.name}: the model has no actuators, so that no action does anything; add an <actuator>")
-    # A simulation that breaks must not be reset behind our back: we mask the step and count it.
+        raise ValueError(f"{task.name}: the model has no actuators; add an <actuator>")
+    # MuJoCo must not silently reset an unstable simulation: `base.advance` marks the step as invalid.
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     return model
 
 
-def controls(name: str, model: mujoco.MjModel) -> ActionSpace:
-    """The actuators' limits; -1 and 1 where an actuator has none, and then a warning that says so.
+def control_space(name: str, model: mujoco.MjModel) -> ActionSpace:
+    """Returns the control ranges of the actuators; [-1, 1], with a warning, for those without ctrlrange.
 
     Args:
-      name: of the environment.
-      model: its compiled model.
+      name: name of the environment, for the warning.
+      model: compiled model.
     """
     limits = np.asarray(model.actuator_ctrlrange, np.float32)
     limited = np.asarray(model.actuator_ctrllimited, bool)
     if not limited.all():
-        which = ", ".join(model.actuator(i).name or f"number {i}" for i in np.flatnonzero(~limited))
+        unlimited = ", ".join(model.actuator(i).name or f"number {i}" for i in np.flatnonzero(~limited))
         warnings.warn(
-            f"{name}: actions are between -1 and 1 for actuators without ctrlrange ({one_line(which, 60)}); if they "
-            "should reach further, as the targets of servos may, give them one in the MJCF",
+            f"{name}: actions of actuators without ctrlrange ({one_line(unlimited, 60)}) are limited to [-1, 1]; set "
+            "ctrlrange in the MJCF for another range, such as that of a servo's target",
             stacklevel=3,
         )
     low, high = (np.where(limited, limits[:, side], bound).astype(np.float32) for side, bound in ((0, -1), (1, 1)))
@@ -80,15 +80,15 @@ def controls(name: str, model: mujoco.MjModel) -> ActionSpace:
 
 
 def observation_size(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[int, ...]]) -> int:
-    """Traces the task's functions once; returns the size of an observation.
+    """Traces the task's functions and returns the size of an observation.
 
     Args:
-      task: whose functions.
+      task: task to check.
       model: its compiled model.
-      shapes: of each of the task's fields.
+      shapes: shape of each of the task's fields.
 
     Raises:
-      ValueError: a function returns something of another shape than it should.
+      ValueError: a function returns an object of a wrong type or shape.
     """
     fields = {name: jax.ShapeDtypeStruct(shapes[name], jnp.float32) for name in task.fields}
     data = Fields(fields, change=Fields({name: fields[name] for name in task.changes}))
@@ -117,25 +117,25 @@ def observation_size(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[
         if found[name] != shape:
             raise ValueError(f"{task.name}: {name} has shape {found[name]}, expected {shape}")
     if size == 0:
-        raise ValueError(f"{task.name}: the observation holds no numbers, so that there is nothing to act on")
+        raise ValueError(f"{task.name}: the observation is empty; it must hold at least one number")
     return size
 
 
-def first_states(
+def initial_states(
     task: Task, model: mujoco.MjModel, keys: UInt32[Array, "env 2"]
 ) -> tuple[Float[Array, "env nq"], Float[Array, "env nv"]]:
-    """(qpos, qvel) of new episodes, which depend on nothing but the keys."""
+    """Returns (qpos, qvel) of new episodes, which depend only on the keys."""
     qpos, qvel = jax.vmap(lambda key: task.initial_state(key, model))(keys)
     return qpos.astype(jnp.float32), qvel.astype(jnp.float32)
 
 
 def observe(task: Task, model: mujoco.MjModel, data: Fields) -> Float[Array, "env obs"]:
-    """Observations of a batch of simulations."""
+    """Computes the observations of a batch of simulations."""
     return jax.vmap(lambda d: task.observation(model, d))(data).astype(jnp.float32)
 
 
-def outcome(task: Task, model: mujoco.MjModel, data: Fields, action: Float[Array, "env action"]) -> Outcome:
-    """What the step that led a batch of simulations to `data` means."""
+def evaluate_step(task: Task, model: mujoco.MjModel, data: Fields, action: Float[Array, "env action"]) -> Outcome:
+    """Computes observations, rewards and terminations of the step that led a batch of simulations to `data`."""
     return Outcome(
         obs=observe(task, model, data),
         reward=jax.vmap(lambda d, a: jnp.float32(task.reward(model, d, a)))(data, action),

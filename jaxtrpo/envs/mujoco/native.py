@@ -1,8 +1,8 @@
-"""The C engine, called directly: many simulations of one model behind two functions on NumPy arrays.
+"""Batched simulation with MuJoCo's C engine, as functions on NumPy arrays.
 
-MuJoCo's batch interface (mjbatch.h) is used through ctypes rather than through `mujoco.batch.Batch`, which wraps the
-same C functions, because the contact forces that Gymnasium's Ant and Humanoid observe need `mjb_apply`, and the Python
-class does not expose it.
+MuJoCo's batch interface (mjbatch.h) is called through ctypes instead of `mujoco.batch.Batch`, which wraps the same C
+functions, because the contact forces that Gymnasium's Ant and Humanoid observe need `mjb_apply`, which the Python class
+does not expose.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ POINTER, INT = ctypes.c_void_p, ctypes.c_int
 NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 ALL_STAGES = int(mujoco.mjtStage.mjSTAGE_ACC)
 NUM_WARNINGS = int(mujoco.mjtWarning.mjNWARNING)
-UNSTABLE = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), NUM_WARNINGS)  # bad numbers in qpos, qvel, qacc or ctrl
+UNSTABLE = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), NUM_WARNINGS)  # invalid numbers in qpos, qvel, qacc or ctrl
 
 
 class _BatchConfig(ctypes.Structure):
@@ -30,7 +30,7 @@ class _BatchConfig(ctypes.Structure):
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """libmujoco, as loaded by the mujoco package, with the functions we call declared."""
+    """Returns libmujoco, as loaded by the mujoco package, with signatures for the functions called here."""
     folder = pathlib.Path(mujoco.__file__).parent
     pattern = {"Windows": "mujoco.dll", "Darwin": "libmujoco*.dylib"}.get(platform.system(), "libmujoco.so*")
     library = ctypes.CDLL(str(next(folder.glob(pattern))))
@@ -53,98 +53,97 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-class _Silence:
-    """`with silence:` keeps MuJoCo from printing warnings and logging them to a file in the working directory.
+class _NoLogging:
+    """Context manager that stops MuJoCo from printing warnings and logging them to a file in the working directory.
 
-    Only on the thread that enters it. The log handler meanwhile is `mj_version`, a C function that does nothing with
-    the message it is handed: one written in Python would need the interpreter, for which the other actors compete.
-    MuJoCo's Python bindings set the handler of a thread in the same way, to turn errors into exceptions.
+    It affects only the current thread. The log handler is replaced with `mj_version`, a C function that ignores its
+    arguments; a handler in Python would need the global interpreter lock, for which the other actors compete. MuJoCo's
+    Python bindings set the handler of a thread in the same way, to turn errors into exceptions.
     """
 
     def __init__(self) -> None:
         self._set_handler = _library()._mjPRIVATE_setTlsLogHandler
-        self._nothing = ctypes.cast(_library().mj_version, POINTER)
+        self._ignore = ctypes.cast(_library().mj_version, POINTER)
 
     def __enter__(self) -> None:
-        self._before = self._set_handler(self._nothing)
+        self._before = self._set_handler(self._ignore)
 
     def __exit__(self, *_: object) -> None:
         self._set_handler(self._before)
 
 
-class _Untimed:
-    """`with untimed:` keeps MuJoCo from timing its stages, which takes a seventh of a step of HalfCheetah.
+class _NoTimer:
+    """Context manager that stops MuJoCo from timing its stages, which takes a seventh of a step of HalfCheetah.
 
-    It asks the clock of the process, `mjcb_time`, 32 times a physics step if there is one (114 times with Runge-Kutta's
-    integrator), and the Python package sets one. It is taken away while any thread steps here, and given back when none
-    does.
+    MuJoCo calls the global timer `mjcb_time`, which the Python package sets, 32 times per physics step (114 times with
+    the Runge-Kutta integrator). The timer is removed while any thread is in this context, and restored afterwards.
     """
 
     def __init__(self) -> None:
-        self._clock = POINTER.in_dll(_library(), "mjcb_time")
+        self._timer = POINTER.in_dll(_library(), "mjcb_time")
         self._lock, self._inside = threading.Lock(), 0
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._inside:
-                self._before, self._clock.value = self._clock.value, None
+                self._before, self._timer.value = self._timer.value, None
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._inside -= 1
             if not self._inside:
-                self._clock.value = self._before
+                self._timer.value = self._before
 
 
 @functools.cache
-def untimed() -> _Untimed:
-    """The one that all threads share."""
-    return _Untimed()
+def untimed() -> _NoTimer:
+    """Returns the instance that all threads share."""
+    return _NoTimer()
 
 
 class Layout(NamedTuple):
-    """How a simulation is laid out in the arrays that pass through JAX.
+    """Layout of a simulation in the arrays that JAX carries.
 
-    A state row is float64: the parts of MuJoCo's integration state that a step changes, then the last values of the
-    fields whose change the task reads. The inputs (applied forces, mocap, ...) are never touched and stay where they
-    are. A field row is float32: the fields, then the changes.
+    A state row is float64 and holds the parts of MuJoCo's integration state that a step changes, then the previous
+    values of the fields in `Task.changes`. The other inputs (applied forces, mocap, ...) are constant and not carried.
+    A field row is float32 and holds the fields, then the changes.
     """
 
     fields: tuple[str, ...]
     changes: tuple[str, ...]
-    shapes: dict[str, tuple[int, ...]]  # of each field for one simulation
-    carried: tuple[slice, ...]  # parts of MuJoCo's state row
-    control: slice
-    state_size: int  # float64 numbers
-    field_size: int  # float32 numbers
+    shapes: dict[str, tuple[int, ...]]  # shape of each field for one simulation
+    carried: tuple[slice, ...]  # carried parts of MuJoCo's state row
+    control: slice  # controls in MuJoCo's state row
+    state_size: int  # number of float64 values in a state row
+    field_size: int  # number of float32 values in a field row
 
     def slices(self) -> list[tuple[str, bool, slice]]:
-        """(field, is it a change, where it stands in a field row)."""
-        found, start = [], 0
+        """Returns (field, whether it is a change, columns of a field row) for each part of a field row."""
+        slices, start = [], 0
         for name, is_change in [(f, False) for f in self.fields] + [(c, True) for c in self.changes]:
             size = int(np.prod(self.shapes[name], dtype=int))
-            found.append((name, is_change, slice(start, start + size)))
+            slices.append((name, is_change, slice(start, start + size)))
             start += size
-        return found
+        return slices
 
 
 def make_layout(model: mujoco.MjModel, fields: tuple[str, ...], changes: tuple[str, ...]) -> Layout:
-    """Lays out `fields` and `changes` of a model.
+    """Creates the layout for `fields` and `changes` of a model.
 
     Raises:
-      ValueError: a name is no MjData field of numbers, or a change is not among the fields.
+      ValueError: a name is not an MjData field of float64 numbers, or a change is not among the fields.
     """
     data = mujoco.MjData(model)
     shapes = {}
     for name in fields:
         value = getattr(data, name, None)
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
-            raise ValueError(f"Task.fields: {name!r} is not an MjData field of real numbers")
+            raise ValueError(f"Task.fields: {name!r} is not an MjData field of float64 numbers")
         shapes[name] = value.shape
     missing = [name for name in changes if name not in fields]
     if missing:
-        raise ValueError(f"Task.changes: {missing[0]!r} is not in Task.fields")
+        raise ValueError(f"Task.changes: {missing[0]!r} must also be in Task.fields")
     inputs = int(mujoco.mjtState.mjSTATE_USER)
     carried, control, start = [], slice(0, 0), 0
     for bit in range(int(mujoco.mjtState.mjNSTATE)):
@@ -171,35 +170,36 @@ def make_layout(model: mujoco.MjModel, fields: tuple[str, ...], changes: tuple[s
 
 
 class Simulator:
-    """Memory in which `num` simulations are stepped by the calling thread.
+    """Workspace in which the calling thread steps `num` simulations.
 
-    Nothing that matters outlives a call: states come in with it and go out with it. Not to be used by two threads at
-    once.
+    It keeps no state between calls: states are arguments and results. Two threads must not use it at the same time.
     """
 
     def __init__(self, model: mujoco.MjModel, layout: Layout, num: int, frame_skip: int):
-        self._lib, self._silence, self._untimed = _library(), _Silence(), untimed()
-        self._model = model  # the batch copies it, but the arrays' shapes are read from it
+        self._lib, self._no_logging, self._no_timer = _library(), _NoLogging(), untimed()
+        self._model = model  # the batch has a copy, but sizes are read from it
         self._layout, self._num, self._frame_skip = layout, num, frame_skip
-        # cfrc_ext is only meaningful after mj_rnePostConstraint, which needs the contacts of the last step in place:
-        # then each simulation keeps an MjData of its own. Without it one serves all, which is faster and smaller.
+        # cfrc_ext is only valid after mj_rnePostConstraint, which needs the contacts of the last step, so that each
+        # simulation needs its own MjData. Otherwise one MjData serves all, which is faster and takes less memory.
         self._contact_forces = "cfrc_ext" in layout.fields
         error = ctypes.create_string_buffer(1000)
         config = _BatchConfig(nthread=1, persistent=self._contact_forces)
         self._batch = self._lib.mjb_makeBatch(model._address, num, ctypes.byref(config), error, len(error))
         if not self._batch:
-            raise ValueError(f"MuJoCo cannot step a batch of {num} simulations of this model: {error.value.decode()}")
+            raise ValueError(f"MuJoCo cannot create a batch of {num} simulations of this model: {error.value.decode()}")
         self._post_constraint = ctypes.cast(self._lib.mj_rnePostConstraint, POINTER)
         self._rows = self._view(self._lib.mjb_state(self._batch), self._lib.mjb_nstate(self._batch))
         self._control = self._rows[:, layout.control]
         self._status = self._integers(self._lib.mjb_status(self._batch), (num,))
-        # An mjWarningStat is two integers, of which the second counts.
+        # An mjWarningStat is two integers; the second is the count.
         warnings = self._integers(self._lib.mjb_warning(self._batch), (num, NUM_WARNINGS, 2))
         self._unstable = warnings[:, UNSTABLE, 1]
         self._outputs = {name: self._bind(name) for name in layout.fields}
         self._slices = layout.slices()
         self._ids = np.arange(num, dtype=np.int32)
-        self._first_ids = self._ids.ctypes.data  # found once: ctypes takes as long as a small simulation for it
+        self._first_ids = (
+            self._ids.ctypes.data
+        )  # cached, because reading it takes as long as a step of a small simulation
 
     def __del__(self) -> None:
         if getattr(self, "_batch", None):
@@ -213,37 +213,37 @@ class Simulator:
         return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_int)), shape)
 
     def _bind(self, name: str) -> np.ndarray:
-        """Live (num, size) float64 values of an MjData field; state fields are parts of the rows."""
+        """Returns a view (num, size) of the float64 values of an MjData field; state fields are parts of the rows."""
         bit = getattr(mujoco.mjtState, f"mjSTATE_{name.upper()}", None)
         if bit is not None:
             start = mujoco.mj_stateSize(self._model, int(bit) - 1)
             return self._rows[:, start : start + mujoco.mj_stateSize(self._model, int(bit))]
         address = self._lib.mjb_output(self._batch, name.encode(), None, None)
         if not address:
-            raise ValueError(f"Task.fields: MuJoCo cannot return {name!r} of a batch")
+            raise ValueError(f"Task.fields: MuJoCo's batch interface does not provide {name!r}")
         size = int(np.prod(self._layout.shapes[name], dtype=int))
-        return self._view(address, size) if size else np.empty((self._num, 0))  # where the model has none of it
+        return self._view(address, size) if size else np.empty((self._num, 0))  # empty in this model
 
     def step(self, state: np.ndarray, control: np.ndarray, new_state: np.ndarray, fields: np.ndarray) -> None:
-        """Holds `control` (num, action) for one environment step; writes new state rows (uint32) and field rows.
+        """Applies `control` (num, action) for one environment step; writes new state rows (uint32) and field rows.
 
-        Fields are NaN where MuJoCo raised an error or calls the simulation unstable, whatever it made of it.
+        Fields of a simulation are NaN if MuJoCo raised an error or reported it as unstable.
         """
         rows = state.view(np.float64)
         self._load(rows)
         self._control[...] = control
         self._unstable[...] = 0
-        lib, batch, broken = self._lib, self._batch, None
-        with self._silence, self._untimed:
+        lib, batch, unstable = self._lib, self._batch, None
+        with self._no_logging, self._no_timer:
             failed = lib.mjb_step(batch, None, 0, self._frame_skip, NO_STAGE)
             if failed or self._unstable.any():
-                broken = (self._status != 0) | self._unstable.any(axis=1)
+                unstable = (self._status != 0) | self._unstable.any(axis=1)
             if self._contact_forces:
                 lib.mjb_apply(batch, None, 0, self._post_constraint, None, 0)
-                lib.mjb_forward(batch, None, 0, NO_STAGE)  # computes nothing, but copies the outputs again
+                lib.mjb_forward(batch, None, 0, NO_STAGE)  # skips all stages, but copies the outputs again
         self._save(rows, new_state.view(np.float64), fields)
-        if broken is not None:
-            fields[broken] = np.nan
+        if unstable is not None:
+            fields[unstable] = np.nan
 
     def reset(
         self,
@@ -254,25 +254,25 @@ class Simulator:
         new_state: np.ndarray,
         fields: np.ndarray,
     ) -> None:
-        """Starts the simulations in `mask` at (qpos, qvel); others keep their state, and their fields are undefined."""
+        """Resets the simulations in `mask` to (qpos, qvel); others keep their state, and their fields are undefined."""
         which = np.flatnonzero(mask)
         num, nq, nv = len(which), self._model.nq, self._model.nv
-        # Whichever simulations these are, the first rows serve: what is in them does not outlive the call.
+        # The first rows serve for any simulations, because they hold nothing between calls.
         rows = self._rows[:num]
         rows[...] = self._default_row
-        rows[:, 1 : 1 + nq] = qpos[which]  # the row starts with time, qpos, qvel
+        rows[:, 1 : 1 + nq] = qpos[which]  # a row starts with time, qpos, qvel
         rows[:, 1 + nq : 1 + nq + nv] = qvel[which]
-        if num:  # none would mean all
-            with self._silence:
+        if num:  # 0 would mean all
+            with self._no_logging:
                 self._lib.mjb_forward(self._batch, self._first_ids, num, ALL_STAGES)
         fresh_state = np.empty((num, self._layout.state_size))
         fresh_fields = np.empty((num, self._layout.field_size), np.float32)
         self._save(None, fresh_state, fresh_fields)
         if self._contact_forces:
-            # Gymnasium resets MjData and only runs mj_forward: no contact forces yet.
-            for name, _, where in self._slices:
+            # As in Gymnasium, contact forces are zero after mj_forward.
+            for name, _, columns in self._slices:
                 if name == "cfrc_ext":
-                    fresh_fields[:, where] = 0
+                    fresh_fields[:, columns] = 0
         new_state[...] = state
         new_state.view(np.float64)[which] = fresh_state
         fields[which] = fresh_fields
@@ -291,20 +291,20 @@ class Simulator:
             self._rows[:, part] = rows[:, start:stop]
             start = stop
 
-    @np.errstate(over="ignore", invalid="ignore")  # numbers of a simulation that broke, which is found anyway
+    @np.errstate(over="ignore", invalid="ignore")  # unstable simulations are detected elsewhere
     def _save(self, before: np.ndarray | None, state: np.ndarray, fields: np.ndarray) -> None:
-        """Copies the first simulations out, as many as `state` has; changes are relative to `before`, or zero."""
+        """Copies the first `len(state)` simulations out; changes are relative to `before`, or zero."""
         num, start = len(state), 0
         for part in self._layout.carried:
             stop = start + part.stop - part.start
             state[:, start:stop] = self._rows[:num, part]
             start = stop
-        for name, is_change, where in self._slices:
+        for name, is_change, columns in self._slices:
             value = self._outputs[name][:num]
             if is_change:
-                stop = start + where.stop - where.start
-                fields[:, where] = 0 if before is None else value - before[:, start:stop]
+                stop = start + columns.stop - columns.start
+                fields[:, columns] = 0 if before is None else value - before[:, start:stop]
                 state[:, start:stop] = value
                 start = stop
             else:
-                fields[:, where] = value
+                fields[:, columns] = value

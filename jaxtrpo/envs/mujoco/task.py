@@ -1,4 +1,4 @@
-"""A MuJoCo task as data and pure functions; the engine under it is exchangeable."""
+"""The definition of a MuJoCo task, independent of the engine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jaxtyping import Array, Bool, Float, UInt32
 
 
 class Fields(dict):
-    """The MjData fields of one environment, as float32 arrays of MjData's shapes: `data.qpos`, `data.qvel`, ...
+    """MjData fields of one environment, as float32 arrays of MjData's shapes: `data.qpos`, `data.qvel`, ...
 
-    For a field named in `Task.changes`, `data.change.NAME` is how much it changed over the last step: the difference of
-    the engine's float64 values, rounded once. Far from the origin this is exact where a difference of float32 positions
-    is not. It is zero after a reset.
+    For a field in `Task.changes`, `data.change.NAME` is its change over the last step, zero after a reset. It is the
+    difference of the engine's float64 values, rounded once, and thus accurate even far from the origin, unlike a
+    difference of float32 positions.
     """
 
     change: Fields
@@ -26,7 +26,7 @@ class Fields(dict):
             return self[name]
         except KeyError:
             raise AttributeError(
-                f"the task does not ask for the MjData field {name!r}; it has {', '.join(self)}. Add it to Task.fields"
+                f"the MjData field {name!r} is not in Task.fields, which has {', '.join(self)}; add it to Task.fields"
             ) from None
 
 
@@ -38,15 +38,15 @@ jax.tree_util.register_pytree_node(
 
 
 class Task(NamedTuple):
-    """Everything that makes a MuJoCo model a reinforcement-learning task.
+    """A reinforcement-learning task on a MuJoCo model.
 
-    The four functions are written for one environment, with jax.numpy, and are mapped and compiled by us. `model` is
-    the compiled MjModel: its numbers are constants to them.
+    The four functions are written with jax.numpy for one environment; the environment maps them over a batch and
+    compiles them. `model` is the compiled MjModel, whose values are constants in compiled code.
     """
 
     name: str
     xml: str | os.PathLike[str]  # path of an MJCF file, or the MJCF text itself
-    frame_skip: int  # physics steps an action is held
+    frame_skip: int  # physics steps per action
     episode_length: int  # time limit in environment steps
     initial_state: Callable[
         [UInt32[Array, "2"], mujoco.MjModel], tuple[Float[Array, " nq"], Float[Array, " nv"]]
@@ -55,9 +55,9 @@ class Task(NamedTuple):
     reward: Callable[[mujoco.MjModel, Fields, Float[Array, " action"]], Float[Array, ""]]
     terminated: Callable[[mujoco.MjModel, Fields], Bool[Array, ""] | bool] = lambda model, data: False
     fields: tuple[str, ...] = ("qpos", "qvel")  # MjData fields that the functions read
-    changes: tuple[str, ...] = ()  # those of `fields` whose change over a step they read as well
+    changes: tuple[str, ...] = ()  # those of `fields` whose change over a step the functions read
 
 
 def timestep(model: mujoco.MjModel, frame_skip: int) -> float:
-    """Seconds an action lasts."""
+    """Returns the simulated seconds per action."""
     return float(model.opt.timestep) * frame_skip

@@ -13,7 +13,7 @@ import av
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from jaxtrpo.rollout.rendering import Film, Frame
+from jaxtrpo.rollout.rendering import Frame, RenderedEpisode
 from jaxtrpo.runs.directory import writing
 
 MAX_FPS = 50
@@ -22,7 +22,7 @@ GIF_FPS, GIF_COLORS = 20, 64
 Timed = tuple[float, Image.Image]  # (seconds, image shown from then on)
 
 
-def write_video(episodes: Mapping[str, Film], path: Path, *, gif: bool = False) -> list[Path]:
+def write_video(episodes: Mapping[str, RenderedEpisode], path: Path, *, gif: bool = False) -> list[Path]:
     """Writes episodes side by side in simulated time; those that end early stay, dimmed, until the last one ends.
 
     Args:
@@ -88,7 +88,7 @@ def _unfinished(path: Path) -> Path:
     return Path(name)
 
 
-def _side_by_side(episodes: Mapping[str, Film], fps: float) -> Iterator[np.ndarray]:
+def _side_by_side(episodes: Mapping[str, RenderedEpisode], fps: float) -> Iterator[np.ndarray]:
     """Yields frames of the video until all episodes are over."""
     players = [_Player(label, each, fps) for label, each in episodes.items()]
     while True:
@@ -101,7 +101,7 @@ def _side_by_side(episodes: Mapping[str, Film], fps: float) -> Iterator[np.ndarr
 class _Player:
     """Plays an episode at the frame rate of the video."""
 
-    def __init__(self, label: str, episode: Film, fps: float):
+    def __init__(self, label: str, episode: RenderedEpisode, fps: float):
         self.over = False
         self._label, self._episode, self._steps_per_frame = label, episode, 1 / (fps * episode.seconds_per_step)
         self._number, self._made = 0, 0

@@ -76,7 +76,7 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
             moved = [move(one.batch, actors, 0) for one in taken]
             learner = now.learner
             for batch in moved:
-                learner = replay.take_in(learner, batch)
+                learner = replay.insert(learner, batch)
                 learner = compiled.take_in(without_replay(learner), batch)._replace(replay=learner.replay)
             new_steps = np.full(1, sum(steps[: min(len(taken), actors.count)]), np.int32)
             learned, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))

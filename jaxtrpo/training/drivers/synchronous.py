@@ -52,7 +52,7 @@ def _one_by_one(
         collected = time.perf_counter()
         run_learn = learn()
         meet()
-        state, measured = run_learn(state._replace(learner=replay.take_in(state.learner, batch)), batch)
+        state, measured = run_learn(state._replace(learner=replay.insert(state.learner, batch)), batch)
         values = jax.tree.map(lambda values: values[..., None, :], read(measured))
         learned = time.perf_counter()
         # Whoever asks twice gets the same.

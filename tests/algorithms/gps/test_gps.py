@@ -479,7 +479,9 @@ class Unsaved(LinearQuadratic):
 
 
 def test_simulators_that_cannot_be_put_back_are_refused():
-    with pytest.raises(ValueError, match="linear-quadratic: its simulators cannot be put back into a first state"):
+    with pytest.raises(
+        ValueError, match="linear-quadratic: fixed initial states need an environment whose state can be saved"
+    ):
         prepare(Unsaved(), algorithm="gps", actors=1)
 
 

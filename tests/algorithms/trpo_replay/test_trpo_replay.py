@@ -539,5 +539,5 @@ def test_a_policy_without_an_expected_value_is_refused():
 
 def test_a_replay_beyond_the_memory_is_refused(monkeypatch):
     monkeypatch.setattr("jaxtrpo.parallel.devices.memory", lambda: 1e3)
-    with pytest.raises(ValueError, match="^replay: 256 steps take 0 MiB, three times for each of"):
+    with pytest.raises(ValueError, match="^replay: 256 steps need 3 x "):
         prepare(ActingProbe(), **tiny("trpo_replay"))

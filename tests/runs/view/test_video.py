@@ -20,7 +20,7 @@ from jaxtrpo.cli import main as cli
 from jaxtrpo.envs import base
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.mujoco.tasks import TASKS
-from jaxtrpo.rollout.rendering import Film, Frame, beginning, film
+from jaxtrpo.rollout.rendering import Frame, RenderedEpisode, first_seconds, render_episode
 from jaxtrpo.runs.directory import OutputError
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.view import opengl
@@ -70,7 +70,7 @@ class FakeRenderer(MujocoEnvironment):
 
 def test_rendering_shows_the_evaluated_episode():
     env, policy = FakeRenderer(TASKS[PENDULUM]()), policy_for(PENDULUM)
-    found = film(policy, env, seed=3, width=32, height=16)
+    found = render_episode(policy, env, seed=3, width=32, height=16)
     frames = list(found.frames)
     whole = jaxtrpo.evaluate(policy, env, episodes=1, seed=3)
     # The state after the last step is not rendered: the next episode has begun.
@@ -83,23 +83,25 @@ def test_rendering_shows_the_evaluated_episode():
 def test_rendering_without_time_limit_is_as_long_as_an_evaluation(monkeypatch):
     task = TASKS[PENDULUM]()._replace(episode_length=base.NO_TIME_LIMIT, terminated=lambda model, data: False)
     monkeypatch.setattr(base, "MOST_STEPS_WITHOUT_LIMIT", 5)
-    assert len(list(film(policy_for(PENDULUM), FakeRenderer(task), width=32, height=16).frames)) == 5
+    assert len(list(render_episode(policy_for(PENDULUM), FakeRenderer(task), width=32, height=16).frames)) == 5
 
 
 def test_environment_without_renderer_is_rejected():
     class Blind:
         name = "Blind-v0"
 
-    with pytest.raises(ValueError, match="Blind-v0 has no pictures of itself"):
-        film(policy_for(PENDULUM), Blind())
+    with pytest.raises(ValueError, match="Blind-v0 cannot be rendered"):
+        render_episode(policy_for(PENDULUM), Blind())
 
 
 # ---- video files
 
 
-def fake_episode(number: int, seconds_per_step: float, size=(32, 48)) -> Film:
+def fake_episode(number: int, seconds_per_step: float, size=(32, 48)) -> RenderedEpisode:
     """Renders frame i in the grey level 2 i."""
-    return Film((Frame(np.full((*size, 3), 2 * i, np.uint8), float(i)) for i in range(number)), seconds_per_step)
+    return RenderedEpisode(
+        (Frame(np.full((*size, 3), 2 * i, np.uint8), float(i)) for i in range(number)), seconds_per_step
+    )
 
 
 def greys(frames, columns) -> list[int]:
@@ -125,9 +127,9 @@ def test_frame_rate_is_capped(tmp_path):
 
 
 def test_beginning_has_the_requested_length():
-    assert len(list(beginning(fake_episode(20, 0.05), 0.5).frames)) == 10
-    assert len(list(beginning(fake_episode(20, 0.05), 0.001).frames)) == 1
-    assert len(list(beginning(fake_episode(5, 0.05), 9).frames)) == 5
+    assert len(list(first_seconds(fake_episode(20, 0.05), 0.5).frames)) == 10
+    assert len(list(first_seconds(fake_episode(20, 0.05), 0.001).frames)) == 1
+    assert len(list(first_seconds(fake_episode(5, 0.05), 9).frames)) == 5
 
 
 def test_gif_has_the_same_duration(tmp_path):
@@ -156,7 +158,7 @@ def test_failed_rendering_leaves_the_old_file_and_nothing_else(tmp_path):
         raise RuntimeError("torn")
 
     with pytest.raises(RuntimeError, match="torn"):
-        write_video({"one": Film(broken(), 0.1)}, path, gif=True)
+        write_video({"one": RenderedEpisode(broken(), 0.1)}, path, gif=True)
     assert [file.name for file in tmp_path.iterdir()] == ["one.mp4"] and path.read_text() == "old"
 
 

@@ -1,9 +1,9 @@
-"""The eleven MuJoCo tasks of Gymnasium, version 5, and version 4 of Ant and Humanoid, as data and pure functions.
+"""The eleven MuJoCo tasks of Gymnasium, version 5, and version 4 of Ant and Humanoid.
 
-Models are Gymnasium's own MJCF files; rewards, terminations, time limits and distributions of first states follow its
-documentation (Towers et al. 2024, https://gymnasium.farama.org/environments/mujoco). Its observations and rewards read
-derived quantities (body positions, contact forces, ...) as `mj_step` leaves them, one substep behind the state; so do
-ours.
+The models are Gymnasium's MJCF files; rewards, terminations, time limits and distributions of initial states follow its
+documentation (Towers et al. 2024, https://gymnasium.farama.org/environments/mujoco). As in Gymnasium, observations and
+rewards read derived quantities (body positions, contact forces, ...) as `mj_step` leaves them, one substep behind the
+state.
 """
 
 from __future__ import annotations

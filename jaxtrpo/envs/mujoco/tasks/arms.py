@@ -1,4 +1,4 @@
-"""The tasks of an arm and a goal."""
+"""Tasks in which an arm has to reach a goal: Reacher and Pusher."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reacher() -> Task:
 
 
 def _in_disc(noise: Float[Array, "2"], radius: float) -> Float[Array, "2"]:
-    """Uniform in a disc: what Gymnasium's rejection from a square gives, without a loop."""
+    """Maps uniform noise to a uniform point in a disc; Gymnasium samples the same distribution by rejection."""
     distance = radius * jnp.sqrt(0.5 * (noise[0] + 1.0))
     angle = jnp.pi * noise[1]
     return distance * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
@@ -50,8 +50,8 @@ def _in_disc(noise: Float[Array, "2"], radius: float) -> Float[Array, "2"]:
 
 def pusher() -> Task:
     def initial_state(key: Key, model: Model):
-        # Gymnasium draws the object from a rectangle until it is more than 0.17 from the goal. More than half of the
-        # rectangle is, so 32 draws all fail with probability 1e-10; the first is then taken as it is.
+        # Gymnasium redraws the object's position in a rectangle until it is more than 0.17 from the goal. That is true
+        # for more than half of the area, so all of 32 draws fail with probability 1e-10; then the first is used.
         draws = 32
         noise = uniform_noise(key, model.nv + 2 * draws)
         places = jnp.array([-0.15, 0.0]) + jnp.array([0.15, 0.2]) * noise[model.nv :].reshape(draws, 2)
@@ -67,8 +67,8 @@ def pusher() -> Task:
         return jnp.concatenate([data.qpos[:7], data.qvel[:7], *bodies(model, data)])
 
     def reward(model: Model, data: Fields, action):
-        hand, thing, goal = bodies(model, data)
-        return -0.5 * jnp.linalg.norm(thing - hand) - jnp.linalg.norm(thing - goal) - effort_cost(0.1, action)
+        hand, obj, goal = bodies(model, data)
+        return -0.5 * jnp.linalg.norm(obj - hand) - jnp.linalg.norm(obj - goal) - effort_cost(0.1, action)
 
     return Task(
         name="Pusher-v5",

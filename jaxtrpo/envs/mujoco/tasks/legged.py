@@ -1,4 +1,4 @@
-"""The tasks with a body free in space: Ant and the humanoids."""
+"""Tasks with a free-floating body: Ant, Humanoid and HumanoidStandup."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from jaxtrpo.envs.mujoco.tasks.parts import Model, around_default, asset, effort
 
 
 def ant(*, contact_forces: bool = True) -> Task:
-    """Version 5; without contact forces version 4, which most published results come nearest to.
+    """Ant-v5, or without contact forces Ant-v4, which is closest to the task of most published results.
 
-    Versions 2 and 3 had them in the observation too, but always zero.
+    Versions 2 and 3 had contact forces in the observation, too, but they were always zero.
     """
     frame_skip, torso = 5, 1
 
@@ -25,12 +25,12 @@ def ant(*, contact_forces: bool = True) -> Task:
         return jnp.clip(data.cfrc_ext, -1.0, 1.0)
 
     def observation(model: Model, data: Fields):
-        felt = (forces(data)[1:].ravel(),) if contact_forces else ()
-        return jnp.concatenate([data.qpos[2:], data.qvel, *felt])
+        contact = (forces(data)[1:].ravel(),) if contact_forces else ()
+        return jnp.concatenate([data.qpos[2:], data.qvel, *contact])
 
     def reward(model: Model, data: Fields, action):
         forward = data.change.xpos[torso, 0] / timestep(model, frame_skip)
-        # Version 4 pays for health in the step that loses it, too.
+        # Version 4 gives the healthy reward even in the step that terminates.
         bonus = healthy(data) - 5e-4 * jnp.sum(forces(data) ** 2) if contact_forces else 1.0
         return forward + bonus - effort_cost(0.5, action)
 
@@ -49,8 +49,8 @@ def ant(*, contact_forces: bool = True) -> Task:
 
 
 def _humanoid_observation(model: Model, data: Fields, *, first_body: int = 1, first_force: int = 6):
-    # World is body 0 and has no inertia; the first six generalised forces act on the free root and are zero. Version 5
-    # leaves them out.
+    # Version 5 omits body 0, the world, which has no inertia, and the first six generalised forces, which act on the
+    # free root and are zero.
     return jnp.concatenate(
         [
             data.qpos[2:],
@@ -67,9 +67,9 @@ _HUMANOID_FIELDS = ("qpos", "qvel", "cinert", "cvel", "qfrc_actuator", "cfrc_ext
 
 
 def humanoid(*, contact_cost: bool = True) -> Task:
-    """Version 5; without contact cost version 4, which most published results come nearest to.
+    """Humanoid-v5, or without contact cost Humanoid-v4, which is closest to the task of most published results.
 
-    Versions 2 and 3 had the cost, but it was always zero. Version 4 also shows 28 numbers that are always zero.
+    Versions 2 and 3 had the cost, but it was always zero. Version 4 also observes 28 numbers that are always zero.
     """
     frame_skip = 5
 
@@ -77,21 +77,21 @@ def humanoid(*, contact_cost: bool = True) -> Task:
         return inside(1.0, data.qpos[2], 2.0)
 
     def reward(model: Model, data: Fields, action):
-        # Body 0 carries the whole tree, so its subtree's centre of mass is that of the model.
+        # The subtree of body 0 is the whole model.
         forward = data.change.subtree_com[0, 0] / timestep(model, frame_skip)
         contact = jnp.minimum(5e-7 * jnp.sum(data.cfrc_ext**2), 10.0)
-        # Version 4 pays for health in the step that loses it, too.
+        # Version 4 gives the healthy reward even in the step that terminates.
         bonus = 5.0 * healthy(data) - contact if contact_cost else 5.0
         return 1.25 * forward + bonus - effort_cost(0.1, action)
 
-    everything = functools.partial(_humanoid_observation, first_body=0, first_force=0)
+    full_observation = functools.partial(_humanoid_observation, first_body=0, first_force=0)
     return Task(
         name="Humanoid-v5" if contact_cost else "Humanoid-v4",
         xml=asset("humanoid.xml"),
         frame_skip=frame_skip,
         episode_length=1000,
         initial_state=around_default(1e-2, 1e-2),
-        observation=_humanoid_observation if contact_cost else everything,
+        observation=_humanoid_observation if contact_cost else full_observation,
         reward=reward,
         terminated=lambda model, data: ~healthy(data),
         fields=(*_HUMANOID_FIELDS, "subtree_com"),

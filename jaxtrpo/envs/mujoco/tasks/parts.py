@@ -1,4 +1,4 @@
-"""What several tasks are made of."""
+"""Functions shared by several tasks."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ Key = UInt32[Array, "2"]
 
 
 def asset(name: str) -> str:
-    # Found without importing gymnasium.envs.mujoco, which needs rendering packages that we do not.
+    # Avoids importing gymnasium.envs.mujoco, which needs rendering packages.
     spec = importlib.util.find_spec("gymnasium")
     assert spec is not None and spec.origin is not None
     return str(pathlib.Path(spec.origin).parent / "envs" / "mujoco" / "assets" / name)
 
 
 def uniform_noise(key: Key, size: int) -> Float[Array, " size"]:
-    """Uniform in [-1, 1]. One draw a reset, cut up by the tasks: every further one costs compile time."""
+    """Draws uniform numbers in [-1, 1]; tasks split a single draw per reset, because further draws add compile time."""
     return jax.random.uniform(key, (size,), minval=-1.0, maxval=1.0)
 
 
 def standard_normal(uniform: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Standard normal numbers of uniform ones in [-1, 1], by the inverse of their distribution function."""
+    """Transforms uniform numbers in [-1, 1] to standard normal ones, by the inverse distribution function."""
     return 2**0.5 * jax.scipy.special.erfinv(jnp.clip(uniform, -1 + 1e-7, 1 - 1e-7))
 
 
 def around_default(position_scale: float, velocity_scale: float, *, normal_velocity: bool = False):
-    """First states: the model's own, plus noise; on positions uniform, on velocities uniform or normal."""
+    """Builds `Task.initial_state`: the model's default state plus noise, uniform, or normal for velocities if asked."""
 
     def initial_state(key: Key, model: Model) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         noise = uniform_noise(key, model.nq + model.nv)

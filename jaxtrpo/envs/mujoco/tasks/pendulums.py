@@ -1,4 +1,4 @@
-"""The tasks of a pole on a cart."""
+"""Tasks with a pole on a cart: InvertedPendulum and InvertedDoublePendulum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The planar tasks that pay for moving along x."""
+"""Planar locomotion tasks: HalfCheetah, Swimmer, Hopper and Walker2d."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _runner(
     healthy: Callable[[Fields], Bool[Array, ""]] | None = None,
     velocity_limit: float = jnp.inf,
 ) -> Task:
-    """The tasks that pay for moving along x: HalfCheetah, Swimmer, Hopper, Walker2d.
+    """Builds a task that rewards moving along x.
 
     reward = change of x / time + (1 if healthy) - effort * |action|^2. The first `hidden` positions are not observed.
     """

@@ -1,4 +1,4 @@
-"""The C engine as pure JAX functions: (state bits, control) -> (state bits, fields)."""
+"""MuJoCo's C engine as pure JAX functions: (state bits, control) -> (state bits, fields)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jaxtrpo.envs import foreign
 from jaxtrpo.envs.mujoco.native import Layout, Simulator, make_layout
 
 
-class Physics:
-    """A model and the simulators that step it.
+class MujocoEngine:
+    """A model and a pool of simulators that step it.
 
-    A state row is float64 in the engine and must stay exact, so JAX, which computes in float32, carries its bits as
-    pairs of uint32. Because everything a step depends on is in its arguments, any free simulator can serve any call:
-    the pool grows to as many as run at once.
+    A state row is float64 and must stay exact, so JAX, which computes in float32, carries its bits as pairs of uint32.
+    A step depends only on its arguments, so any free simulator can serve a call; the pool grows to the number of
+    concurrent calls.
     """
 
     def __init__(self, model: mujoco.MjModel, frame_skip: int, fields: tuple[str, ...], changes: tuple[str, ...]):
@@ -29,15 +29,15 @@ class Physics:
         self.layout: Layout = make_layout(model, fields, changes)
         self._free: dict[int, deque[Simulator]] = defaultdict(deque)
         self._lock = threading.Lock()
-        # What MuJoCo refuses it refuses here, rather than inside compiled code.
+        # Raises MuJoCo's errors here instead of inside compiled code.
         self._free[1].append(Simulator(model, self.layout, 1, frame_skip))
         self._token = _register(self)
 
     def step(
         self, state: UInt32[Array, "env bits"], control: Float[Array, "env action"]
     ) -> tuple[UInt32[Array, "env bits"], Float[Array, "env fields"]]:
-        """Holds `control` for `frame_skip` physics steps."""
-        if control.shape != (len(state), self.model.nu):  # NumPy would broadcast it in silence
+        """Applies `control` for `frame_skip` physics steps."""
+        if control.shape != (len(state), self.model.nu):  # NumPy would broadcast it
             raise ValueError(f"actions have shape {control.shape}, expected {(len(state), self.model.nu)}")
         return self._foreign("step", state, jnp.asarray(control, jnp.float32))
 
@@ -48,11 +48,11 @@ class Physics:
         qpos: Float[Array, "env nq"],
         qvel: Float[Array, "env nv"],
     ) -> tuple[UInt32[Array, "env bits"], Float[Array, "env fields"]]:
-        """Starts the environments in `mask` at (qpos, qvel). Fields of the others are undefined."""
+        """Resets the environments in `mask` to (qpos, qvel); fields of the others are undefined."""
         return self._foreign("reset", state, mask, qpos, qvel)
 
     def blank(self, num_envs: int) -> UInt32[Array, "env bits"]:
-        """State bits to be reset."""
+        """Returns zeroed state bits, to be passed to `reset`."""
         return jnp.zeros((num_envs, 2 * self.layout.state_size), jnp.uint32)
 
     def _foreign(self, name: str, state: Array, *arguments: Array) -> tuple[Array, Array]:
@@ -65,7 +65,7 @@ class Physics:
         return new_state, fields
 
     def run(self, name: str, *arrays: np.ndarray) -> None:
-        """Lets a free simulator do `name`; called from compiled code, on one of XLA's threads."""
+        """Calls the method `name` of a free simulator; called from compiled code, on one of XLA's threads."""
         num = len(arrays[0])
         with self._lock:
             simulator = self._free[num].pop() if self._free[num] else None
@@ -76,23 +76,21 @@ class Physics:
             self._free[num].append(simulator)
 
 
-# Compiled code, also out of a cache on disk, names the physics it steps by a number that depends on nothing but the
-# model and what is asked of it. Entries stay: code that uses them may be called at any time.
-_physics: dict[int, Physics] = {}
+# Compiled code, which may come from the cache on disk, identifies an engine by a number that depends only on the model
+# and on the engine's arguments. Entries are kept, because compiled code may be called at any time.
+_engines: dict[int, MujocoEngine] = {}
 
 
-def _register(physics: Physics) -> int:
-    size = mujoco.mj_sizeModel(physics.model)
+def _register(engine: MujocoEngine) -> int:
+    size = mujoco.mj_sizeModel(engine.model)
     binary = np.empty(size, np.uint8)
-    mujoco.mj_saveModel(physics.model, None, binary)
+    mujoco.mj_saveModel(engine.model, None, binary)
     digest = hashlib.sha256(binary.tobytes())
-    digest.update(
-        repr((mujoco.__version__, physics.frame_skip, physics.layout.fields, physics.layout.changes)).encode()
-    )
+    digest.update(repr((mujoco.__version__, engine.frame_skip, engine.layout.fields, engine.layout.changes)).encode())
     token = int.from_bytes(digest.digest()[:7], "little")
-    _physics.setdefault(token, physics)
+    _engines.setdefault(token, engine)
     return token
 
 
-foreign.register("jaxtrpo_mujoco_step", lambda token, *arrays: _physics[token].run("step", *arrays))
-foreign.register("jaxtrpo_mujoco_reset", lambda token, *arrays: _physics[token].run("reset", *arrays))
+foreign.register("jaxtrpo_mujoco_step", lambda token, *arrays: _engines[token].run("step", *arrays))
+foreign.register("jaxtrpo_mujoco_reset", lambda token, *arrays: _engines[token].run("reset", *arrays))
