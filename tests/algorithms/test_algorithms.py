@@ -186,7 +186,9 @@ def test_rule_for_a_setting_that_the_algorithm_lacks_is_refused(algorithm, rule,
     with pytest.raises(ValueError) as error:
         prepare(ActingProbe(), algorithm=algorithm, adapt=rule, **TINY)
     said = str(error.value)
-    assert said.startswith(f"adapt={rule}: it changes {missing}, but what can change in {algorithm} is ")
+    assert said.startswith(
+        f"adapt={rule} changes {missing}, which {algorithm} does not have; its adaptable settings are "
+    )
     assert "steps_per_update" in said and "\n" not in said
 
 

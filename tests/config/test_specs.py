@@ -117,7 +117,7 @@ def test_anything_else_is_refused_in_one_sentence_and_never_run(kind, words, cap
         ("algorithm", "trpo(gea_lambda=1)", "did you mean gae_lambda?"),
         ("policy", "mlp(hidden=(0,))", "hidden=0 must be a whole number of at least 1"),
         ("critic", "linear(ridge=-1.0)", "ridge=-1.0 must be positive"),
-        ("adapt", "linear", "linear needs a setting"),
+        ("adapt", "linear", "linear needs at least one setting"),
         ("adapt", "chain(margin(window=0))", "window=0 must be a whole number of at least 1"),
         ("adapt", "chain(mragin)", "did you mean margin?"),
     ],

@@ -450,14 +450,14 @@ def test_what_does_not_fit_is_refused_in_one_sentence(words, settings, told):
 @pytest.mark.parametrize(
     ("words", "rule", "missing"),
     [
-        (WORDS, "trust", "gain_ratio and predicted_gain"),
+        (WORDS, "trust", "gain_ratio"),
         ("trpo", "model_accuracy", "previous_predicted_gain and actual_gain"),
     ],
 )
 def test_rule_that_goes_by_what_is_not_measured_is_refused(words, rule, missing):
     with pytest.raises(ValueError) as error:
         prepare(LinearQuadratic(), algorithm=words, adapt=rule, policy=POLICY, actors=1, total_steps=100)
-    assert str(error.value) == f"adapt={rule}: it goes by {missing}, which this algorithm does not measure"
+    assert str(error.value) == f"adapt={rule} reads {missing}, which this algorithm does not report; use adapt=fixed"
 
 
 def test_choices_are_refused():
