@@ -47,8 +47,8 @@ def improvement(
       kl_bounds: smallest and largest max KL, nats.
 
     Raises:
-      ValueError: `required` is negative, another value is not positive, `window` or a number of steps is not an integer,
-        or bounds are not in ascending order.
+      ValueError: `required` is negative, another value is not positive, `window` or a number of steps is not an
+        integer, or bounds are not in ascending order.
     """
     words = call_in_words(improvement, locals())
     require_whole(1, window=window)
