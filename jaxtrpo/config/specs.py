@@ -141,20 +141,18 @@ def require_one_value(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> 
                 require_not_said(kind, words, name, value)
 
 
-def call_in_words(factory: Callable[..., Any], settings: Mapping[str, Any], name: str | None = None) -> str:
+def call_in_words(factory: Callable[..., Any], settings: Mapping[str, Any]) -> str:
     """How a factory is called with these settings, without those that are its defaults: `ppo(clip=0.1)`, or `ppo`.
 
     Args:
       factory: takes the settings as keywords.
       settings: by name; names that are no parameters of the factory do not count, so that `locals()` serves.
-      name: of the factory in words; its own if not given.
     """
     parameters = inspect.signature(factory).parameters.values()
     given = ", ".join(
         f"{p.name}={settings[p.name]!r}" for p in parameters if p.name in settings and settings[p.name] != p.default
     )
-    name = name or factory.__name__
-    return f"{name}({given})" if given else name
+    return f"{factory.__name__}({given})" if given else factory.__name__
 
 
 def with_argument(words: str, name: str, value: Any) -> str:
