@@ -364,9 +364,9 @@ def test_step_of_a2c_is_rmsprop_on_a_gradient_that_is_cut(size):
 def test_actor_critic_refuses_a_critic_without_gradient(name):
     from jaxtrpo.critics.linear import linear_critic
 
-    told = f"^critic: {name} makes single gradient steps, and so needs the critic mlp$"
+    message = f"^critic: {name} takes single gradient steps and needs the critic mlp$"
     for critic in (linear_critic(3), CRITIC._replace(apply=None), CRITIC._replace(gradient=None)):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             learner_of(parse("algorithm", name), POLICIES["gaussian"], critic)
 
 
@@ -375,10 +375,10 @@ def test_actor_critic_refuses_a_critic_without_gradient(name):
 def test_gradient_of_the_critic_applied_is_one_step_of_its_fit(count, normalize_returns):
     """With one minibatch of everything; where returns are scaled, both make their step in the new units."""
     from test_critics import dealt as deal_targets
-    from test_critics import make_targets, that_predicts
+    from test_critics import make_targets, with_random_last_layer
 
     critic = mlp_critic(3, hidden=(16,), epochs=1, minibatch_size=10**6, normalize_returns=normalize_returns)
-    state, targets = that_predicts(jax.device_get(critic.init(jax.random.PRNGKey(0)))), make_targets(5, 3)
+    state, targets = with_random_last_layer(jax.device_get(critic.init(jax.random.PRNGKey(0)))), make_targets(5, 3)
     state, parts, rate = spread(state, count), deal_targets(targets, count), spread(np.float32(0.5), count)
     applied = actors(count).map(lambda state, targets, rate: critic.apply(state, critic.gradient(state, targets), rate))
     fitted = actors(count).map(critic.fit)(state, parts, spread(jax.random.PRNGKey(0), count), rate)

@@ -281,8 +281,8 @@ def test_value_beyond_a_time_limit_is_that_of_going_on_for_ever():
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"critic": "mlp"}, "critic: naf has a value function of its own, and goes with the critic none"),
-        ({"surrogate": lambda new, samples: new}, "surrogate: naf has no surrogate to replace; "),
+        ({"critic": "mlp"}, "critic: naf has its own value function; use critic=none"),
+        ({"surrogate": lambda new, samples: new}, "surrogate: naf does not use a surrogate; "),
     ],
 )  # fmt: skip
 def test_bad_settings_are_refused_in_one_sentence(settings, said):
@@ -292,5 +292,7 @@ def test_bad_settings_are_refused_in_one_sentence(settings, said):
 
 
 def test_choices_are_refused():
-    with pytest.raises(ValueError, match="^algorithm: naf needs actions that are real numbers, and these are choices$"):
+    with pytest.raises(
+        ValueError, match="^algorithm: naf needs continuous actions, but these are discrete; use trpo or ppo$"
+    ):
         prepare("CartPole-v1", algorithm="naf")

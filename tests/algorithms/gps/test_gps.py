@@ -431,7 +431,7 @@ def test_promise_keeps_its_range():
 @pytest.mark.parametrize(
     ("words", "settings", "told"),
     [
-        ("gps(samples=1)", {}, "samples=1: dynamics cannot be fitted to fewer than 2"),
+        ("gps(samples=1)", {}, "samples=1 must be at least 2 per condition"),
         ("gps(conditions=3)", {"actors": 2}, "conditions=3 must be a multiple of the 2 actors"),
         ("gps(horizon=11)", {}, "horizon=11: the episodes of linear-quadratic are not longer than 10"),
         ("gps", {"num_envs": 4}, "num_envs=4 are fewer than conditions=8"),
@@ -461,7 +461,9 @@ def test_rule_that_goes_by_what_is_not_measured_is_refused(words, rule, missing)
 
 
 def test_choices_are_refused():
-    with pytest.raises(ValueError, match="gps needs actions that are real numbers, and these are choices"):
+    with pytest.raises(
+        ValueError, match="^algorithm: gps needs continuous actions, but these are discrete; use trpo or ppo$"
+    ):
         prepare(Choosing(), algorithm="gps", actors=1)
 
 

@@ -508,7 +508,7 @@ def train_cartpole(**changed):
 
 
 def test_too_few_environments_are_no_judge():
-    with pytest.raises(ValueError, match="^num_envs=2: trpo_replay needs at least 4 environments, since"):
+    with pytest.raises(ValueError, match="^num_envs=2: trpo_replay needs at least 4 environments, or"):
         prepare(ActingProbe(), **{**tiny("trpo_replay"), "num_envs": 2})
 
 
