@@ -80,7 +80,7 @@ def chain(*rules: Rule) -> Rule:
     theirs, whatever an earlier rule returned, so put them first, with at most one such rule per setting.
 
     Args:
-      *rules: rules to apply, such as `chain(linear(learning_rate=0), improvement(steps_delta=None))`.
+      *rules: rules to apply, as in `chain(exponential(max_kl=0.001), margin(kl_delta=None))`.
 
     Raises:
       ValueError: two rules overwrite the same setting.

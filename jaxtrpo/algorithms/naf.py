@@ -92,7 +92,7 @@ def naf(
 
     Args:
       learning_rate: learning rate of Adam.
-      hidden: sizes of the hidden layers of the network for V and P.
+      hidden: sizes of the hidden layers of the network for the value V and the curvature P.
       replay: capacity of the replay buffer, environment steps.
       replay_ratio: gradient steps per environment step.
       minibatch_size: environment steps per gradient step.

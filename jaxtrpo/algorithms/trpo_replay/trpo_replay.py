@@ -75,7 +75,7 @@ def trpo_replay(
     line_search_shrink: float = 0.8,
     line_search_steps: int = 10,
 ) -> Algorithm:
-    """TRPO with a replay-trained action-value critic, weighted by how well new batches confirm its direction.
+    """TRPO plus an action-value critic fitted to a replay buffer, weighted by how well new batches confirm it.
 
     The critic V(s) + D(s, a) is fitted off-policy to the steps in a replay buffer: to their rewards plus the value,
     under the current policy, of the states they led to, given by a target network V' (a slow copy of V). The gradient
@@ -91,8 +91,8 @@ def trpo_replay(
       replay: capacity of the replay buffer, environment steps.
       replay_ratio: gradient steps of the action-value critic per environment step.
       minibatch_size: environment steps per gradient step.
-      hidden: sizes of the hidden layers of D.
-      value_hidden: sizes of the hidden layers of V.
+      hidden: sizes of the hidden layers of the advantage network D.
+      value_hidden: sizes of the hidden layers of the value network V.
       target_rate: fraction by which the target network V' moves towards V in each gradient step.
       learning_rate: learning rate of Adam for the action-value critic.
       critic_lambda: lambda of the critic's return targets, trading bias (0) against variance (1). 0 bootstraps from V'
