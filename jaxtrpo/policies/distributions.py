@@ -262,6 +262,11 @@ def _metric_of_logits(
     return weighted - jax.nn.softmax(logits) * jnp.sum(weighted, axis=-1, keepdims=True)
 
 
+def sample(distribution: Distribution, noise: Float[Array, "... noise"]) -> Num[Array, "... action"]:
+    """The action that random numbers lead to."""
+    return distribution.sample(noise)
+
+
 def log_prob(distribution: Distribution, action: Num[Array, "... action"]) -> Float[Array, "..."]:
     """Log density, or log probability, of an action, nats."""
     return distribution.log_prob(action)
