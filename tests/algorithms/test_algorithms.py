@@ -185,11 +185,11 @@ def test_no_key_is_used_twice(algorithm):
 def test_rule_for_missing_setting_is_refused(algorithm, rule, missing):
     with pytest.raises(ValueError) as error:
         prepare(ActingProbe(), algorithm=algorithm, adapt=rule, **TINY)
-    said = str(error.value)
-    assert said.startswith(
+    message = str(error.value)
+    assert message.startswith(
         f"adapt={rule} changes {missing}, which {algorithm} does not have; its adaptable settings are "
     )
-    assert "steps_per_update" in said and "\n" not in said
+    assert "steps_per_update" in message and "\n" not in message
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "pg", "a2c", "a3c"])
@@ -343,19 +343,19 @@ def test_policy_std_is_mean_over_states_and_equal_on_all_actors(count):
     begun, _ = learn(*collect(run.state))  # knows the scale of observations
     state, batch = collect(begun)
     state, measured = learn(state, batch)
-    told = np.asarray(measured)[:, [column.name for column in columns].index("policy_std")]
-    assert len(told) == count and len(set(told)) == 1
+    reported = np.asarray(measured)[:, [column.name for column in columns].index("policy_std")]
+    assert len(reported) == count and len(set(reported)) == 1
     params, moments = (
         jax.tree.map(lambda leaf: leaf[0], part) for part in (state.learner.policy, begun.learner.obs_moments)
     )
     obs = np.asarray(batch.steps.obs)[:, 0].reshape(-1, 2)
     std = np.exp(run.update.policy.apply(params, normalize(jnp.asarray(obs), moments)).log_std)
     assert np.ptp(std) > 1e-4
-    np.testing.assert_allclose(told[0], np.mean(std), rtol=1e-5)
+    np.testing.assert_allclose(reported[0], np.mean(std), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ({"gae_lambda": 0.9}, "unknown setting 'gae_lambda'; it is now algorithm=\"trpo(gae_lambda=...)\""),
         ({"critic_epochs": 3}, "unknown setting 'critic_epochs'; it is now critic=\"mlp(epochs=...)\""),
@@ -364,10 +364,10 @@ def test_policy_std_is_mean_over_states_and_equal_on_all_actors(count):
         ({"clip": 0.1}, "unknown setting 'clip'"),
     ],
 )
-def test_unknown_setting_is_refused_with_its_new_place(setting, said):
+def test_unknown_setting_is_refused_with_its_new_place(setting, message):
     with pytest.raises(TypeError) as error:
         jaxtrpo.train("InvertedPendulum-v5", **setting)
-    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
 def test_default_parts_depend_on_the_algorithm():

@@ -279,16 +279,16 @@ def test_value_ignores_time_limit():
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"critic": "mlp"}, "critic: naf has its own value function; use critic=none"),
         ({"surrogate": lambda new, samples: new}, "surrogate: naf does not use a surrogate; "),
     ],
 )  # fmt: skip
-def test_unsupported_parts_are_refused_with_one_line(settings, said):
+def test_unsupported_parts_are_refused_with_one_line(settings, message):
     with pytest.raises(ValueError) as error:
         prepare(ActingProbe(), **{**tiny("naf"), **settings})
-    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
 def test_discrete_actions_are_refused():

@@ -99,7 +99,7 @@ def test_with_true_action_advantages_any_behaviour_policy_gives_the_q_values(see
         policy_value[t] = np.sum(policy[t] * q[t], axis=-1)
 
     time, state = np.arange(TIME)[:, None], np.zeros((TIME, ENVS), int)
-    action = rng.integers(0, choices, (TIME, ENVS))  # of anyone
+    action = rng.integers(0, choices, (TIME, ENVS))  # of any behaviour policy
     for t in range(TIME - 1):
         state[t + 1] = following[t, state[t], action[t]]
     value = rng.normal(size=(TIME, ENVS))
