@@ -55,10 +55,10 @@ AT_LEAST = 30.0  # seconds that any run may take
 def through_train(*names: str) -> tuple[str, ...]:
     """What test_algorithms.py and test_probes.py ask of algorithms."""
     laws = (
-        "algorithms/test_algorithms.py::test_no_random_number_is_drawn_twice",
-        "algorithms/test_algorithms.py::test_one_and_two_actors_train_alike",
-        "algorithms/test_algorithms.py::test_run_that_goes_on_ends_as_if_it_had_never_stopped",
-        "algorithms/test_probes.py::test_every_algorithm_finds_the_action_that_pays_a_step_later",
+        "algorithms/test_algorithms.py::test_no_key_is_used_twice",
+        "algorithms/test_algorithms.py::test_training_does_not_depend_on_number_of_actors",
+        "algorithms/test_algorithms.py::test_resumed_run_equals_uninterrupted_run",
+        "algorithms/test_probes.py::test_every_algorithm_finds_best_action_with_delayed_reward",
     )
     # trpo has more tests of its own than this one, and naf none, as it looks no further than a step.
     apart = {f"{laws[-1]}[{name}]" for name in ("trpo", "naf")}
@@ -71,23 +71,23 @@ def without(file: str, *tests: str) -> tuple[str, ...]:
 
 
 LEARNING = (
-    "test_the_critic_finds_what_a_policy_is_worth_from_steps_of_others",
-    "test_a_critic_that_is_wrong_loses_its_weight_and_what_remains_learns",
-    "test_a_critic_that_is_right_is_confirmed_and_keeps_a_share",
-    "test_the_critic_of_a_run_explains_what_actions_are_worth",
-    "test_replay_with_choices_trains",
+    "test_critic_learns_values_of_a_policy_off_policy",
+    "test_wrong_critic_loses_its_weight_and_training_succeeds",
+    "test_right_critic_is_confirmed_and_keeps_weight",
+    "test_critic_explains_variance_during_a_run",
+    "test_replay_trains_with_discrete_actions",
 )
 REPLAY = without("algorithms/trpo_replay/test_trpo_replay.py", *LEARNING)
 GPS = without(
     "algorithms/gps/test_gps.py",
-    "test_network_comes_near_the_optimum_of_a_linear_quadratic_task",
+    "test_network_nearly_solves_linear_quadratic_task",
     "test_nothing_is_compiled_after_the_first_update",
-    "test_mujoco_goes_on_from_a_repeated_state_as_from_the_first",
-    "test_simulators_that_cannot_be_put_back_are_refused",
+    "test_mujoco_episodes_from_repeated_state_are_identical",
+    "test_simulators_that_cannot_restore_states_are_refused",
 )
 NAF = without(
     "algorithms/test_naf.py",
-    "test_the_best_action_is_found_where_it_depends_on_what_is_seen",
+    "test_naf_finds_best_action_for_each_observation",
 )
 # Tests of each module: files, or tests of one.
 TESTS: dict[str, tuple[str, ...]] = {
@@ -100,7 +100,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/trpo_replay/labels": (*REPLAY, *through_train("trpo_replay")[:1]),
     "algorithms/actor_critic": (
         "algorithms/test_learn.py",
-        "algorithms/test_scales.py::test_parameters_are_the_same_in_other_units[trpo-0]",
+        "algorithms/test_scales.py::test_learned_parameters_do_not_depend_on_units[trpo-0]",
         *through_train("trpo", "ppo"),
     ),
     "algorithms/advantages": ("algorithms/test_advantages.py", "algorithms/test_learn.py"),
@@ -131,8 +131,8 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "rollout/collect": (
         "rollout/test_collect.py",
-        "algorithms/gps/test_gps.py::test_an_update_is_whole_episodes_from_the_same_first_states",
-        "algorithms/gps/test_gps.py::test_steps_after_an_early_end_count_for_nothing",
+        "algorithms/gps/test_gps.py::test_batch_is_whole_episodes_from_same_initial_states",
+        "algorithms/gps/test_gps.py::test_steps_after_early_termination_do_not_count",
     ),
     "critics/action_values": REPLAY,
     "critics/linear": ("critics/test_critics.py",),
@@ -148,7 +148,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         "ops/test_keys.py",
         "ops/test_minibatches.py",
         "algorithms/gps/test_imitation.py",
-        "algorithms/test_first_order.py::test_every_pass_has_all_samples_once_and_an_order_of_its_own",
+        "algorithms/test_first_order.py::test_every_epoch_visits_all_samples_once_in_new_order",
         *through_train("ppo", "naf")[:2],
     ),
     "ops/line_search": ("ops/test_line_search.py",),
@@ -169,7 +169,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "rollout/replay": (
         "rollout/test_replay.py",
         "rollout/test_in_place.py",
-        "algorithms/test_naf.py::test_worth_of_a_step_is_that_of_pencil_and_paper",
+        "algorithms/test_naf.py::test_target_of_constant_steps_matches_hand_calculation",
     ),
     "rollout/staggering": ("rollout/test_staggering.py", "rollout/test_collect.py"),
 }

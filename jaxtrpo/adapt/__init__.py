@@ -1,4 +1,4 @@
-"""Rules that change hyperparameters between updates: pure functions of metrics, traced with the learner."""
+"""Rules that adapt hyperparameters between updates: pure functions of the metrics, compiled with the learner."""
 
 from jaxtrpo.adapt.improvement import improvement, margin
 from jaxtrpo.adapt.model_accuracy import model_accuracy

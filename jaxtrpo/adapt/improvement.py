@@ -1,4 +1,4 @@
-"""The rule of the 2016 system: bold while returns rise, careful while they do not."""
+"""The rules of the 2016 system: small batches and a wide trust region while returns rise, the opposite otherwise."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from jaxtrpo.rollout.types import Hyperparameters
 
 
 class _Windows(NamedTuple):
-    sum: Float[Array, ""]  # of the mean returns of this window
-    count: Int[Array, ""]  # of updates in it
-    before: Float[Array, ""]  # the sum of the window before
-    compared: Bool[Array, ""]  # whether there was one
+    sum: Float[Array, ""]  # of the mean returns in the current window
+    count: Int[Array, ""]  # updates in the current window
+    before: Float[Array, ""]  # sum of the previous window
+    compared: Bool[Array, ""]  # whether there is a previous window
 
 
 def improvement(
@@ -31,32 +31,33 @@ def improvement(
     kl_delta: float | None = 0.0005,
     kl_bounds: tuple[float, float] = (0.001, 0.01),
 ) -> Rule:
-    """The rule of Frans and Hafner (2016): bold while it goes well, careful while it does not.
+    """Shrinks batches and widens the trust region while returns improve, else the opposite (Frans & Hafner 2016).
 
-    The mean returns of `window` updates are summed. Where the sum exceeds that of the window before by more than
-    `required` of its size, steps per update go down and max KL goes up, by a constant each; otherwise the other way.
-    Updates in which no episode finished do not count.
+    Sums the mean returns of `window` updates and compares the sum with that of the previous window. If it is larger by
+    more than `required` times the absolute value of the previous sum, steps per update decrease by `steps_delta` and
+    max KL increases by `kl_delta`; otherwise both move the other way. Updates in which no episode finished are skipped.
 
     Args:
-      window: updates.
-      required: part of |sum before|.
-      steps_delta: change of steps per update; they are left alone if None. Batches change in whole segments, but the
-        rule goes on from the exact number.
+      window: number of updates in a window.
+      required: improvement needed, as a fraction of the absolute value of the previous window's sum.
+      steps_delta: change of steps per update, environment steps; None leaves them unchanged. Batches are rounded to
+        whole segments, but the rule keeps the unrounded number.
       steps_bounds: smallest and largest steps per update.
-      kl_delta: change of max KL, nats; left alone if None.
+      kl_delta: change of max KL, nats; None leaves it unchanged.
       kl_bounds: smallest and largest max KL, nats.
 
     Raises:
-      ValueError: a value is not positive, updates or steps are not a whole number, or the bounds are not in order.
+      ValueError: `required` is negative, another value is not positive, `window` or a number of steps is not an
+        integer, or bounds are not in ascending order.
     """
     words = call_in_words(improvement, locals())
     require_whole(1, window=window)
     require_not_negative(required=required)
     require_bounds(steps_bounds=steps_bounds, kl_bounds=kl_bounds)
-    if steps_delta is not None:  # steps are integers in compiled code, and have to stay so
+    if steps_delta is not None:  # steps are integers in compiled code and must stay integers
         require_whole(1, steps_delta=steps_delta)
     if not all(isinstance(steps, int) for steps in steps_bounds):
-        raise ValueError(f"steps_bounds={short(steps_bounds)} must be whole numbers of steps")
+        raise ValueError(f"steps_bounds={short(steps_bounds)} must be two integers (environment steps)")
     if kl_delta is not None:
         require_positive(kl_delta=kl_delta)
 
@@ -108,7 +109,16 @@ def margin(
     kl_delta: float | None = 0.0005,
     kl_bounds: tuple[float, float] = (0.001, 0.01),
 ) -> Rule:
-    """`improvement` as published in its second form: 5 % are required, and batches stay below 10,000 steps."""
+    """Reproduces the second published rule of 2016: `improvement` that requires 5 % and at most 10,000 steps.
+
+    Args:
+      window: as in `improvement`.
+      required: as in `improvement`.
+      steps_delta: as in `improvement`.
+      steps_bounds: as in `improvement`.
+      kl_delta: as in `improvement`.
+      kl_bounds: as in `improvement`.
+    """
     rule = improvement(
         window=window,
         required=required,

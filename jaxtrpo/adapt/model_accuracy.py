@@ -1,4 +1,4 @@
-"""The rule of guided policy search: larger steps where the fitted models are accurate."""
+"""The rule of guided policy search: larger steps while the fitted models are accurate."""
 
 from __future__ import annotations
 
@@ -13,24 +13,26 @@ from jaxtrpo.rollout.types import Hyperparameters
 
 
 def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.001, 10.0)) -> Rule:
-    """Adapts max KL by comparing the predicted gain of a step with the actual one.
+    """Adapts max KL by comparing the predicted gain of a step with the actual one; for `gps`, which measures both.
 
-    If returns rise by a - b kl along the step, of which the models only see a, the best KL is the one at which
+    Assumes that a step whose KL is kl gains a kl - b kl^2, of which the models predict only a kl. The gain is then
+    largest at
 
         kl' = kl * predicted / (2 (predicted - actual))
 
-    (Montgomery & Levine 2016, section 4.2). If the actual gain exceeds the predicted one, max KL
-    grows as fast as it may. Needs `gps`, which measures both.
+    (Montgomery & Levine 2016, section 4.2). If the actual gain exceeds the predicted one, max KL grows by the largest
+    factor allowed.
 
-    Where all returns are alike already, models promise what cannot come, so that steps must be able to end: with a
-    smallest KL of a tenth, policies that balanced InvertedPendulum came to drop it again.
+    The lower bound of `kl_range` must be small enough for steps to vanish: once all returns are equal, the models
+    predict gains that cannot come true. With a lower bound of a tenth, policies that balanced InvertedPendulum later
+    lost it again.
 
     Args:
-      change: smallest and largest factor between two updates.
-      kl_range: smallest and largest max KL, over the one that training starts with.
+      change: smallest and largest factor by which max KL changes from one update to the next.
+      kl_range: smallest and largest max KL, as multiples of its initial value.
 
     Raises:
-      ValueError: the bounds are not in order.
+      ValueError: bounds are not two positive numbers in ascending order.
     """
     words = call_in_words(model_accuracy, locals())
     require_bounds(change=change, kl_range=kl_range)
@@ -41,7 +43,7 @@ def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[
         predicted, actual = (
             metrics["previous_predicted_gain"],
             metrics["actual_gain"],
-        )  # NaN before there was a step to judge
+        )  # NaN until a step has been evaluated
         missing = predicted - actual
         factor = jnp.where(missing > 0, predicted / (2 * jnp.where(missing > 0, missing, 1.0)), change[1])
         factor = jnp.where(jnp.isfinite(predicted) & (predicted > 0), jnp.clip(factor, *change), 1.0)

@@ -1,4 +1,4 @@
-"""What a rule is, and those made of others or of nothing."""
+"""The rule interface, the rules `fixed` and `chain`, and checks that a rule suits an algorithm."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jaxtrpo.rollout.types import Hyperparameters
 
 
 class Rule(NamedTuple):
-    """A way to adapt. What it remembers is in its state, so a run can be saved and gone on with.
+    """Adapts hyperparameters after every update. All memory is in its state, so checkpoints include it.
 
-    `update` gets the settings as they are, so that rules can follow each other, and the metrics of one update, by the
-    names of the columns of metrics.csv; returns of an update in which no episode finished are NaN. It is compiled with
-    the learner: state and settings keep their shapes and dtypes. Besides the columns there are `env_steps`, the steps
-    of the run that are done, `steps_left`, how many are not, and `progress`, the share that is. This one halves max KL
-    where no step was found:
+    `update` receives its state, the current hyperparameters (as earlier rules of a chain left them) and the metrics of
+    the last update, named like the columns of metrics.csv; returns are NaN if no episode finished. In addition to the
+    columns there are `env_steps` (steps of the run done so far), `steps_left` and `progress` (the fraction done).
+    `update` is compiled with the learner, so state and hyperparameters must keep their shapes and dtypes. This rule
+    halves max KL whenever the line search fails:
 
         def update(state, hyperparameters, metrics):
             shrink = jnp.where(metrics["accepted"], 1.0, 0.5)
@@ -30,42 +30,42 @@ class Rule(NamedTuple):
 
     init: Callable[[Hyperparameters], PyTree]
     update: Callable[[PyTree, Hyperparameters, Mapping[str, Array]], tuple[PyTree, Hyperparameters]]
-    max_steps_per_update: int | None = None  # the largest batch it may ask for; none larger than the first if None
-    changes: tuple[str, ...] = ()  # settings that the algorithm must have
-    reads: tuple[str, ...] = ()  # columns that the algorithm must have, of those that not all do
-    words: str = "custom"  # how it is written in the shell
-    replaces: tuple[str, ...] = ()  # of what it changes: what it finds by itself, whatever a rule before it has found
+    max_steps_per_update: int | None = None  # largest batch the rule may request; None if never larger than the first
+    changes: tuple[str, ...] = ()  # settings the algorithm must have
+    reads: tuple[str, ...] = ()  # metrics the algorithm must report, apart from those that all algorithms report
+    words: str = "custom"  # spec string
+    replaces: tuple[str, ...] = ()  # settings, among `changes`, that it sets regardless of their current values
 
 
 def require_settings(rule: Rule, hyperparameters: Mapping[str, object], algorithm: str) -> None:
-    """Refuses a rule for settings that an algorithm does not have.
+    """Checks that the algorithm has every setting that the rule changes.
 
     Raises:
-      ValueError: one sentence that names the rule and the settings.
+      ValueError: a setting is missing; the message names it and the rule.
     """
     missing = [name for name in rule.changes if name not in hyperparameters]
     if missing:
         raise ValueError(
-            f"adapt={rule.words}: it changes {' and '.join(missing)}, but what can change in {algorithm} is "
-            f"{', '.join(hyperparameters)}"
+            f"adapt={rule.words} changes {' and '.join(missing)}, which {algorithm} does not have; its adaptable "
+            f"settings are {', '.join(hyperparameters)}"
         )
 
 
 def require_columns(rule: Rule, metrics: Mapping[str, object]) -> None:
-    """Refuses a rule that goes by what the algorithm does not measure.
+    """Checks that the algorithm reports every metric that the rule reads.
 
     Raises:
-      ValueError: one sentence that names the rule and the columns.
+      ValueError: a metric is missing; the message names it and the rule.
     """
     missing = [name for name in rule.reads if name not in metrics]
     if missing:
         raise ValueError(
-            f"adapt={rule.words}: it goes by {' and '.join(missing)}, which this algorithm does not measure"
+            f"adapt={rule.words} reads {' and '.join(missing)}, which this algorithm does not report; use adapt=fixed"
         )
 
 
 def fixed() -> Rule:
-    """Settings stay as they are."""
+    """Leaves all settings unchanged."""
     return Rule(
         init=lambda hyperparameters: (),
         update=lambda state, hyperparameters, metrics: (state, hyperparameters),
@@ -74,20 +74,23 @@ def fixed() -> Rule:
 
 
 def chain(*rules: Rule) -> Rule:
-    """One rule after the other, each on what the one before made of the settings.
+    """Applies several rules in order, each to the settings that the previous one returned.
 
-    `improvement` and `margin` change what they are given. The schedules and `trust` find by themselves what their
-    settings should be, and replace what a rule before them made of them: put them first, one for each setting.
+    `improvement`, `margin` and `model_accuracy` modify the settings they receive. The schedules and `trust` overwrite
+    theirs, whatever an earlier rule returned, so put them first, with at most one such rule per setting.
+
+    Args:
+      *rules: rules to apply, as in `chain(exponential(max_kl=0.001), margin(kl_delta=None))`.
 
     Raises:
-      ValueError: two of them find what the same setting should be.
+      ValueError: two rules overwrite the same setting.
     """
     by = dict[str, Rule]()
     for rule in rules:
         for name in rule.replaces:
             if by.setdefault(name, rule) is not rule:
                 raise ValueError(
-                    f"{by[name].words} and {rule.words} both set {name}; a chain has one such rule for each"
+                    f"{by[name].words} and {rule.words} both set {name}; a chain takes only one such rule per setting"
                 )
 
     def update(
@@ -112,8 +115,8 @@ def chain(*rules: Rule) -> Rule:
 
 
 def require_bounds(**values: tuple[float, float]) -> None:
-    """Raises ValueError for one that is not two positive numbers in order."""
+    """Raises ValueError unless every value is a pair of positive numbers in ascending order."""
     for name, pair in values.items():
         ordered = isinstance(pair, tuple) and len(pair) == 2 and all(map(is_number, pair)) and 0 < pair[0] <= pair[1]
         if not ordered:
-            raise ValueError(f"{name}={short(pair)} must be two positive numbers in order")
+            raise ValueError(f"{name}={short(pair)} must be two positive numbers in ascending order")

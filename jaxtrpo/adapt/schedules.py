@@ -1,4 +1,4 @@
-"""Settings that go from one value to another as the run goes on; baselines of the 2016 system."""
+"""Schedules that move settings to given final values in the course of a run; baselines of the 2016 system."""
 
 from __future__ import annotations
 
@@ -13,21 +13,29 @@ from jaxtrpo.rollout.types import Hyperparameters
 
 
 def linear(*, over: int | None = None, **settings: float) -> Rule:
-    """Settings move to other values in a straight line.
+    """Interpolates settings linearly from their initial values to the given final ones.
 
     Args:
-      over: environment steps until the values given here are reached; they stay so. The whole run if not given.
-      **settings: any that the algorithm can change, such as `max_kl` or `learning_rate`: what they are at the end.
+      over: environment steps until the final values are reached, after which they stay constant; the whole run if None.
+      **settings: final values of any settings that the algorithm can adapt, such as `max_kl` or `learning_rate`.
 
     Raises:
-      ValueError: `over` is not positive, a setting is no number or negative, steps are not a whole number, or there is
-        no setting.
+      ValueError: `over` is not positive, a final value is negative or not a number, `steps_per_update` is not an
+        integer, or no setting is given.
     """
     return _schedule(_between_linearly, "linear", over, settings)
 
 
 def exponential(*, over: int | None = None, **settings: float) -> Rule:
-    """As `linear`, but by the same factor in equal stretches; a setting must be positive."""
+    """Interpolates settings exponentially (linearly in their logarithm) to the given final values.
+
+    Args:
+      over: environment steps until the final values are reached, after which they stay constant; the whole run if None.
+      **settings: final values, as for `linear`; they must be positive.
+
+    Raises:
+      ValueError: as for `linear`, or a final value is zero.
+    """
     require_positive(**settings)
     return _schedule(_between_exponentially, "exponential", over, settings)
 
@@ -46,11 +54,11 @@ def _schedule(
     if over is not None:
         require_positive(over=over)
     if not settings:
-        raise ValueError(f"{name} needs a setting and its last value, such as learning_rate=0")
+        raise ValueError(f"{name} needs at least one setting and its final value, such as learning_rate=0.0001")
     require_not_negative(**settings)
     steps = settings.get("steps_per_update")
     if steps is not None:
-        require_whole(1, steps_per_update=steps)  # an integer in compiled code, and has to stay so
+        require_whole(1, steps_per_update=steps)  # an integer in compiled code that must stay an integer
     given = [f"{key}={value!r}" for key, value in {"over": over, **settings}.items() if value is not None]
 
     def update(

@@ -1,4 +1,4 @@
-"""The default rule: each batch judges the steps that were made before it was collected."""
+"""The default rule: each new batch evaluates the policy steps taken before it was collected."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.ops.running_mean import RunningMean, no_mean, take_in
 from jaxtrpo.rollout.types import Hyperparameters
 
-_MEMORY = 50  # updates that `trust` takes the usual size of the strength from
+_MEMORY = 50  # updates over which the root mean square of the strength is taken
 
 
 class _Trust(NamedTuple):
     first: Hyperparameters
-    log_radius: Float[Array, ""]  # of the max KL that is wanted over the first; below the bound the batch grows instead
-    mean_square: RunningMean  # of the strength
+    log_radius: Float[Array, ""]  # log(desired max KL / initial max KL); below the lower bound the batch grows instead
+    mean_square: RunningMean  # of the measured strength
 
 
 def trust(
@@ -32,40 +32,41 @@ def trust(
     max_steps_per_update: int = 10_240,
     settle_steps: int = 1_000_000,
 ) -> Rule:
-    """Lets each batch judge the steps that were made before it was collected.
+    """Adapts max KL and batch size by how well later batches confirm the steps of earlier ones.
 
-    Every batch promises that the surrogate rises along the step it makes; most of that is noise, which the step follows
-    as if it were gradient. The next batches can tell, since their noise is another: the metric `gain_ratio` is the part
-    of the promised slope that they still see along the last steps. As in classical trust-region methods (Conn, Gould &
-    Toint 2000) what came true is compared with what was promised, but by slopes, which are known far better than
-    returns.
+    Every batch predicts that the surrogate rises along its own step, but most of that slope is noise, which the step
+    follows as if it were gradient. Later batches have independent noise: the metric `gain_ratio` is the fraction of the
+    predicted slope that the current batch still measures along the last steps. As in classical trust-region methods
+    (Conn, Gould & Toint 2000), the actual gain is compared with the predicted one, but as slopes, which are estimated
+    far more accurately than returns.
 
-    The squared slope over 2 KL is the squared length of the natural gradient, so that
-    gain_ratio * predicted_gain^2 / (2 KL) is the squared length of the part of it that is true, in units of the
-    standardised advantages: its strength. Where it is large, there is far to go, and steps may be longer; where little
-    or nothing is left, steps are too long or mostly noise, and the region shrinks. The signal alone would not do: the noise has 10 dimensions on InvertedPendulum and
-    4,000 on Humanoid, and the part of a step that is true differs as much where the gradients are equally strong.
+    The squared slope over 2 KL is the squared length of the natural gradient, so
+    gain_ratio * predicted_gain^2 / (2 KL) estimates the squared length of the true natural gradient, in units of the
+    standardised advantages; this is called its strength. If the strength is large, the trust region grows; if little
+    or nothing is left, steps are too long or mostly noise, and it shrinks. `gain_ratio` alone would not do: the noise
+    has 10 dimensions on InvertedPendulum and 4,000 on Humanoid, so the true fraction of a step differs as much even
+    where the gradients are equally strong.
 
-        found = gain_ratio * predicted_gain^2 / (2 KL)    of this batch's step; gain_ratio: of the steps before
-        log max_kl += gain * clip((found - strength) / usual, -3, 3)    usual: root mean square of found, 50 updates
+        measured = gain_ratio * predicted_gain^2 / (2 KL)    of this batch's step; gain_ratio: of the previous steps
+        log max_kl += gain * clip((measured - strength) / usual, -3, 3)    usual: root mean square over 50 updates
 
-    A region smaller than `kl_range` allows is not made by shorter steps but by larger batches, which cost less time:
-    the noise that a policy picks up on its way depends on max KL over steps per update (Smith et al. 2018, for SGD),
-    and a batch that is larger has more signal (the gradient noise scale, McCandlish et al. 2018). That little signal is
-    left for small batches is no reason to have no noise yet where a run still has millions of steps: then they stay as
-    small as they are, and only its last ones settle what it has found, as learning rates fall at the end of long runs
+    Below the lower bound of `kl_range`, the batch grows instead of the step shrinking further, which costs less
+    wall-clock time: the noise that a policy accumulates depends on max KL over steps per update (Smith et al. 2018, for
+    SGD), and larger batches have more signal (the gradient noise scale, McCandlish et al. 2018). A weak signal alone
+    does not justify larger batches early in a run. Batches therefore keep their initial size until the last
+    `settle_steps`, when lower noise lets the policy settle, much as learning rates decay at the end of long runs
     (Haegele et al. 2024).
 
     Args:
-      strength: squared length of the true natural gradient that is aimed at.
-      gain: change of the logarithm of the region in an update whose strength is as large as usual.
-      kl_range: smallest and largest max KL, over the one that training starts with.
-      max_steps_per_update: largest batch; the one that training starts with is the smallest. Give a run that is to
-        have a smaller largest batch the same here: the rule does not see what a run cuts off.
-      settle_steps: environment steps at the end of a run in which batches may be larger than the first ones.
+      strength: target for the squared length of the true natural gradient.
+      gain: change of log max KL in an update whose strength deviates from the target by its root mean square.
+      kl_range: smallest and largest max KL, as multiples of its initial value.
+      max_steps_per_update: largest batch, environment steps; the initial batch is the smallest. If the run limits
+        max_steps_per_update, use the same limit here, because the rule does not see that a batch was cut.
+      settle_steps: environment steps at the end of a run during which batches may exceed their initial size.
 
     Raises:
-      ValueError: a value is not positive, steps are not a whole number, or the bounds are not in order.
+      ValueError: a value is not positive, a number of steps is not an integer, or bounds are not in ascending order.
     """
     words = call_in_words(trust, locals())
     require_positive(strength=strength, gain=gain)
@@ -80,12 +81,12 @@ def trust(
     def update(
         state: _Trust, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
     ) -> tuple[_Trust, Hyperparameters]:
-        # NaN before there was a step to judge, and where this update made none.
-        found = metrics["gain_ratio"] * metrics["predicted_gain"] ** 2 / (2 * metrics["kl"])
-        seen = jnp.isfinite(found)
-        mean_square = take_in(state.mean_square, found**2, _MEMORY)
+        # NaN until a step has been evaluated, and whenever this update made no step.
+        measured = metrics["gain_ratio"] * metrics["predicted_gain"] ** 2 / (2 * metrics["kl"])
+        seen = jnp.isfinite(measured)
+        mean_square = take_in(state.mean_square, measured**2, _MEMORY)
         usual = jnp.sqrt(jnp.where(mean_square.mean > 0, mean_square.mean, 1.0))
-        change = jnp.where(seen, jnp.clip((found - strength) / usual, -3, 3), 0.0)
+        change = jnp.where(seen, jnp.clip((measured - strength) / usual, -3, 3), 0.0)
         first = state.first
         most = jnp.log(jnp.maximum(max_steps_per_update / first["steps_per_update"], 1.0))
         growth = jnp.where(metrics["steps_left"] > settle_steps, 0.0, most)

@@ -1,6 +1,6 @@
-"""Algorithms: `from jaxtrpo.algorithms import ppo` is a function that returns an `Algorithm`.
+"""Algorithm factories, loaded on first use: `from jaxtrpo.algorithms import ppo`.
 
-Names load on first use. Each function has a module, or a package, of its own with the same name.
+Each factory returns an `Algorithm` and lives in a module or package of the same name.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """Importing a submodule binds it to its name in the package; not where a function has that name."""
+    """Keeps the import of a submodule from replacing the factory of the same name."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in __all__ and isinstance(value, ModuleType)):

@@ -1,4 +1,4 @@
-"""Synchronous actor-critic on a few steps of every environment (Mnih et al. 2016, the synchronous form)."""
+"""Advantage actor-critic, the synchronous form of A3C (Mnih et al. 2016)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STEPS_OF_EACH, NUM_ENVS = 32, 16
 
 
 class _Gradients(NamedTuple):
-    """What a batch asks for."""
+    """Gradients and observation moments of one batch, not applied yet."""
 
     policy: Float[Array, " parameter"]
     critic: Gradient
@@ -40,21 +40,21 @@ def a2c(
     entropy_bonus: float = 0.01,
     max_gradient_norm: float = 0.5,
 ) -> Algorithm:
-    """Advantage actor-critic: after a few steps of every environment one gradient step of policy and critic.
+    """Advantage actor-critic (A2C): short rollouts, each followed by one gradient step of policy and critic.
 
-    Returns look as far as the batch does and then to the critic: their exponential mean over the number of steps, or,
-    with `gae_lambda=1`, n-step returns. The policy has RMSprop; the critic makes one step of its own optimiser an
-    update, whatever its `epochs` and `minibatch_size`.
+    Returns are lambda-returns that bootstrap from the critic at the end of the batch; `gae_lambda=1` gives n-step
+    returns. The policy uses RMSprop. The critic takes one step of its own optimiser per update, regardless of its
+    `epochs` and `minibatch_size`.
 
     Args:
-      learning_rate: of RMSprop at first; it falls to 0 over the run, unless another rule is chosen, and the critic's
-        falls with it.
-      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives n-step returns.
-      entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
-      max_gradient_norm: gradients of the policy are cut to this norm.
+      learning_rate: initial learning rate of RMSprop. By default it decays linearly to 0 over the run; the critic's
+        decays in proportion.
+      gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives n-step returns.
+      entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
+      max_gradient_norm: largest norm of the policy gradient, which is clipped to it.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(a2c, locals())
     make = learner_of("a2c", learning_rate, gae_lambda, entropy_bonus, max_gradient_norm)
@@ -72,7 +72,7 @@ def a2c(
 
 
 def learner_of(name: str, learning_rate: float, gae_lambda: float, entropy_bonus: float, max_gradient_norm: float):
-    """Checks the settings, and builds what makes a learner of a `Spec`; as `a2c`."""
+    """Checks the settings of `a2c` or `a3c` and returns a function from a `Spec` to a learner."""
     require_positive(learning_rate=learning_rate, max_gradient_norm=max_gradient_norm)
     require_share(gae_lambda=gae_lambda)
     require_not_negative(entropy_bonus=entropy_bonus)
@@ -82,7 +82,7 @@ def learner_of(name: str, learning_rate: float, gae_lambda: float, entropy_bonus
         require_surrogate_unset(spec, name)
         policy, critic = spec.policy, spec.critic
         if critic.gradient is None or critic.apply is None:
-            raise ValueError(f"critic: {name} makes single gradient steps, and so needs the critic mlp")
+            raise ValueError(f"critic: {name} takes single gradient steps and needs the critic mlp")
         critic_gradient, critic_apply = critic.gradient, critic.apply
 
         def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> LearnerState:

@@ -1,4 +1,4 @@
-"""Asynchronous actor-critic (Mnih et al. 2016): actors that do not wait for each other."""
+"""Asynchronous advantage actor-critic, A3C (Mnih et al. 2016)."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ def a3c(
     entropy_bonus: float = 0.01,
     max_gradient_norm: float = 0.5,
 ) -> Algorithm:
-    """Asynchronous actor-critic: each actor takes a copy of the parameters, collects with it and adds its gradient.
+    """Asynchronous advantage actor-critic (A3C): actors apply gradients without waiting for each other.
 
-    The gradient is applied whole, with optimisers that all share, to parameters that others have changed meanwhile: the
-    metric `staleness` counts how often. Which actor comes first depends on the machine, so that no two runs are alike
-    to the bit, and a run that is resumed is not the one that was not stopped. One row of metrics is one gradient.
+    Each actor copies the parameters, collects a batch with them and applies its gradient to the shared parameters,
+    which other actors may have updated meanwhile; the metric `staleness` counts these updates. Optimiser state is
+    shared. The order of the actors depends on the machine, so runs are not reproducible bit by bit, and a resumed run
+    differs from an uninterrupted one. Each row of the metrics describes one gradient.
 
     Args:
-      learning_rate: of RMSprop at first; it falls to 0 over the run, unless another rule is chosen, and the critic's
-        falls with it.
-      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives n-step returns.
-      entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
-      max_gradient_norm: gradients of the policy are cut to this norm.
+      learning_rate: initial learning rate of RMSprop. By default it decays linearly to 0 over the run; the critic's
+        decays in proportion.
+      gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives n-step returns.
+      entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
+      max_gradient_norm: largest norm of the policy gradient, which is clipped to it.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(a3c, locals())
     make = learner_of("a3c", learning_rate, gae_lambda, entropy_bonus, max_gradient_norm)

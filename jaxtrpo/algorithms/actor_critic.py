@@ -1,4 +1,4 @@
-"""What most algorithms share: advantages, a step of the policy beside a fit of the critic, moments of observations."""
+"""The learner that most algorithms share: advantages, a policy step, a critic fit and observation moments."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jaxtrpo.parallel.collectives import (
 )
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState, Steps
 
-# (policy's parameters, memory, actions, advantages, hyperparameters, key) -> (parameters, memory, what the step did)
+# (policy parameters, memory, actions, advantages, hyperparameters, key) -> (policy parameters, memory, info)
 Step = Callable[[PyTree, PyTree, Array, Advantages, Hyperparameters, PRNGKeyArray], tuple[PyTree, PyTree, Info]]
 
 
@@ -40,16 +40,17 @@ def actor_critic(
     gae_lambda: float,
     learning_rate: float | None = None,
 ) -> Learner:
-    """Builds a learner whose policy makes one `step` a batch, and whose critic is fitted to lambda-returns.
+    """Builds a learner that makes one policy step per batch and fits the critic to lambda-returns.
 
     Args:
-      spec: what to learn with.
-      step: of the policy, from advantages that the critic found before it was fitted. With several actors it is run
-        by each with its part of the batch, or by one with all of it while another fits the critic.
-      no_memory: policy's parameters -> what `step` remembers at first.
-      work: (policy's parameters, samples of all actors) -> of a step.
+      spec: policy, critic and sizes to learn with.
+      step: policy step, given advantages from the critic before its fit. With several actors, either each actor runs it
+        on its part of the batch, or one actor runs it on the whole batch while another fits the critic.
+      no_memory: policy parameters -> initial memory of `step`.
+      work: (policy parameters, samples of all actors) -> cost of a step.
       gae_lambda: see `ops.gae`.
-      learning_rate: that the policy starts with, where it has one: what a rule makes of it the critic's follows.
+      learning_rate: initial learning rate of the policy, or None. When a rule changes it, the critic's changes in
+        proportion.
     """
     policy, critic = spec.policy, spec.critic
 
@@ -65,11 +66,12 @@ def actor_critic(
             critic, learner.critic, learner.obs_moments, batch, discount=spec.discount, gae_lambda=gae_lambda
         )
         steps = Acted(batch.steps.obs, batch.steps.action)
-        samples = unscaled.targets.weight.size * num_actors()  # of the largest batch, because the choice is compiled
-        beside = worth_side_by_side([work(learner.policy, samples)], [critic.work(learner.critic, samples)])
-        if beside:
+        # The choice is compiled, so it is made for the largest batch.
+        samples = unscaled.targets.weight.size * num_actors()
+        split = worth_side_by_side([work(learner.policy, samples)], [critic.work(learner.critic, samples)])
+        if split:
             steps, unscaled = of_everyone(steps, unscaled, learner.obs_moments)
-        once = by_one if beside else lambda task: task  # whoever has everything meets nobody for it
+        once = by_one if split else lambda task: task  # with all samples gathered, no collectives are needed
         found = once(lambda: standardize(unscaled, learner.obs_moments))()
 
         def improve() -> tuple[PyTree, PyTree, Info]:
@@ -78,7 +80,7 @@ def actor_critic(
         def fit(targets: Targets) -> PyTree:
             return critic.fit(learner.critic, targets, for_critic, rate_of(hyperparameters, learning_rate))
 
-        if beside:
+        if split:
             (params, memory, info), fitted = side_by_side(improve, lambda: fit(found.targets))
         else:
             params, memory, info = improve()
@@ -89,21 +91,21 @@ def actor_critic(
 
         moments, more = once(conclude)()
         fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
-        # By name, because actors that share the work do not keep another order.
+        # Sorted by name, the order that results have when actors share the work.
         return LearnerState(params, fitted, moments, memory), {**more, **dict(sorted(info.items()))}
 
     return Learner(init, learn)
 
 
 def rate_of(hyperparameters: Hyperparameters, learning_rate: float | None) -> Float[Array, ""]:
-    """What a rule has made of the learning rate that an algorithm started with: a factor, 1 where it has none."""
+    """Returns the current learning rate over the initial one; 1 for an algorithm without a learning rate."""
     return jnp.ones(()) if learning_rate is None else hyperparameters["learning_rate"] / learning_rate
 
 
 class Acted(NamedTuple):
-    """What is learned from steps themselves: one actor's part, or everyone's."""
+    """Observations and actions of one actor, or gathered from all."""
 
-    obs: Float[Array, "segment time env obs"]  # as the simulator gave it
+    obs: Float[Array, "segment time env obs"]  # raw, as returned by the environment
     action: Num[Array, "segment time env action"]
 
 
@@ -111,12 +113,15 @@ Seen = TypeVar("Seen", Acted, Steps)
 
 
 def of_everyone(steps: Seen, found: Unscaled, moments: Moments) -> tuple[Seen, Unscaled]:
-    """What all actors have seen, in one meeting; whoever has it needs nobody to learn from it.
+    """Gathers the samples of all actors in one collective, so that one actor can learn from them alone.
 
     Args:
-      steps: of this actor, as many of their fields as are needed.
-      found: what it made of them.
-      moments: that observations are normalised with.
+      steps: steps of this actor, with the fields that are needed.
+      found: this actor's advantages and targets.
+      moments: moments that observations are normalised with.
+
+    Returns:
+      The steps, advantages and targets of all actors.
     """
     targets = found.targets
     dealt = steps, found.advantage, targets.elapsed, targets.value, targets.weight, found.known
@@ -127,10 +132,10 @@ def of_everyone(steps: Seen, found: Unscaled, moments: Moments) -> tuple[Seen, U
 
 
 def no_observations(spec: Spec) -> Moments:
-    """Moments of observations before the first batch, all of which is normalised to 0, as its scale is not known.
+    """Returns the initial observation moments, with which the first batch is normalised to 0.
 
-    Otherwise how a run begins would depend on the units that observations are measured in. That batch is one
-    segment, which shows them; policies do not learn from it (see `standardize`).
+    Otherwise the beginning of a run would depend on the units of the observations. The first batch is a single segment,
+    collected to estimate their scale; policies do not learn from it (see `standardize`).
     """
     return (unknown_moments if spec.normalize_observations else no_moments)((spec.observation_size,))
 
@@ -138,20 +143,23 @@ def no_observations(spec: Spec) -> Moments:
 def with_observations(
     spec: Spec, moments: Moments, obs: Float[Array, "segment time env obs"], found: Advantages
 ) -> Moments:
-    """Takes a batch into the moments. Only after it was learned from: it is judged by those that it was acted with."""
+    """Merges a batch into the observation moments.
+
+    Call it after learning from the batch, which must be normalised with the moments that the policy acted with.
+    """
     if not spec.normalize_observations:
         return moments
     return merge(moments, weighted_moments(obs, found.targets.weight, sum_over_actors, found.targets.num_segments))
 
 
 def with_rewards(rewards: Moments, batch: Batch, weight: Float[Array, "segment time env"]) -> Moments:
-    """Takes a batch's rewards into the moments of all; `weight` is 1 for a step that counts, else 0."""
+    """Merges the rewards of a batch into their moments; `weight` is 1 for a step that counts, else 0."""
     return merge(rewards, weighted_moments(batch.steps.reward, weight, sum_over_actors))
 
 
 def about(spec: Spec, params: PyTree, found: Advantages) -> Info:
-    """What every algorithm with a critic can tell of an update."""
-    # Of the first segment's states, on every actor the same.
+    """Returns the metrics common to all algorithms with a critic."""
+    # The policy's summary is taken over the states of the first segment and averaged over actors.
     of_policy = spec.policy.apply(params, found.targets.obs[0]).summary()
     return {
         **jax.tree.map(lambda value: sum_over_actors(value) / num_actors(), of_policy),

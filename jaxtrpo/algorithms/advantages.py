@@ -1,4 +1,4 @@
-"""Batch -> advantages and critic targets."""
+"""Advantages and critic targets of a batch."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from jaxtrpo.rollout.types import Batch, Steps
 
 
 class Advantages(NamedTuple):
-    """What the learner makes of a batch before it learns; leading axes segment, time, env."""
+    """Standardised advantages and critic targets of a batch; leading axes segment, time, env."""
 
-    advantage: Float[Array, "segment time env"]  # mean 0, variance 1 over all actors' valid steps
+    advantage: Float[Array, "segment time env"]  # mean 0, variance 1 over the valid steps of all actors
     targets: Targets  # for the critic
-    explained_variance: Float[Array, ""]  # of the targets, by the critic that has not seen them
-    variance: Float[Array, ""]  # of the advantages before they were standardised
+    explained_variance: Float[Array, ""]  # of the targets, by the critic before its fit
+    variance: Float[Array, ""]  # of the advantages before standardising
 
 
 def compare_with_usual(
     usual: RunningMean, variance: Float[Array, ""], memory: int
 ) -> tuple[RunningMean, Float[Array, ""]]:
-    """Takes an update's variance into the usual one, and finds min(1, variance / usual variance).
+    """Computes min(1, variance / usual variance), the fraction of the trust region that an update may use.
 
-    Standardised advantages hide how much there is to learn from a batch. On a task that is nearly solved most batches
-    hold nothing but noise and a few hold a failure; steps of one length for all let the noise of the many undo what
-    was learned from the few. A natural gradient step of constant rate has a length in proportion to the advantages,
-    and a KL in proportion to their variance.
+    Standardising advantages hides how much there is to learn from a batch. On a nearly solved task, most batches hold
+    only noise and a few hold a failure; with steps of equal length, the noise of the many undoes what was learned from
+    the few. A natural gradient step with a constant learning rate has a length proportional to the advantages, and thus
+    a KL proportional to their variance.
 
     Args:
-      usual: variance of the advantages of the updates before.
-      variance: of the advantages of this one; one that is not finite does not count.
-      memory: updates that the usual variance is taken from.
+      usual: running mean of the advantage variance over previous updates.
+      variance: advantage variance of this update; ignored if not finite.
+      memory: number of updates that the running mean covers.
 
     Returns:
-      The usual variance with this update, and the part of the trust region that is left to it.
+      The running mean including this update, and the fraction of the trust region.
     """
     usual = take_in(usual, variance, memory)
     comparable = jnp.isfinite(variance) & (usual.mean > 0)
@@ -52,37 +52,37 @@ def compare_with_usual(
 
 
 class Unscaled(NamedTuple):
-    """What one actor makes of its part of a batch alone; leading axes segment, time, env."""
+    """Advantages and targets of one actor's part of a batch, not standardised; leading axes segment, time, env."""
 
     advantage: Float[Array, "segment time env"]  # units of reward
     targets: Targets
-    # What is known of the worth of the actions, and taken out of the targets; None where nothing is.
+    # Predicted advantages of the actions taken, already subtracted from the targets; None without an `ActionAdvantage`.
     known: Float[Array, "segment time env"] | None = None
 
 
 def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:
-    """1 for a step that counts; 0 for one whose simulation broke, or where the buffer holds no data."""
+    """Returns 1 for every step that counts and 0 for broken simulation steps and for padding."""
     filled = jnp.arange(batch.steps.invalid.shape[0]) < batch.num_segments
     return (filled[:, None, None] & ~batch.steps.invalid).astype(jnp.float32)
 
 
-# (normalised observations, actions in policy units) -> how much better than usual the actions are, units of reward;
-# means over the policy's actions are 0
+# (normalised observations, actions in policy units) -> predicted advantages of the actions, units of reward, whose mean
+# over the policy's actions is 0
 ActionAdvantage = Callable[[Float[Array, "... obs"], Num[Array, "... action"]], Float[Array, "..."]]
 
 
 def standardize(found: Unscaled, moments: Moments) -> Advantages:
-    """Advantages of mean 0 and variance 1 over all actors' valid steps.
+    """Standardises advantages to mean 0 and variance 1 over the valid steps of all actors.
 
     Args:
-      found: by all actors, each its part.
-      moments: that observations were normalised with. Before the first batch they know no scale, and all states look
-        alike: a policy that learned from that batch would follow what noise says of one state. Its advantages are 0.
+      found: this actor's advantages and targets.
+      moments: moments that observations were normalised with. For the first batch their scale is unknown, so all states
+        look alike and a policy could only learn noise; its advantages are set to 0.
     """
     weight = found.targets.weight
     of_advantage = weighted_moments(found.advantage, weight, sum_over_actors)
     of_target = weighted_moments(found.targets.value, weight, sum_over_actors)
-    # A target is V + A - C, so that the critic's error is A - C.
+    # A target is V + A - C, so the critic's error is A - C.
     of_error = of_advantage
     if found.known is not None:
         of_error = weighted_moments(found.advantage - found.known, weight, sum_over_actors)
@@ -97,7 +97,7 @@ def standardize(found: Unscaled, moments: Moments) -> Advantages:
 def normalized(
     obs: Float[Array, "segment time env obs"], moments: Moments, num_segments: Int[Array, ""]
 ) -> Float[Array, "segment time env obs"]:
-    """Observations of the filled segments, normalised."""
+    """Normalises the observations of the filled segments."""
     return map_segments(lambda i: normalize(obs[i], moments), num_segments, obs.shape[0])
 
 
@@ -111,16 +111,17 @@ def estimate_advantages(
     gae_lambda: float,
     action_advantage: ActionAdvantage | None = None,
 ) -> Unscaled:
-    """Generalised advantages of one actor's batch; no actor meets another for them.
+    """Computes generalised advantages and lambda-returns of one actor's batch, without collectives.
 
     Args:
-      critic: predicts what follows.
-      state: of the critic.
-      moments: that the observations were normalised with when the policy acted.
-      batch: one actor's part.
-      discount: per environment step.
-      gae_lambda: see `ops.gae`; 1 gives plain Monte Carlo returns as targets.
-      action_advantage: takes the noise of actions out of what follows a step, and out of the targets (see `ops.gae`).
+      critic: predicts the value of states.
+      state: state of the critic.
+      moments: moments that observations were normalised with when the policy acted.
+      batch: one actor's part of the batch.
+      discount: discount factor per environment step.
+      gae_lambda: see `ops.gae`; 1 gives Monte Carlo returns as targets.
+      action_advantage: predicts advantages of actions, which are subtracted from what follows a step and from the
+        targets (see `ops.gae`).
 
     Returns:
       Advantages, and lambda-returns as targets. Steps that do not count have weight 0.
@@ -134,7 +135,7 @@ def estimate_advantages(
         steps: Steps = jax.tree.map(lambda leaf: leaf[index], batch.steps)
         at_end = jnp.zeros_like(steps.truncated).at[-1].set(index == last) & ~steps.terminated
         cut = steps.truncated | at_end
-        # Few segments hold a cut, and only those need values of the states that the reset hid.
+        # Few segments contain a cut, and only those need the values of final observations.
         final_value = jax.lax.cond(
             jnp.any(cut),
             lambda: critic.value(state, normalize(steps.final_obs, moments), steps.elapsed + 1),

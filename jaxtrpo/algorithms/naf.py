@@ -1,4 +1,4 @@
-"""Normalised advantage functions (Gu et al. 2016): Q-learning for actions that are real numbers."""
+"""Normalised advantage functions, NAF (Gu et al. 2016): Q-learning for continuous actions."""
 
 from __future__ import annotations
 
@@ -27,37 +27,37 @@ from jaxtrpo.rollout.replay import Ring, Transitions, make_replay
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
 NUM_ENVS, STEPS_PER_UPDATE = 16, 256
-# Bounds of log L(s) on its diagonal. Where the advantage has no peak the best fit is no curvature at all, and a mean
-# whose curvature is 0 gets no gradient and stays where it is for ever; the lower bound lets it follow the slope.
+# Bounds of the logarithm of the diagonal of L(s). Where the advantage has no peak, the best fit has zero curvature, and
+# a mean with zero curvature gets no gradient and never moves again; the lower bound lets it follow the slope.
 LOG_DIAGONAL = -2.0, 5.0
 
 
 class NAFState(NamedTuple):
-    """What is learned. Every actor has the same."""
+    """Learner state, equal on every actor."""
 
-    policy: PyTree  # its mean is the best action
-    critic: PyTree  # value and curvature
-    target: PyTree  # the critic of before: what follows a step is worth as much as this one says
-    optimizer: optax.OptState  # of policy and critic as one vector
+    policy: PyTree  # its mean is the greedy action
+    critic: PyTree  # network for V and L
+    target: PyTree  # target network: a slow copy of the critic, from which steps bootstrap
+    optimizer: optax.OptState  # for policy and critic parameters as one flat vector
     obs_moments: Moments
     rewards: Moments
     replay: Ring
 
 
 class ValueAndCurvature(nn.Module):
-    """V(s), and the lower triangular L(s) of the curvature P = L L^T; positive on its diagonal."""
+    """Network for V(s) and the lower triangular L(s) of the curvature P = L L^T, with a positive diagonal."""
 
     hidden: Sequence[int]
     action_size: int
 
     @nn.compact
     def __call__(self, obs: Float[Array, "... obs"]) -> tuple[Float[Array, "..."], Float[Array, "... action action"]]:
-        """Applies the network to the last axis."""
+        """Returns V and L for observations on the last axis."""
         x = obs
         for size in self.hidden:
             x = nn.relu(nn.LayerNorm()(nn.Dense(size)(x)))
         n = self.action_size
-        out = nn.Dense(1 + n * n)(x)  # what belongs above the diagonal does not count
+        out = nn.Dense(1 + n * n)(x)  # outputs above the diagonal are ignored
         square = out[..., 1:].reshape(*out.shape[:-1], n, n)
         diagonal = jnp.exp(jnp.clip(square, *LOG_DIAGONAL)) * jnp.eye(n)
         return out[..., 0], square * jnp.tri(n, k=-1) + diagonal
@@ -66,7 +66,7 @@ class ValueAndCurvature(nn.Module):
 def quadratic_advantage(
     lower: Float[Array, "... action action"], mean: Float[Array, "... action"], action: Float[Array, "... action"]
 ) -> Float[Array, "..."]:
-    """-1/2 (a - m)^T L L^T (a - m): 0 for the best action, else less (Gu et al. 2016, equation 11)."""
+    """Computes -1/2 (a - m)^T L L^T (a - m), which is 0 for the best action m (Gu et al. 2016, equation 11)."""
     return -0.5 * jnp.sum(jnp.einsum("...ij,...i->...j", lower, action - mean) ** 2, axis=-1)
 
 
@@ -80,28 +80,29 @@ def naf(
     target_rate: float = 0.02,
     asynchronous: bool = False,
 ) -> Algorithm:
-    """Normalised advantage functions: Q-learning from replay, for actions that are real numbers.
+    """Normalised advantage functions (NAF): Q-learning from a replay buffer, for continuous actions.
 
         Q(s, a) = V(s) - 1/2 (a - m(s))^T P(s) (a - m(s))
 
-    is largest, V(s), at the mean m(s) of the policy, so that what a step is worth is its reward + discount V'(s'), with
-    V' a slow copy of V. The policy's own noise explores, and its standard deviation is not learned:
-    `--policy "mlp(initial_log_std=-1)"`. Actions count as the simulator gets them, cut to its range; means beyond it
-    are pulled back, since nothing tells them apart from its edge.
+    is largest at the mean m(s) of the policy, where it equals V(s). The regression target of a step is therefore
+    reward + discount V'(s'), with the target network V' a slow copy of V. Exploration noise is the policy's own, whose
+    standard deviation is not learned but set by, for example, `--policy "mlp(initial_log_std=-1)"`. Actions are clipped
+    to the action space, as in the simulator; means outside of it are penalised, because Q cannot tell them from the
+    bounds.
 
     Args:
-      learning_rate: of Adam.
-      hidden: sizes of the hidden layers of the network for V and P.
-      replay: environment steps that are kept.
-      replay_ratio: gradient steps for each environment step.
-      minibatch_size: environment steps in one gradient step.
-      target_rate: part of the way that V' goes towards V in a gradient step.
-      asynchronous: actors go on collecting while the network learns, and never wait for it (Gu, Holly et al. 2017);
-        where it is slower than they are it makes fewer gradient steps. No two runs are then alike to the bit. Batches
-        that it learns from together have the same metrics of learning.
+      learning_rate: learning rate of Adam.
+      hidden: sizes of the hidden layers of the network for the value V and the curvature P.
+      replay: capacity of the replay buffer, environment steps.
+      replay_ratio: gradient steps per environment step.
+      minibatch_size: environment steps per gradient step.
+      target_rate: fraction by which the target network V' moves towards V in each gradient step.
+      asynchronous: whether actors keep collecting while the network learns (Gu, Holly et al. 2017). If learning is
+        slower than collecting, it takes fewer gradient steps. Runs are then not reproducible bit by bit, and batches
+        learned from together share their learning metrics.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(naf, locals())
     require_positive(learning_rate=learning_rate, replay_ratio=replay_ratio)
@@ -115,11 +116,11 @@ def naf(
         require_surrogate_unset(spec, "naf")
         key = jax.random.PRNGKey(0)
         if jax.tree.leaves(jax.eval_shape(spec.critic.init, key)):
-            raise ValueError("critic: naf has a value function of its own, and goes with the critic none")
+            raise ValueError("critic: naf has its own value function; use critic=none")
         policy, some_obs = spec.policy, jnp.zeros(spec.observation_size)
         action = jax.eval_shape(lambda key: policy.apply(policy.init(key), some_obs).mode(), key)
         if not jnp.issubdtype(action.dtype, jnp.floating):
-            raise ValueError("algorithm: naf needs actions that are real numbers, and these are choices")
+            raise ValueError("algorithm: naf needs continuous actions, but these are discrete; use trpo or ppo")
         network = ValueAndCurvature(tuple(hidden), action.shape[-1])
         apply = cast(Callable[[PyTree, Array], tuple[Array, Array]], network.apply)
         buffer = make_replay(
@@ -137,7 +138,7 @@ def naf(
 
         def loss_of(moments: Moments, scale: Float[Array, ""]) -> Callable[[PyTree, PyTree, Transitions], tuple]:
             def loss(params: PyTree, target: PyTree, rows: Transitions) -> tuple[Float[Array, ""], Float[Array, ""]]:
-                """Mean squared Bellman error, with what pulls means back; and alone."""
+                """Returns the mean squared Bellman error with and without the penalty on means outside the bounds."""
                 of_policy, critic = params
                 obs = normalize(rows.obs, moments)
                 later, _ = apply(target, normalize(rows.final_obs, moments))
@@ -168,7 +169,7 @@ def naf(
             scale = value_unit(rewards)
             number = jnp.maximum(jnp.round(replay_ratio * new_steps), 1)
             gradient_of = loss_of(moments, jnp.where(scale > 0, scale, 1.0))
-            # One vector instead of a tree: Adam is then one operation, not one a leaf.
+            # As one flat vector, Adam is one operation instead of one per leaf.
             first, unravel = ravel_pytree((learner.policy, learner.critic))
 
             def step(carry, rows: Transitions):

@@ -1,4 +1,4 @@
-"""What a batch says about its policy: the natural gradient, and how good other parameters are."""
+"""The natural gradient of a batch, and the surrogate and KL of candidate parameters."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from jaxtrpo.parallel.collectives import gather_envs, num_actors, sum_over_actor
 from jaxtrpo.policies.distributions import Distribution, entropy, fisher_metric, kl_divergence
 from jaxtrpo.policies.networks import Policy
 
-FEW_STATES = 1_024  # a product with the Fisher matrix on as many is done sooner than many hosts have met
+FEW_STATES = 1_024  # up to this many states, a Fisher product takes less time than a collective between many hosts
 
 
 class NaturalGradient(NamedTuple):
-    """What a batch says about the policy that collected it, and how to judge another. Parameters are one vector."""
+    """Natural gradient of a batch, and a function to evaluate candidates. Parameters are one flat vector."""
 
     params: Float[Array, " parameter"]  # of the policy that acted
     gradient: Float[Array, " parameter"]  # of the surrogate
@@ -35,18 +35,18 @@ class NaturalGradient(NamedTuple):
     curvature: Float[Array, ""]  # direction^T F direction
     cg: CGInfo
     objective: Float[Array, ""]  # surrogate of the policy that acted
-    entropy: Float[Array, ""]  # its mean over states, nats
-    evaluate: Callable[[Float[Array, " parameter"]], Trial]  # surrogate and KL of other parameters
+    entropy: Float[Array, ""]  # of the policy that acted, mean over states, nats
+    evaluate: Callable[[Float[Array, " parameter"]], Trial]  # candidate parameters -> surrogate and KL
 
 
 class Seen(NamedTuple):
-    """What a batch shows of some surrogates around the policy that collected it. Parameters are one vector."""
+    """Surrogates, gradients and Fisher matrix at the policy that collected a batch. Parameters are one flat vector."""
 
     params: Float[Array, " parameter"]  # of the policy that acted
     objectives: tuple[Float[Array, ""], ...]  # surrogates of the policy that acted
     gradients: tuple[Float[Array, " parameter"], ...]  # of the surrogates
-    entropy: Float[Array, ""]  # mean over states, nats
-    # Other parameters -> their surrogates, and the KL divergence from the policy that acted.
+    entropy: Float[Array, ""]  # of the policy that acted, mean over states, nats
+    # Candidate parameters -> surrogates, and mean KL divergence from the policy that acted.
     evaluate: Callable[[Float[Array, " parameter"]], tuple[tuple[Float[Array, ""], ...], Float[Array, ""]]]
     fisher: Callable[[Float[Array, " parameter"]], Float[Array, " parameter"]]  # products with the Fisher matrix
 
@@ -72,22 +72,22 @@ def natural_gradient(
     cg_iterations: int,
     cg_damping: float,
 ) -> NaturalGradient:
-    """The direction in which the surrogate rises most for its KL (Schulman et al. 2015, appendix C).
+    """Computes the direction of steepest ascent of the surrogate per KL (Schulman et al. 2015, appendix C).
 
         A = F + cg_damping (g^T F g / g^T g) I,   direction = A^-1 g
 
-    The damping is relative, in the manner of Marquardt (1963), to the curvature along the gradient.
+    The damping is relative to the curvature along the gradient, in the manner of Marquardt (1963).
 
     Args:
-      policy: whose.
-      params: that it acted with.
-      action: that it took, in policy units.
-      found: advantages, and the observations they are of.
-      key: chooses the states of the Fisher matrix.
-      surrogate: objective per step (see `losses`).
-      fisher_samples: states of all actors that the Fisher matrix is estimated on, drawn anew each update.
-      cg_iterations: products with the Fisher matrix, at most.
-      cg_damping: added to its diagonal, as a part of the curvature along the gradient.
+      policy: policy that acted.
+      params: its parameters.
+      action: actions taken, in policy units.
+      found: advantages and their observations.
+      key: PRNG key for choosing the states of the Fisher matrix.
+      surrogate: objective per step (see `surrogates`).
+      fisher_samples: states of all actors on which the Fisher matrix is estimated, drawn anew in each update.
+      cg_iterations: largest number of products with the Fisher matrix.
+      cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient.
     """
     seen = look(policy, params, action, found, key, surrogates=(surrogate,), fisher_samples=fisher_samples)
     solved = solve(seen.fisher, seen.gradients[0], cg_iterations=cg_iterations, cg_damping=cg_damping)
@@ -119,9 +119,9 @@ def look(
     surrogates: tuple[Surrogate, ...],
     fisher_samples: int,
 ) -> Seen:
-    """Surrogates, their gradients and the Fisher matrix; arguments as in `natural_gradient`."""
+    """Computes surrogates, their gradients and Fisher products; for the arguments see `natural_gradient`."""
     obs, weight, num_segments = found.targets.obs, found.targets.weight, found.targets.num_segments
-    # One vector instead of a tree: an operation or a sum over actors is then one, not one a leaf.
+    # As one flat vector, an operation or a sum over actors is one instead of one per leaf.
     old_params, unravel = ravel_pytree(params)
 
     def apply(candidate: Float[Array, " parameter"], obs: Array) -> Distribution:
@@ -130,7 +130,7 @@ def look(
     count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
 
     def flat(leaf: Array, index: Int[Array, ""] | int) -> Array:
-        """One segment, on one axis of steps."""
+        """Returns one segment with time and env merged into a single axis of steps."""
         return leaf[index].reshape(-1, *leaf.shape[3:])
 
     def samples_of(index: Int[Array, ""] | int, old: Distribution) -> tuple[Samples, Float[Array, " step"]]:
@@ -138,10 +138,10 @@ def look(
         return samples, flat(weight, index)
 
     def start(index: Int[Array, ""] | int) -> tuple[PyTree, Distribution]:
-        """Objectives, their gradients and entropy where the search starts, summed; and the distributions there."""
+        """Returns sums of objectives, gradients and entropies at the old policy, and its distributions."""
 
         def objective(candidate: Array, surrogate: Surrogate) -> tuple[Array, tuple[Array, Distribution]]:
-            # Where the search starts, the new policy is the old one.
+            # At the start of the search, the new policy is the old one.
             new = apply(candidate, flat(obs, index))
             samples, weight = samples_of(index, jax.lax.stop_gradient(new))
             return jnp.sum(weight * surrogate(new, samples)), (jnp.sum(weight * entropy(new)), new)
@@ -155,7 +155,7 @@ def look(
     def mean_over_steps(total: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
 
-    # The old distributions are kept: every trial of the line search compares with them.
+    # The old distributions are stored, because every trial of the line search needs them.
     total, old = sum_and_map_segments(start, num_segments, weight.shape[0])
     objectives, gradients, mean_entropy = mean_over_steps(total)
 
@@ -185,10 +185,10 @@ def solve(
     cg_damping: float,
     start: Float[Array, " parameter"] | None = None,
 ) -> Solution:
-    """The natural gradient of a gradient; arguments as in `natural_gradient`, and a direction to start from."""
+    """Computes the natural gradient, optionally starting from a given direction; see `natural_gradient`."""
     gradient_norm = jnp.linalg.norm(gradient)
-    # The Fisher matrix grows with the inverse square of the policy's std, thousandfold on some tasks. If damping
-    # did not grow with it, directions that hold nothing but noise would make up more and more of the step.
+    # The Fisher matrix grows with the inverse square of the policy's standard deviation, a thousandfold on some tasks.
+    # If the damping did not grow with it, directions of pure noise would make up more and more of the step.
     unit = gradient / jnp.where(gradient_norm > 0, gradient_norm, 1.0)
     product = fisher(unit)
     damping = cg_damping * unit @ product
@@ -199,18 +199,18 @@ def solve(
         product_with_b=gradient_norm * product + damping * gradient,
         start=start,
     )
-    # By the Fisher matrix alone: damping chooses the direction, the bound is one on the KL.
+    # Without the damping, which affects only the direction: the bound is on the KL.
     return Solution(direction, cg.curvature - damping * direction @ direction, gradient_norm, cg)
 
 
-# (parameters, actions, advantages, key) -> what the batch says
+# (policy parameters, actions, advantages, key) -> natural gradient
 Direction = Callable[[PyTree, Num[Array, "segment time env action"], Advantages, PRNGKeyArray], NaturalGradient]
 
 
 def make_direction(
     policy: Policy, surrogate: Surrogate | None, fisher_samples: int, cg_iterations: int, cg_damping: float
 ) -> Direction:
-    """`natural_gradient` with its settings; without a surrogate of the user's own it is TRPO's."""
+    """Returns `natural_gradient` with its settings bound; the default surrogate is TRPO's."""
     return partial(
         natural_gradient,
         policy,
@@ -222,7 +222,7 @@ def make_direction(
 
 
 def require_natural_gradient(fisher_samples: int, cg_iterations: int, cg_damping: float) -> None:
-    """Checks the settings of `natural_gradient`; raises ValueError."""
+    """Raises ValueError if a setting of `natural_gradient` is out of range."""
     require_whole(1, fisher_samples=fisher_samples, cg_iterations=cg_iterations)
     require_not_negative(cg_damping=cg_damping)
 
@@ -236,11 +236,12 @@ def _fisher(
     key: PRNGKeyArray,
     fisher_samples: int,
 ) -> Callable[[Array], Array]:
-    """Products with the Fisher matrix, estimated on a fixed number of states spread over the batch.
+    """Returns products with the Fisher matrix, estimated on a fixed number of states spread over the batch.
 
-    The time of the batch is cut into equal stretches, one moment is drawn from each, and every environment's state at
-    that moment is taken: the same states however many actors there are. A batch with fewer moments gives all it has.
-    Actors share the products, for which they meet each time, if the states are many; few are gathered once.
+    The time axis of the batch is divided into equal intervals; one time step is drawn from each, and the states of all
+    environments at that step are used, so the choice does not depend on the number of actors. A shorter batch
+    contributes all its states. Many states stay distributed over actors, at the price of one collective per product; a
+    few are gathered once.
     """
     segments, length, envs = weight.shape
     moments = min(max(fisher_samples // (envs * num_actors()), 1), segments * length)
@@ -249,7 +250,7 @@ def _fisher(
     spread = ((position + jax.random.uniform(key, (moments,))) * (filled / moments)).astype(jnp.int32)
     enough = filled >= moments
     chosen = jnp.minimum(jnp.where(enough, spread, position), filled - 1)
-    # One axis of states: a product that sums over two axes would copy its arguments first.
+    # On a single axis of states: a product that sums over two axes would copy its arguments first.
     chosen_obs = obs.reshape(-1, envs, obs.shape[-1])[chosen].reshape(-1, obs.shape[-1])
     chosen_weight = weight.reshape(-1, envs)[chosen] * (enough | (position < filled))[:, None]
     few = chosen_weight.size * num_actors() <= FEW_STATES

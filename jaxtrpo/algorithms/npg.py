@@ -1,4 +1,4 @@
-"""Natural policy gradient (Kakade 2001), of a length that the KL bound sets."""
+"""Natural policy gradient (Kakade 2001) with a step length set by a KL bound."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ def npg(
     cg_iterations: int = 15,
     cg_damping: float = 0.03,
 ) -> Algorithm:
-    """Natural policy gradient: the step of TRPO without its line search.
+    """Natural policy gradient (NPG): the step of TRPO without its line search.
 
-    The step is as long as the bound allows if the KL were quadratic (Rajeswaran et al. 2017, equation 5), so that its
-    true KL may exceed the bound a little. A step that is not finite is not made.
+    The step length is the largest allowed by the bound if the KL were quadratic (Rajeswaran et al. 2017, equation 5),
+    so the true KL may exceed the bound slightly. A step that is not finite is discarded.
 
     Args:
-      max_kl: mean KL divergence between the policies before and after the first updates, nats.
-      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
-      fisher_samples: states that the Fisher matrix is estimated on, of all actors; whole moments of all environments.
-      cg_iterations: products with the Fisher matrix in one update, at most.
-      cg_damping: added to the diagonal of the Fisher matrix, as a part of the curvature along the gradient.
+      max_kl: initial step size: mean KL divergence between the policies before and after an update, nats.
+      gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives Monte Carlo returns.
+      fisher_samples: states of all actors on which the Fisher matrix is estimated, in whole time steps of all
+        environments.
+      cg_iterations: largest number of conjugate-gradient iterations, each one product with the Fisher matrix.
+      cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(npg, locals())
     require_positive(max_kl=max_kl)

@@ -1,4 +1,4 @@
-"""Policy gradient with pooled samples: every actor's gradient, summed, makes one step."""
+"""Policy gradient (REINFORCE) with one Adam step per batch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from jaxtrpo.config.specs import call_in_words
 
 
 def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: float = 0.0) -> Algorithm:
-    """Policy gradient (REINFORCE, Williams 1992), parallel in its samples, with Adam.
+    """Policy gradient (REINFORCE, Williams 1992) with a critic baseline and one Adam step per batch.
 
-    Advantages are Monte Carlo returns less what the critic predicts, standardised over the batch; `critic="none"` takes
-    the returns alone, of which what lies beyond the end of a batch is then missing.
+    Advantages are Monte Carlo returns minus the critic's prediction, standardised over the batch. With `critic="none"`
+    they are plain returns, which then miss all rewards beyond the end of the batch.
 
     Args:
-      learning_rate: of Adam at first; it falls to 0 over the run, unless another rule is chosen, and the critic's
-        falls with it.
-      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
-      entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
+      learning_rate: initial learning rate of Adam. By default it decays linearly to 0 over the run; the critic's decays
+        in proportion.
+      gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives Monte Carlo returns.
+      entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(pg, locals())
     require_positive(learning_rate=learning_rate)

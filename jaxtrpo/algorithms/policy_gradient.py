@@ -1,4 +1,4 @@
-"""First-order steps: the gradient of what a policy gains, pooled over actors, and optimisers whose rate is traced."""
+"""The policy gradient, summed over actors, and first-order steps along it with a traced learning rate."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jaxtrpo.parallel.collectives import Work, sum_over_actors
 from jaxtrpo.policies.distributions import entropy, log_prob
 from jaxtrpo.policies.networks import Policy
 
-# How the settings of pg, a2c and a3c change: steps of a constant length leave a good policy again, on many tasks.
+# Default rule of pg, a2c and a3c. With a constant learning rate, good policies are lost again on many tasks.
 ADAPT = "linear(learning_rate=0)"
 
 
 class PolicyGradient(NamedTuple):
-    """What a batch says about the policy that collected it."""
+    """Policy gradient of a batch."""
 
-    gradient: Float[Array, " parameter"]  # of the objective, which is to be maximised; one vector
+    gradient: Float[Array, " parameter"]  # of the objective to maximise, as one flat vector
     entropy: Float[Array, ""]  # mean over states, nats
 
 
@@ -35,7 +35,7 @@ def policy_gradient(
     found: Advantages,
     entropy_bonus: float,
 ) -> PolicyGradient:
-    """Gradient of mean(log pi(a|s) A + entropy_bonus H(s)) over the valid steps of all actors (Williams 1992)."""
+    """Computes the gradient of mean(log pi(a|s) A + entropy_bonus H(s)) over all valid steps (Williams 1992)."""
     targets = found.targets
     flat_params, unravel = ravel_pytree(params)
 
@@ -56,7 +56,7 @@ def policy_gradient(
 
 
 def gradient_work(params: PyTree, samples: int) -> Work:
-    """About what one gradient takes."""
+    """Estimates the cost of one gradient."""
     return Work(6.0 * optax.tree.size(params) * samples, shared=True)
 
 
@@ -67,14 +67,17 @@ def ascend(
     gradient: Float[Array, " parameter"],
     learning_rate: Float[Array, ""],
 ) -> tuple[PyTree, optax.OptState]:
-    """One step uphill; none, and nothing remembered, where the gradient or what it leads to is not finite.
+    """Takes one gradient ascent step; changes nothing if the gradient or the new parameters are not finite.
 
     Args:
       optimizer: scales gradients; its learning rate is 1.
-      params: of the policy, in their own structure.
-      state: of the optimizer, on parameters as one vector.
-      gradient: of the objective.
-      learning_rate: of the step.
+      params: policy parameters, any pytree.
+      state: optimiser state for the parameters as one flat vector.
+      gradient: gradient of the objective.
+      learning_rate: learning rate of the step.
+
+    Returns:
+      Parameters and optimiser state after the step.
     """
     flat, unravel = ravel_pytree(params)
     direction, new_state = optimizer.update(gradient, state, flat)

@@ -1,4 +1,4 @@
-"""Proximal policy optimisation (Schulman et al. 2017) on batches of continuously running simulators."""
+"""Proximal policy optimisation, PPO (Schulman et al. 2017)."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from jaxtrpo.policies.distributions import Distribution, entropy, kl_divergence,
 
 
 class _Rows(NamedTuple):
-    """Samples of all actors, one a row."""
+    """Samples of all actors, one per row."""
 
     obs: Float[Array, "row obs"]  # normalised
     action: Num[Array, "row action"]
     advantage: Float[Array, " row"]
     weight: Float[Array, " row"]
-    old: Distribution  # that the actions were drawn from
+    old: Distribution  # distributions that the actions were drawn from
 
 
 class _Fit(NamedTuple):
-    """Where the passes over the samples have come to."""
+    """State of the loop over epochs."""
 
     params: Float[Array, " parameter"]
     optimizer: optax.OptState
     epochs: Int[Array, ""]
-    kl: Float[Array, ""]  # from the policy that acted, mean over states, nats
+    kl: Float[Array, ""]  # mean KL from the policy that acted, nats
 
 
 def ppo(
@@ -53,24 +53,25 @@ def ppo(
     kl_stop: float | None = None,
     max_gradient_norm: float = 0.5,
 ) -> Algorithm:
-    """Proximal policy optimisation: epochs of shuffled minibatches on the clipped surrogate.
+    """Proximal policy optimisation (PPO): epochs of shuffled minibatches on the clipped surrogate.
 
-    Policy and critic have networks of their own, so that their fits do not meet: with several actors one fits the
-    policy while another fits the critic, each to everyone's samples.
+    Policy and critic have separate networks, so their fits are independent: with several actors, one fits the policy
+    while another fits the critic, each to the samples of all actors.
 
     Args:
-      clip: how far from 1 the ratio of probabilities still counts.
-      learning_rate: of Adam, for the policy and, unless one is given, the critic; a rule that changes it changes the
-        critic's by the same factor.
-      epochs: passes over the batch in an update.
-      minibatch_size: environment steps in one gradient step.
-      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
-      entropy_bonus: weight of the policy's entropy beside the advantages, which have standard deviation 1.
-      kl_stop: KL from the policy that acted, nats, beyond which no further pass begins; None never stops.
-      max_gradient_norm: gradients of the policy are cut to this norm.
+      clip: clipping range: the probability ratio is clipped to [1 - clip, 1 + clip].
+      learning_rate: learning rate of Adam for the policy, and the default for the critic. When a rule changes it, the
+        critic's changes by the same factor.
+      epochs: passes over the batch per update.
+      minibatch_size: environment steps per gradient step.
+      gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives Monte Carlo returns.
+      entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
+      kl_stop: early stopping: no further epoch starts once the KL from the policy that acted exceeds this, nats; None
+        turns it off.
+      max_gradient_norm: largest norm of the policy gradient, which is clipped to it.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(ppo, locals())
     require_positive(clip=clip, learning_rate=learning_rate, max_gradient_norm=max_gradient_norm)
@@ -85,7 +86,7 @@ def ppo(
         policy = spec.policy
         if minibatch_size > spec.steps_per_update:
             raise ValueError(
-                f"minibatch_size={minibatch_size} of ppo exceeds the batch: steps_per_update={spec.steps_per_update}"
+                f"minibatch_size={minibatch_size} of ppo must be at most steps_per_update={spec.steps_per_update}"
             )
 
         def gain(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, " row"]:
@@ -153,7 +154,7 @@ def ppo(
 
         def work(params: PyTree, samples: int) -> Work:
             steps = max(samples // minibatch_size, 1)
-            flops = epochs * optax.tree.size(params) * (6.0 * samples + 15.0 * steps)  # derivatives, and Adam
+            flops = epochs * optax.tree.size(params) * (6.0 * samples + 15.0 * steps)  # gradients, and Adam
             return Work(flops, shared=False)
 
         return actor_critic(
@@ -171,6 +172,6 @@ def ppo(
 
 
 def clipped_surrogate(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, " row"]:
-    """min(r A, clip(r, 1 - clip, 1 + clip) A) for the ratio r = pi_new(a|s) / pi_old(a|s) (equation 7)."""
+    """Computes min(r A, clip(r, 1 - clip, 1 + clip) A), r = pi_new(a|s) / pi_old(a|s) (Schulman et al. 2017, eq. 7)."""
     ratio = jnp.exp(log_prob(new, rows.action) - log_prob(rows.old, rows.action))
     return jnp.minimum(ratio * rows.advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * rows.advantage)

@@ -1,4 +1,4 @@
-"""What the policy maximises. Bring your own with `train(surrogate=...)`."""
+"""Surrogate objectives of the policy. Pass your own with `train(surrogate=...)`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtrpo.policies.distributions import Distribution, log_prob
 
 
 class Samples(NamedTuple):
-    """Steps of the old policy, as a surrogate sees them. Every field may be used; none depends on the new policy."""
+    """Steps of the old policy, as passed to a surrogate. No field depends on the new policy."""
 
     obs: Float[Array, "step obs"]  # normalised
     action: Num[Array, "step action"]  # in policy units
@@ -20,12 +20,12 @@ class Samples(NamedTuple):
     old: Distribution  # distributions that the actions were drawn from
 
 
-# (distributions of the new policy, samples) -> one number a step. Its mean over all valid steps of all actors is
+# (distributions of the new policy, samples) -> objective per step. Its mean over the valid steps of all actors is
 # maximised.
 Surrogate = Callable[[Distribution, Samples], Float[Array, " step"]]
 
 
 def importance_weighted_advantage(new: Distribution, samples: Samples) -> Float[Array, " step"]:
-    """pi_new(a|s) / pi_old(a|s) * A(s, a) (Schulman et al. 2015, equation 14)."""
+    """Computes pi_new(a|s) / pi_old(a|s) * A(s, a) (Schulman et al. 2015, equation 14)."""
     ratio = jnp.exp(log_prob(new, samples.action) - log_prob(samples.old, samples.action))
     return ratio * samples.advantage

@@ -1,4 +1,4 @@
-"""Trust region policy optimisation (Schulman et al. 2015)."""
+"""Trust region policy optimisation, TRPO (Schulman et al. 2015)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jaxtrpo.ops.running_mean import RunningMean, no_mean
 
 
 class Memory(NamedTuple):
-    """What a step knows of those before."""
+    """Memory of previous policy steps."""
 
     path: Path
-    advantage_variance: RunningMean  # of the last updates, before advantages were standardised
+    advantage_variance: RunningMean  # over the last updates, before standardising
 
 
 def no_memory(params: PyTree) -> Memory:
-    """Before the first step."""
+    """Returns the memory before the first step."""
     return Memory(no_path(params), no_mean())
 
 
@@ -39,21 +39,22 @@ def trpo(
     line_search_shrink: float = 0.8,
     line_search_steps: int = 10,
 ) -> Algorithm:
-    """Trust region policy optimisation: a natural gradient under a KL bound, with a line search.
+    """Trust region policy optimisation (TRPO): natural gradient steps with a KL bound and a line search.
 
     Args:
-      max_kl: trust region of the first updates: mean KL divergence between the policies before and after one, nats.
-      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
-      advantage_memory: updates that say how large advantages usually are; smaller ones make a smaller trust region; 0
-        to leave it.
-      fisher_samples: states that the Fisher matrix is estimated on, of all actors; whole moments of all environments.
-      cg_iterations: products with the Fisher matrix in one update, at most.
-      cg_damping: added to the diagonal of the Fisher matrix, as a part of the curvature along the gradient.
-      line_search_shrink: factor between trials of the line search.
-      line_search_steps: trials of the line search before the old policy stays.
+      max_kl: initial trust region: largest mean KL divergence between the policies before and after an update, nats.
+      gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives Monte Carlo returns.
+      advantage_memory: number of updates over which the variance of the advantages is averaged. An update with a
+        smaller variance gets a proportionally smaller trust region; 0 turns this off.
+      fisher_samples: states of all actors on which the Fisher matrix is estimated, in whole time steps of all
+        environments.
+      cg_iterations: largest number of conjugate-gradient iterations, each one product with the Fisher matrix.
+      cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient.
+      line_search_shrink: factor between successive trials of the line search.
+      line_search_steps: largest number of trials; if all of them fail, the policy is left unchanged.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(trpo, locals())
     require_positive(max_kl=max_kl)

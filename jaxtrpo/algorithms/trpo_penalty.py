@@ -1,4 +1,4 @@
-"""TRPO with a penalty in place of the bound: the objective minus C times the KL."""
+"""TRPO with a KL penalty instead of a KL bound."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jaxtrpo.config.checks import require_positive, require_share
 from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.ops.line_search import Trial, backtracking_line_search
 
-FIRST_PENALTY = 10.0  # where C starts when it is moved; it is right after a few updates
-# C is doubled or halved where the KL was this far from its target (Schulman et al. 2017, section 4).
+FIRST_PENALTY = 10.0  # initial C if adaptive; a few updates correct it
+# C is doubled or halved if the KL is off its target by more than this factor (Schulman et al. 2017, section 4).
 TOLERANCE, FACTOR = 1.5, 2.0
 PENALTY_RANGE = (1e-4, 1e6)
 
 
 class Memory(NamedTuple):
-    """What a step knows of those before."""
+    """Memory of previous policy steps."""
 
     path: Path
-    penalty: Float[Array, ""]  # C of the next step, units of the surrogate over nats
+    penalty: Float[Array, ""]  # C of the next step, units of the surrogate per nat
 
 
 def trpo_penalty(
@@ -39,24 +39,25 @@ def trpo_penalty(
     line_search_shrink: float = 0.8,
     line_search_steps: int = 10,
 ) -> Algorithm:
-    """TRPO with a penalty: maximises the surrogate minus C times the KL (Schulman et al. 2015, equation 12).
+    """TRPO with a KL penalty: maximises the surrogate minus C times the KL (Schulman et al. 2015, equation 12).
 
-    Where the surrogate is linear and the KL quadratic, its maximum is the natural gradient over C; the line search
-    goes back from there until the penalised objective has risen.
+    For a linear surrogate and a quadratic KL, the maximum lies at the natural gradient divided by C; the line search
+    backtracks from there until the penalised objective improves.
 
     Args:
-      target_kl: C is doubled after a step whose KL exceeds 1.5 times this, and halved after one whose KL is below it
-        over 1.5, nats. It is what rules may change; with a fixed C it is not used.
-      penalty: C, fixed; moved towards the target if None.
-      gae_lambda: bias (0) against variance (1) of the advantages; 1 gives Monte Carlo returns.
-      fisher_samples: states that the Fisher matrix is estimated on, of all actors; whole moments of all environments.
-      cg_iterations: products with the Fisher matrix in one update, at most.
-      cg_damping: added to the diagonal of the Fisher matrix, as a part of the curvature along the gradient.
-      line_search_shrink: factor between trials of the line search.
-      line_search_steps: trials of the line search before the old policy stays.
+      target_kl: target for the mean KL of a step, nats: C is doubled if the KL exceeds 1.5 times the target and halved
+        if it is below the target divided by 1.5. Rules may adapt it; it is not used with a fixed C.
+      penalty: fixed value of C; None adapts C to the target.
+      gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives Monte Carlo returns.
+      fisher_samples: states of all actors on which the Fisher matrix is estimated, in whole time steps of all
+        environments.
+      cg_iterations: largest number of conjugate-gradient iterations, each one product with the Fisher matrix.
+      cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient.
+      line_search_shrink: factor between successive trials of the line search.
+      line_search_steps: largest number of trials; if all of them fail, the policy is left unchanged.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(trpo_penalty, locals())
     require_positive(target_kl=target_kl)
@@ -89,7 +90,7 @@ def trpo_penalty(
             search = search._replace(improvement=search.improvement + c * search.kl)  # of the surrogate alone
             params, path, info = finish_step(natural, params, memory.path, new_params, search)
             now = c
-            if penalty is None:  # without a gradient no step was tried, and C is not to blame
+            if penalty is None:  # a failed step says nothing about C if the gradient was zero
                 now = jnp.where(info.gradient_norm > 0, moved(c, info.kl, hyperparameters["target_kl"]), c)
             return params, Memory(path, now), {**info._asdict(), **({"penalty": c} if penalty is None else {})}
 
@@ -104,7 +105,7 @@ def trpo_penalty(
 
 
 def moved(penalty: Float[Array, ""], kl: Float[Array, ""], target_kl: Float[Array, ""]) -> Float[Array, ""]:
-    """C of the next update, from the KL that this one's led to. A step that was not made says that C is too small."""
+    """Returns C for the next update, given the KL of this one; a KL of 0 means no step was accepted: C is too small."""
     too_far = (kl > TOLERANCE * target_kl) | (kl == 0)
     too_near = ~too_far & (kl < target_kl / TOLERANCE)
     factor = jnp.where(too_far, FACTOR, jnp.where(too_near, 1 / FACTOR, 1.0))

@@ -1,4 +1,4 @@
-"""The policy step: a natural gradient under a KL bound."""
+"""The trust-region policy step: a natural gradient scaled to a KL bound, with a line search."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from jaxtrpo.parallel.collectives import Work
 
 
 class StepInfo(NamedTuple):
-    """What one policy step did."""
+    """Diagnostics of one policy step."""
 
-    kl: Float[Array, ""]  # between the policies before and after, nats
+    kl: Float[Array, ""]  # mean KL between the policies before and after, nats
     improvement: Float[Array, ""]  # of the surrogate
     line_search_steps: Int[Array, ""]
-    accepted: Bool[Array, ""]  # if not, the old policy stays
+    accepted: Bool[Array, ""]  # if False, the policy is unchanged
     cg_iterations: Int[Array, ""]
     cg_residual: Float[Array, ""]  # norm, relative to the gradient's
     gradient_norm: Float[Array, ""]
-    predicted_gain: Float[Array, ""]  # of the surrogate, to first order: its slope along the step
-    gain_ratio: Float[Array, ""]  # the slope that this batch sees along the last steps, over what they predicted
+    predicted_gain: Float[Array, ""]  # of the surrogate to first order: its slope along the step
+    gain_ratio: Float[Array, ""]  # slope that this batch measures along the last steps, over the slope they predicted
     entropy: Float[Array, ""]  # of the policy that acted, mean over states, nats
 
 
 class Path(NamedTuple):
-    """Where the last steps led; every step counts PATH_DECAY of the next."""
+    """Discounted sums over the last policy steps; each step counts PATH_DECAY times as much as the next."""
 
-    steps: PyTree  # sum of what they added to the parameters
-    predicted: Float[Array, ""]  # sum of their slopes, each by the batch that made it
+    steps: PyTree  # sum of parameter changes
+    predicted: Float[Array, ""]  # sum of the slopes along them, each measured by the batch that made the step
 
 
-PATH_DECAY = 0.9  # a batch judges about ten steps: a single one is mostly noise, and so would be what is said about it
+PATH_DECAY = 0.9  # a batch evaluates about ten steps together; the slope along a single one is mostly noise
 
 
 def no_path(params: PyTree) -> Path:
-    """Before the first step."""
+    """Returns the path before the first step."""
     return Path(jax.tree.map(jnp.zeros_like, params), jnp.zeros(()))
 
 
 def step_to_bound(natural: NaturalGradient, max_kl: Float[Array, ""]) -> Float[Array, " parameter"]:
-    """sqrt(2 max_kl / x^T F x) x for the direction x: as far as the bound allows if the KL were quadratic."""
+    """Computes sqrt(2 max_kl / x^T F x) x for the direction x, the longest step within the bound for a quadratic KL."""
     curvature = natural.curvature
-    # Without curvature there is no direction to go; the line search then stays.
+    # Without curvature the step is zero, and the line search fails.
     scale = jnp.where(curvature > 0, jnp.sqrt(2 * max_kl / jnp.where(curvature > 0, curvature, 1.0)), 0.0)
     return scale * natural.direction
 
@@ -59,14 +59,17 @@ def step_to_bound(natural: NaturalGradient, max_kl: Float[Array, ""]) -> Float[A
 def finish_step(
     natural: NaturalGradient, params: PyTree, path: Path, new_params: Float[Array, " parameter"], search: LineSearchInfo
 ) -> tuple[PyTree, Path, StepInfo]:
-    """Judges the path by the batch, which has not seen it, and adds the step that was made.
+    """Evaluates the path with the new batch, which is independent of it, and appends the step just made.
 
     Args:
-      natural: of the batch.
-      params: what it was made of, in their own structure.
-      path: of the steps before.
-      new_params: where the step led.
-      search: how they were found.
+      natural: natural gradient of the batch.
+      params: policy parameters before the step, any pytree.
+      path: path of the previous steps.
+      new_params: policy parameters after the step, as one flat vector.
+      search: diagnostics of the line search that found them.
+
+    Returns:
+      New parameters, new path and diagnostics.
     """
     _, unravel = ravel_pytree(params)
     step = new_params - natural.params
@@ -91,7 +94,7 @@ def finish_step(
     )
 
 
-# (parameters, path that led there, actions, advantages, max KL, key) -> (parameters, path, what the step did)
+# (policy parameters, path, actions, advantages, max KL, key) -> (policy parameters, path, diagnostics)
 PolicyStep = Callable[
     [PyTree, Path, Num[Array, "segment time env action"], Advantages, Float[Array, ""], PRNGKeyArray],
     tuple[PyTree, Path, StepInfo],
@@ -107,15 +110,18 @@ def take_step(
     line_search_shrink: float,
     line_search_steps: int,
 ) -> tuple[PyTree, Path, StepInfo]:
-    """The step under a KL bound, with backtracking until surrogate and KL agree.
+    """Makes a step of full length, backtracking until the surrogate improves and the KL is within its bound.
 
     Args:
-      natural: where to go, by the batch.
-      params: what it was made of, in their own structure.
-      path: of the steps before.
-      max_kl: the bound, nats.
-      line_search_shrink: factor between trials.
-      line_search_steps: trials before giving up.
+      natural: natural gradient of the batch.
+      params: policy parameters before the step, any pytree.
+      path: path of the previous steps.
+      max_kl: KL bound, nats.
+      line_search_shrink: factor between successive trials.
+      line_search_steps: number of trials before giving up.
+
+    Returns:
+      New parameters, new path and diagnostics.
     """
     new_params, search = backtracking_line_search(
         natural.evaluate,
@@ -130,7 +136,7 @@ def take_step(
 
 
 def make_policy_step(direction: Direction, *, line_search_shrink: float, line_search_steps: int) -> PolicyStep:
-    """`take_step` in the direction that the batch shows, with its settings."""
+    """Returns `take_step` along the direction computed from each batch, with its settings bound."""
 
     def policy_step(params, path, action, found, max_kl, key):
         natural = direction(params, action, found, key)
@@ -147,7 +153,7 @@ def make_policy_step(direction: Direction, *, line_search_shrink: float, line_se
 
 
 def step_work(fisher_samples: int, cg_iterations: int) -> Callable[[PyTree, int], Work]:
-    """(parameters, samples) -> about what a step takes: gradient, products, two trials."""
+    """Returns (policy parameters, samples) -> cost of a step: gradient, Fisher products, two line-search trials."""
 
     def work(params: PyTree, samples: int) -> Work:
         flops = 10.0 * samples + 8.0 * min(samples, fisher_samples) * cg_iterations
@@ -157,6 +163,6 @@ def step_work(fisher_samples: int, cg_iterations: int) -> Callable[[PyTree, int]
 
 
 def require_line_search(line_search_shrink: float, line_search_steps: int) -> None:
-    """Checks the settings of a line search; raises ValueError."""
+    """Raises ValueError if a setting of the line search is out of range."""
     require_number("between 0 and 1", lambda value: 0 < value < 1, line_search_shrink=line_search_shrink)
     require_whole(1, line_search_steps=line_search_steps)

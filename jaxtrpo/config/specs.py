@@ -150,20 +150,18 @@ def require_one_value(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> 
                 require_not_said(kind, spec, name, value)
 
 
-def call_in_words(factory: Callable[..., Any], settings: Mapping[str, Any], name: str | None = None) -> str:
+def call_in_words(factory: Callable[..., Any], settings: Mapping[str, Any]) -> str:
     """Returns the spec string of a factory called with these settings, without defaults: `ppo(clip=0.1)` or `ppo`.
 
     Args:
       factory: function that takes the settings as keyword arguments.
       settings: values by name. Names that are not parameters of the factory are ignored, so `locals()` can be passed.
-      name: name of the factory in the spec string; if None, its `__name__`.
     """
     parameters = inspect.signature(factory).parameters.values()
     given = ", ".join(
         f"{p.name}={settings[p.name]!r}" for p in parameters if p.name in settings and settings[p.name] != p.default
     )
-    name = name or factory.__name__
-    return f"{name}({given})" if given else name
+    return f"{factory.__name__}({given})" if given else factory.__name__
 
 
 def with_argument(spec: str, name: str, value: Any) -> str:

@@ -1,4 +1,4 @@
-"""A critic of actions: how much better an action is than what the policy would do, learned from many batches."""
+"""An action-value critic, fitted off-policy: the advantage of actions over those of the current policy."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from jaxtrpo.policies.networks import LAST, in_last_layer
 
 
 class Labelled(NamedTuple):
-    """Steps and what they were worth."""
+    """Environment steps with their return estimates, which the critic is fitted to."""
 
     obs: Float[Array, "*rows obs"]  # normalised
-    action: Num[Array, "*rows action"]  # that was taken, in policy units
-    usual: Differentiable  # the present policy's distributions; every leaf has the axes of the rows
-    other: Num[Array, "*rows action"]  # that it would take
-    worth: Float[Array, "*rows"]  # reward of the step and of what follows it
-    weight: Float[Array, "*rows"]  # 1 for a step that counts, 0 for one that does not
+    action: Num[Array, "*rows action"]  # action taken, in policy units
+    usual: Differentiable  # distributions of the current policy; every leaf has the axes of the rows
+    other: Num[Array, "*rows action"]  # action sampled from the current policy
+    worth: Float[Array, "*rows"]  # estimated return from the step on, in units of reward
+    weight: Float[Array, "*rows"]  # 1 for a step that counts, else 0
 
 
 class ActionCriticState(NamedTuple):
-    """What is learned; the parameters are one vector, so that Adam is one operation, not one a leaf."""
+    """Learned state. Parameters are one flat vector, so that Adam is one operation instead of one per leaf."""
 
-    params: Float[Array, " parameter"]  # of advantages and values
-    target: Float[Array, " value_parameter"]  # of a slow copy of the values
+    params: Float[Array, " parameter"]  # of the advantage and value networks
+    target: Float[Array, " value_parameter"]  # of the target network, a slow copy of the value network
     optimizer: optax.OptState
-    unit: Float[Array, ""]  # of what the networks say, in units of reward; 0 before the first fit
+    unit: Float[Array, ""]  # network outputs are in multiples of this many units of reward; 0 before the first fit
 
 
 class ActionCritic(NamedTuple):
-    """Predicts advantages. Pure functions; what is learned is in the state. Observations are normalised ones.
+    """Pure functions of a critic that predicts advantages of actions.
 
-    Advantages and values are in units of reward.
+    Observations are normalised; advantages and values are in units of reward.
     """
 
     init: Callable[[PRNGKeyArray], ActionCriticState]
-    # (state, observations, actions with any further leading axes) -> advantages; only differences mean something
+    # (state, observations, actions with any additional leading axes) -> advantages up to a constant per observation
     advantage: Callable[[ActionCriticState, Float[Array, "*rows obs"], Num[Array, "... action"]], Float[Array, "..."]]
-    # (state, policy's distributions, observations, actions, policy's own actions) -> advantages, whose mean over the
-    # policy's actions is 0
+    # (state, policy's distributions, observations, actions, actions sampled from the policy) -> advantages, whose mean
+    # over the policy's actions is 0
     advantage_over: Callable[
         [
             ActionCriticState,
@@ -62,9 +62,8 @@ class ActionCritic(NamedTuple):
         ],
         Float[Array, "*rows"],
     ]
-    value: Callable[[ActionCriticState, Float[Array, "*rows obs"]], Float[Array, "*rows"]]  # by the slow copy
-    # (state, unit, draw, gradient steps, key) -> (state, part of what values left open that was not predicted either);
-    # draw: (state, key, number) -> so many steps
+    value: Callable[[ActionCriticState, Float[Array, "*rows obs"]], Float[Array, "*rows"]]  # of the target network
+    # (state, unit, draw, gradient steps, key) -> (state, fraction of variance unexplained by the advantages); see `fit`
     fit: Callable[
         [
             ActionCriticState,
@@ -75,11 +74,11 @@ class ActionCritic(NamedTuple):
         ],
         tuple[ActionCriticState, Float[Array, ""]],
     ]
-    work: Callable[[float], Work]  # gradient steps -> of a fit
+    work: Callable[[float], Work]  # number of gradient steps -> cost of a fit
 
 
 class _Joined(nn.Module):
-    """A dense layer of several inputs, as if they were one; those with fewer leading axes are not repeated for it."""
+    """A dense layer on the concatenation of its inputs, which broadcasts instead of concatenating them."""
 
     size: int
 
@@ -93,7 +92,7 @@ class _Joined(nn.Module):
 
 
 class _Network(nn.Module):
-    """Layer norm keeps what it says beyond the actions that were taken from growing without bounds."""
+    """A ReLU network with layer norm, which keeps extrapolation beyond the actions in the data bounded."""
 
     hidden: Sequence[int]
 
@@ -114,22 +113,22 @@ def action_critic(
     minibatch_size: int,
     target_rate: float,
 ) -> ActionCritic:
-    """Two networks with layer norm, D of advantages and V of values, fitted together.
+    """Builds an action-value critic from an advantage network D and a value network V, fitted together.
 
-        Q(s, a) = V(s) + D(s, a) - the mean of D(s, .) over the policy
+        Q(s, a) = V(s) + D(s, a) - E_policy[D(s, .)]
 
-    is fitted to what steps were worth, whoever made them (a dueling network, Wang et al. 2016, for the value of a
-    policy in place of that of the best one). V learns what the present policy is worth from steps of all policies
-    before it, since D tells what their actions made of it.
+    is fitted to the returns of steps by any policy: a dueling network (Wang et al. 2016), but for the value of a given
+    policy instead of the optimal one. V can learn the value of the current policy from steps of earlier ones, because D
+    accounts for the effect of their actions.
 
     Args:
-      observation_size: numbers in an observation.
-      space: of the actions.
+      observation_size: length of an observation.
+      space: action space.
       hidden: sizes of the hidden layers of D.
-      value_hidden: of V.
-      learning_rate: of Adam.
-      minibatch_size: environment steps in a gradient step.
-      target_rate: part of the way that the slow copy of V goes towards V in a gradient step.
+      value_hidden: sizes of the hidden layers of V.
+      learning_rate: learning rate of Adam.
+      minibatch_size: environment steps per gradient step.
+      target_rate: fraction by which the target network moves towards V in each gradient step.
     """
     networks = _Network(tuple(hidden)), _Network(tuple(value_hidden))
     optimizer = optax.adam(learning_rate)
@@ -151,7 +150,7 @@ def action_critic(
         return jnp.asarray(networks[0].apply(params, obs, encoded(action, space)))
 
     def over(params: PyTree, usual: Differentiable, obs: Array, action: Array, other: Array) -> Array:
-        def better(tried: Array) -> Array:  # than the action that was taken; all in one product, which is faster
+        def better(tried: Array) -> Array:  # than the action taken; one matrix product for all is faster
             found = of_actions(params, obs, jnp.concatenate([action[None], tried.reshape(-1, *action.shape)]))
             return (found[1:] - found[0]).reshape(tried.shape[:-1])
 
@@ -178,17 +177,18 @@ def action_critic(
         number: Int[Array, ""],
         key: PRNGKeyArray,
     ) -> tuple[ActionCriticState, Float[Array, ""]]:
-        """Makes gradient steps on the mean squared error.
+        """Takes gradient steps on the mean squared error of Q.
 
         Args:
-          state: of before.
-          unit: that values shall be in, from now on; while it is 0 there is nothing to learn, and nothing is.
-          draw: (state as it is then, key, number) -> so many steps, and what they were worth.
-          number: gradient steps.
-          key: of the draws.
+          state: current state.
+          unit: new unit of the network outputs, in units of reward; if it is 0, nothing is learned.
+          draw: (state at that time, key, number) -> that many labelled steps.
+          number: number of gradient steps.
+          key: PRNG key of the draws.
 
         Returns:
-          The new state; and the part of what the values left open that was not predicted either before each step.
+          The new state, and the fraction of the variance left by V that D did not explain either, measured on each
+          minibatch before its gradient step.
         """
         state = _in_units(state, unit)
         number = jnp.where(unit > 0, number, 0)
@@ -201,24 +201,24 @@ def action_critic(
             return jnp.sum(rows.weight * (left - better) ** 2) / count, jnp.sum(rows.weight * left**2) / count
 
         def step(carry, rows: Labelled):
-            params, target, memory, missed, open_ = carry
+            params, target, memory, total_error, total_left = carry
             (error, left), gradient = jax.value_and_grad(loss, has_aux=True)(params, rows)
             updates, memory = optimizer.update(gradient, memory, params)
             params = jnp.asarray(optax.apply_updates(params, updates))
             target = target + target_rate * (params[sizes[0] :] - target)
-            return params, target, memory, missed + error, open_ + left
+            return params, target, memory, total_error + error, total_left + left
 
         def drawn(carry, key: UInt32[Array, "2"], number: int) -> Labelled:
             return draw(state._replace(params=carry[0], target=carry[1]), key, number)
 
         start = state.params, state.target, state.optimizer, jnp.zeros(()), jnp.zeros(())
-        params, target, memory, missed, open_ = over_drawn_minibatches(
+        params, target, memory, total_error, total_left = over_drawn_minibatches(
             step, start, drawn, key, number=number, size=minibatch_size
         )
-        return ActionCriticState(params, target, memory, unit), missed / jnp.where(open_ > 0, open_, 1.0)
+        return ActionCriticState(params, target, memory, unit), total_error / jnp.where(total_left > 0, total_left, 1.0)
 
     def _in_units(state: ActionCriticState, unit: Float[Array, ""]) -> ActionCriticState:
-        """The same predictions in other units (van Hasselt et al. 2016, section 2.1)."""
+        """Changes the unit but keeps the predictions (PopArt, van Hasselt et al. 2016, section 2.1)."""
         change = jnp.where(state.unit > 0, state.unit / unit, 1.0)
 
         def scaled(path: tuple, leaf: Array) -> Array:
@@ -229,8 +229,8 @@ def action_critic(
         return state._replace(params=ravel_pytree(scaled_params)[0], target=ravel_pytree(scaled_target)[0], unit=unit)
 
     def work(steps: float) -> Work:
-        # The actions of a row (of choices all, one coordinate at a time), whose observation is multiplied once; values
-        # and their derivatives, and those that labels are made of; Adam.
+        # D at the actions of each row (for discrete actions, all choices of each coordinate), sharing the product with
+        # the observation; V with its derivatives, and V for the labels; Adam.
         each = sum(count + 1 for count in space.counts) or 3
         of_obs = observation_size * hidden[0] if hidden else observation_size
         of_rows = minibatch_size * (6.0 * each * sizes[0] - 6.0 * (each - 1) * of_obs + 8.0 * sizes[1])

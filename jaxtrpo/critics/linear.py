@@ -14,29 +14,29 @@ from jaxtrpo.parallel import collectives
 
 
 def linear(*, ridge: float = 1e-4) -> CriticMaker:
-    """Closed-form ridge regression on the observation, its square and time, as in the 2016 system.
+    """Closed-form ridge regression on the observation, its square and the elapsed time, as in the 2016 system.
 
     Args:
-      ridge: added to the diagonal of the mean outer product of the features.
+      ridge: penalty, added to the diagonal of the mean outer product of the features.
 
     Raises:
-      ValueError: it is not positive.
+      ValueError: `ridge` is not positive.
     """
     require_positive(ridge=ridge)
     return CriticMaker(call_in_words(linear, {"ridge": ridge}), lambda size: linear_critic(size, ridge=ridge))
 
 
 def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
-    """Ridge regression of returns on [o, o^2, t, t^2, 1] (Duan et al. 2016, supplement, section 2).
+    """Builds the ridge regression of returns on [o, o^2, t, t^2, 1] (Duan et al. 2016, supplement, section 2).
 
-    t is the time since the episode began, in hundreds of steps. Each fit forgets the one before.
+    t is the time since the episode began, in hundreds of steps. Each fit replaces the previous one.
 
     Args:
       observation_size: length of o.
-      ridge: added to the diagonal of the mean outer product of the features.
+      ridge: penalty, added to the diagonal of the mean outer product of the features.
 
     Returns:
-      The critic; its state are the coefficients.
+      The critic; its state is the vector of coefficients.
     """
     num_features = 2 * observation_size + 3
 

@@ -1,4 +1,4 @@
-"""A neural critic, fitted with minibatches."""
+"""A neural network critic, fitted on minibatches."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from jaxtrpo.policies.networks import LAST, MLP, orthogonal_init
 
 
 class MLPState(NamedTuple):
-    """The network predicts (return - mean) / std."""
+    """Learned state of the network, which predicts (return - mean) / std."""
 
     params: PyTree
-    optimizer: optax.OptState  # of the parameters as one vector
-    returns: Moments  # of the returns seen so far
+    optimizer: optax.OptState  # for the parameters as one flat vector
+    returns: Moments  # of all returns so far
 
 
 class _Rows(NamedTuple):
-    """Samples of all actors, one a row."""
+    """Samples of all actors, one per row."""
 
     obs: Float[Array, "row obs"]
     value: Float[Array, " row"]
@@ -47,20 +47,20 @@ def mlp(
     normalize_returns: bool = True,
     shared_from: int = 64,
 ) -> CriticMaker:
-    """A tanh network fitted with Adam on minibatches.
+    """A tanh network, fitted with Adam on minibatches.
 
     Args:
       hidden: sizes of the hidden layers.
-      epochs: passes over the batch in a fit.
-      minibatch_size: environment steps in one gradient step.
-      learning_rate: of Adam.
-      normalize_returns: predict returns less their running mean, over their standard deviation.
-      shared_from: so many actors, or more, share a fit: each passes over its own samples, and after every pass they go
-        on from the mean of what they have come to. What a fit takes then follows the samples of one actor, not those of
-        all; what it finds then depends on how many there are.
+      epochs: passes over the batch per fit.
+      minibatch_size: environment steps per gradient step.
+      learning_rate: learning rate of Adam.
+      normalize_returns: whether to normalise returns by their running mean and standard deviation.
+      shared_from: number of actors from which they share a fit: each passes over its own samples, and parameters are
+        averaged after every pass. The cost of a fit then grows with the samples per actor instead of all samples, but
+        its result depends on the number of actors.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     require_sizes(hidden=hidden)
     require_whole(1, epochs=epochs, minibatch_size=minibatch_size, shared_from=shared_from)
@@ -87,30 +87,30 @@ def mlp_critic(
     normalize_returns: bool = True,
     shared_from: int = 64,
 ) -> Critic:
-    """A tanh network fitted with Adam on minibatches.
+    """Builds a tanh network critic, fitted with Adam on minibatches.
 
-    Few actors do not share a fit. Everyone, or one while the others do something else, fits the network to the samples
-    of all, so that the result does not depend on how many there are. What that takes grows with the samples of all, so
-    that many actors share it. Not gradient steps, each of which is shorter than a meeting would be, but passes:
-    after each they go on from the mean of their parameters and of what Adam remembers ("iterative parameter mixing",
-    McDonald et al. 2010; McMahan et al. 2017).
+    With fewer than `shared_from` actors, the fit is not shared: every actor (or one of them, while the others do other
+    work) fits the network to the samples of all, so the result does not depend on the number of actors. The cost grows
+    with all samples, so larger numbers of actors share the fit. They do not share gradient steps, each of which is
+    shorter than a collective, but passes: after each pass, the parameters and the state of Adam are averaged
+    ("iterative parameter mixing", McDonald et al. 2010; McMahan et al. 2017).
 
     Args:
       observation_size: length of an observation.
       hidden: sizes of the hidden layers.
-      epochs: passes over the samples in a fit.
-      minibatch_size: samples a gradient step.
-      learning_rate: of Adam.
-      normalize_returns: scale targets by the moments of all returns so far. When the moments change the last layer is
-        rescaled, so that predictions stay what they were (PopArt, van Hasselt et al. 2016, section 2.1).
-      shared_from: so many actors share a fit.
+      epochs: passes over the samples per fit.
+      minibatch_size: samples per gradient step.
+      learning_rate: learning rate of Adam.
+      normalize_returns: whether to scale targets by the moments of all returns so far. When the moments change, the
+        last layer is rescaled to keep predictions the same (PopArt, van Hasselt et al. 2016, section 2.1).
+      shared_from: number of actors from which they share a fit.
     """
     network = MLP(tuple(hidden), 1)
     optimizer = optax.adam(learning_rate)
 
     def init(key: PRNGKeyArray) -> MLPState:
-        # Nothing is predicted at first. Anything else would be kept as it is when the unit of the returns is found
-        # (see `_rescaled`), and where rewards are small the policy would climb that noise.
+        # Predicts 0 at first. Random predictions would be preserved once the scale of the returns is known (see
+        # `_rescaled`), and with small rewards the policy would follow that noise.
         params = orthogonal_init(network, key, observation_size, last_scale=0.0)
         return MLPState(params, optimizer.init(ravel_pytree(params)[0]), no_moments(()))
 
@@ -122,15 +122,15 @@ def mlp_critic(
 
     def fit(state: MLPState, targets: Targets, key: PRNGKeyArray, rate: Float[Array, ""]) -> MLPState:
         shared = collectives.num_actors() >= shared_from
-        together = collectives.sum_over_actors if shared else lambda value: value
-        everyone = targets[:-1] if shared else collectives.gather_envs(targets[:-1], axis=2)
-        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), everyone)
+        reduce = collectives.sum_over_actors if shared else lambda value: value
+        samples = targets[:-1] if shared else collectives.gather_envs(targets[:-1], axis=2)
+        flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), samples)
         obs, _, raw, weight = flat
         if normalize_returns:
-            state = _rescaled(state, merge(state.returns, weighted_moments(raw, weight, together)))
+            state = _rescaled(state, merge(state.returns, weighted_moments(raw, weight, reduce)))
         rows = _Rows(obs, (raw - state.returns.mean) / state.returns.std, weight)
         num_rows = targets.num_segments * (weight.size // targets.value.shape[0])
-        # One vector instead of a tree: Adam is then one operation, not one a leaf.
+        # As one flat vector, Adam is one operation instead of one per leaf.
         first_params, unravel = ravel_pytree(state.params)
 
         def loss(params: Float[Array, " parameter"], rows: _Rows) -> Float[Array, ""]:
@@ -148,7 +148,7 @@ def mlp_critic(
 
         carry = first_params, state.optimizer
         if shared:
-            # Not in a loop, where XLA may forget the order of meetings (see `actors.after`).
+            # Unrolled, because XLA may lose the order of collectives inside a loop (see `collectives.after`).
             for index in range(epochs):
                 carry = _mean_over_actors(epoch(jnp.int32(index), carry))
         else:
@@ -158,7 +158,7 @@ def mlp_critic(
 
     def gradient(state: MLPState, targets: Targets) -> Gradient:
         seen = weighted_moments(targets.value, targets.weight, collectives.sum_over_actors, targets.num_segments)
-        # As in `fit`: in the unit that these targets are a part of. That of before means nothing at first.
+        # As in `fit`, scale by moments that include these targets; the previous ones are meaningless at first.
         state = _rescaled(state, merge(state.returns, seen)) if normalize_returns else state
         flat_params, unravel = ravel_pytree(state.params)
         count = jnp.maximum(collectives.sum_over_actors(jnp.sum(targets.weight)), 1.0)
@@ -181,7 +181,7 @@ def mlp_critic(
 
     def work(state: MLPState, samples: int) -> collectives.Work:
         steps = max(samples // minibatch_size, 1)
-        # Derivatives, and Adam.
+        # Gradients (6 flops per parameter and sample) and Adam (15 per parameter and step).
         flops = epochs * optax.tree.size(state.params) * (6.0 * samples + 15.0 * steps)
         return collectives.Work(flops, shared=collectives.num_actors() >= shared_from)
 
@@ -189,13 +189,13 @@ def mlp_critic(
 
 
 def _mean_over_actors(fit: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-    """Of parameters and moments; the number of steps is the same on all."""
+    """Averages parameters and Adam's moments over actors; the step count (a scalar) is the same on all."""
     total = collectives.sum_over_actors(fit)
     return jax.tree.map(lambda leaf, own: leaf / collectives.num_actors() if leaf.ndim else own, total, fit)
 
 
 def _rescaled(state: MLPState, returns: Moments) -> MLPState:
-    """The same predictions with other moments of the returns."""
+    """Replaces the moments of the returns and rescales the last layer so that predictions stay the same."""
     last = state.params["params"][LAST]
     scale = state.returns.std / returns.std
     shift = (state.returns.mean - returns.mean) / returns.std

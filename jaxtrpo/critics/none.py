@@ -1,4 +1,4 @@
-"""No critic: advantages are plain returns."""
+"""The critic that predicts nothing, so that advantages are plain returns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from jaxtrpo.parallel.collectives import Work
 
 
 def none() -> CriticMaker:
-    """Predicts nothing: the value of every state is 0.
+    """No critic: the value of every state is 0.
 
-    What follows an episode that was cut, by a time limit or by the end of a batch, then counts as nothing.
+    Rewards beyond a truncation, by a time limit or by the end of a batch, therefore count as 0.
     """
     critic = Critic(
         init=lambda key: (),

@@ -1,4 +1,4 @@
-"""What values are measured in, so that networks learn numbers around 1 whatever the rewards."""
+"""The unit of values, chosen so that networks learn numbers around 1 regardless of the scale of rewards."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ REWARDS_IN_A_VALUE = 10.0
 
 
 def value_unit(rewards: Moments) -> Float[Array, ""]:
-    """So many usual rewards, where a usual one is the root mean square of all; 0 while all of them are 0."""
+    """Returns `REWARDS_IN_A_VALUE` times the root mean square of all rewards; 0 while all rewards are 0."""
     return REWARDS_IN_A_VALUE * jnp.sqrt(rewards.mean**2 + rewards.variance)

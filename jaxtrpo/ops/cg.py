@@ -1,4 +1,4 @@
-"""Conjugate gradient."""
+"""The conjugate gradient method on pytrees."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from optax import tree
 
 
 class CGInfo(NamedTuple):
-    """What one conjugate-gradient solve did."""
+    """Diagnostics of one conjugate-gradient solve."""
 
     iterations: Int[Array, ""]
-    residual_norm: Float[Array, ""]  # Euclidean norm of b - A x, as the recursion carries it
+    residual_norm: Float[Array, ""]  # Euclidean norm of b - A x, from the recursion
     curvature: Float[Array, ""]  # x^T A x
 
 
@@ -25,7 +25,7 @@ class _State(NamedTuple):
     direction: PyTree
     squared_residual: Float[Array, ""]
     iterations: Int[Array, ""]
-    usable: jax.Array  # False once a direction had no positive curvature
+    usable: jax.Array  # False once a direction with non-positive curvature was met
 
 
 def conjugate_gradient(
@@ -39,20 +39,20 @@ def conjugate_gradient(
 ) -> tuple[PyTree, CGInfo]:
     """Solves A x = b for a symmetric positive definite A known only through v -> A v.
 
-    Starts from x = 0 if nothing else is given, so a solve that stops early returns the best step inside the Krylov
-    space so far, which is what a trust region wants (Nocedal & Wright 2006, section 7.1). A direction along which A is
-    not positive (or not finite) ends the solve before it is used.
+    Without a `start` it begins at x = 0, so a solve that stops early returns the best point in the Krylov space so far,
+    which suits trust-region methods (Nocedal & Wright 2006, section 7.1). The solve ends before using a direction whose
+    curvature is not positive or not finite.
 
     Args:
       matvec: v -> A v on pytrees shaped like `b`.
       b: right-hand side.
-      max_iterations: at most this many products with A.
-      tolerance: stop when the residual norm falls below this part of the norm of `b`.
-      product_with_b: A b, if it is known; it then counts as the first product; not needed with a `start`.
-      start: x to start from, such as the solution of a problem that is nearly the same; takes one more product.
+      max_iterations: largest number of products with A.
+      tolerance: stop when the residual norm falls below this fraction of the norm of `b`.
+      product_with_b: A b, if already known; it counts as the first product and is ignored if there is a `start`.
+      start: initial x, such as the solution of a similar problem; costs one extra product.
 
     Returns:
-      x, shaped like `b`, and what the solve did.
+      x, shaped like `b`, and diagnostics.
     """
     squared_norm = jnp.asarray(tree.vdot(b, b))
 

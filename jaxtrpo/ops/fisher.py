@@ -1,4 +1,4 @@
-"""Products with a Fisher information matrix that is never formed."""
+"""Matrix-free products with the Fisher information matrix."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ def fisher_vector_product(
     *,
     reduce: Callable[[PyTree], PyTree] = lambda product: product,
 ) -> Callable[[PyTree], PyTree]:
-    """v -> J^T M J v, the Gauss-Newton form of the Fisher matrix.
+    """Returns the function v -> J^T M J v, the Gauss-Newton form of the Fisher matrix.
 
     J is the Jacobian of the distribution's parameters with respect to `params`, M the Fisher matrix of the
     distribution in its own parameters. At `params` this equals the Hessian of KL(old || new) (Martens 2020, section
-    9.2; Schulman et al. 2015, appendix C), needs no second derivative, and is positive semi-definite whatever the
+    9.2; Schulman et al. 2015, appendix C), needs no second derivatives, and is positive semi-definite regardless of
     rounding.
 
     Args:
-      predict: params -> parameters of the distributions at some states, any pytree.
-      params: where to linearise; done once, all products share it.
-      metric: (parameters, tangent) -> M tangent, summed over states in the end, so it must hold the weight of each.
-      reduce: sums products of several devices.
+      predict: params -> parameters of the distributions at a batch of states, any pytree.
+      params: where to linearise; this happens once and is shared by all products.
+      metric: (distribution parameters, tangent) -> M tangent. Products are summed over states, so it must include the
+        weight of each state.
+      reduce: sums products over devices.
 
     Returns:
-      The product, on pytrees shaped like `params`.
+      A function on pytrees shaped like `params`.
     """
     outputs, forward = jax.linearize(predict, params)
     backward = jax.linear_transpose(forward, params)

@@ -1,7 +1,7 @@
-"""Operations of a network that is linearised once and then multiplied with often, as by `fisher_vector_product`.
+"""Network layers for functions that are linearised once and then multiplied many times (`fisher_vector_product`).
 
-They cannot be mapped by `vmap`, but where several trainings are one program, in which they are nothing special; nor can
-they be differentiated a second time.
+They support neither `vmap` nor second derivatives. In a program that trains several runs at once they fall back to the
+ordinary operations, which can be mapped.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from jaxtyping import Array, Float
 
 from jaxtrpo.parallel.collectives import are_many
 
-# With fewer columns the turned result takes less time than turned inputs.
+# With fewer columns, transposing the result is faster than transposing the inputs.
 NARROW = 16
 
 
 @jax.custom_jvp
 def matmul(x: Float[Array, "rows inputs"], kernel: Float[Array, "inputs outputs"]) -> Float[Array, "rows outputs"]:
-    """x @ kernel.
+    """Computes x @ kernel, with a faster transposed product on CPUs.
 
-    What comes back to the kernel, x^T times a cotangent, sums over the rows of both. XLA's CPU backend takes twice as
-    long for that as for the product forward, and seven times as long if it has few columns. So x^T is laid out once,
-    where the function is linearised, and all products use it.
+    The cotangent of the kernel, x^T times the cotangent of the output, sums over rows. XLA's CPU backend takes twice as
+    long for it as for the forward product, and seven times as long if the output has few columns. x^T is therefore laid
+    out once, when the function is linearised, and reused by all products.
     """
     return x @ kernel
 
@@ -48,7 +48,7 @@ def _forward(kept: tuple[Array, Array], kernel: Array) -> Array:
 def _backward(kept: tuple[Array, Array], cotangent: Array) -> Array:
     x, x_transposed = kept
     if cotangent.shape[-1] < NARROW:
-        # The barrier keeps XLA from turning the inputs instead of the result.
+        # The barrier keeps XLA from transposing the inputs instead of the result.
         return jax.lax.optimization_barrier(cotangent.T @ x).T
     return x_transposed @ cotangent
 
@@ -56,13 +56,13 @@ def _backward(kept: tuple[Array, Array], cotangent: Array) -> Array:
 def dot_general(
     x: Float[Array, "rows inputs"], kernel: Float[Array, "inputs outputs"], *_: Any, **__: Any
 ) -> Float[Array, "rows outputs"]:
-    """`matmul` with the arguments that `flax.linen.Dense` gives."""
+    """`matmul` with the signature that `flax.linen.Dense` expects of a dot_general."""
     return matmul(x, kernel)
 
 
 @jax.custom_jvp
 def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """tanh x. Products read its value, which they need anyway, instead of its derivative: that is less memory."""
+    """Computes tanh x. Products derive the slope from its value, which is stored anyway, and so read less memory."""
     return jnp.tanh(x)
 
 

@@ -1,4 +1,4 @@
-"""Advantages and returns by recursion backwards in time."""
+"""Generalised advantage estimation, piece by piece and backwards in time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jaxtyping import Array, Bool, Float
 
 
 class Tail(NamedTuple):
-    """What the steps after the last one of a piece amount to; carried backwards from piece to piece."""
+    """Summary of the steps that follow a piece of a trajectory, carried backwards from piece to piece."""
 
-    value: Float[Array, " env"]  # V of the state the piece leads to
-    accumulated: Float[Array, " env"]  # sum of discounted future errors, less what explains them
+    value: Float[Array, " env"]  # V of the state that the piece leads to
+    accumulated: Float[Array, " env"]  # A - C of the step that follows the piece
 
 
 def empty_tail(num_envs: int) -> Tail:
-    """Nothing is known to follow: every last step must then be `cut`."""
+    """Returns a tail for the end of the data, where every last step must be terminated or `cut`."""
     return Tail(jnp.zeros(num_envs), jnp.zeros(num_envs))
 
 
@@ -34,30 +34,31 @@ def generalized_advantages(
     gae_lambda: float,
     action_advantage: Float[Array, "time env"] | None = None,
 ) -> tuple[Float[Array, "time env"], Tail]:
-    """Generalised advantage estimation (Schulman et al. 2016, equation 16).
+    """Computes generalised advantages (Schulman et al. 2016, equation 16).
 
         delta_t = r_t + discount * V(s_{t+1}) - V(s_t)
         A_t     = delta_t + discount * gae_lambda * (A_{t+1} - C_{t+1})
 
-    C is what is known of the worth of the action that was taken; without it, 0. Where its mean over the actions of a
-    policy is 0, what the later actions happened to be is taken out of A_t, which then is of that policy and not of the
-    one that acted, and has less noise (Pan & Schoelkopf 2024, off-policy direct advantage estimation).
+    C is a prediction of the advantage of the action taken; 0 if not given. If the mean of C over the actions of some
+    policy is 0, subtracting it removes the effect of the later actions that happened to be taken: A_t is then the
+    advantage under that policy, not under the one that acted, and has less variance (Pan & Schoelkopf 2024, off-policy
+    direct advantage estimation).
 
-    After a step that terminated, V(s_{t+1}) = 0. After one that was cut (truncated by a time limit, or the last that
-    was collected), V(s_{t+1}) = `final_value`. After both A_{t+1} = 0, so that nothing leaks across a reset. With
-    gae_lambda = 1, A_t + V(s_t) is the discounted Monte Carlo return.
+    After a terminated step, V(s_{t+1}) = 0. After a cut (truncation by a time limit, or the last collected step),
+    V(s_{t+1}) = `final_value`. In both cases A_{t+1} = 0, so nothing leaks across a reset. With gae_lambda = 1,
+    A_t + V(s_t) is the discounted Monte Carlo return.
 
     Args:
       reward: r_t.
       value: V(s_t).
-      final_value: V of what the step led to, before any reset; read only where `cut`.
-      terminated: nothing follows the step.
-      cut: something would have followed, but is not in the data.
-      valid: False where the step is no experience (its simulation broke): it gets advantage 0, and the step before it
-        bootstraps from its value.
-      tail: what follows the last step.
-      discount: per environment step.
-      gae_lambda: 0 is one-step, 1 is Monte Carlo.
+      final_value: V of the state that the step led to, before any reset; read only where `cut`.
+      terminated: whether the episode terminated with the step.
+      cut: whether the trajectory continues beyond the step but the data does not.
+      valid: False if the simulation of the step broke. Its advantage is 0, and the step before it bootstraps from its
+        value.
+      tail: summary of what follows the last step.
+      discount: discount factor per environment step.
+      gae_lambda: 0 gives one-step advantages, 1 Monte Carlo advantages.
       action_advantage: C_t.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Backtracking line search under a trust region."""
+"""Backtracking line search within a trust region."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from jaxtrpo.ops.tree import all_finite
 
 
 class Trial(NamedTuple):
-    """How good a point is."""
+    """Objective and KL of a candidate."""
 
     objective: Float[Array, ""]  # to be maximised
-    kl: Float[Array, ""]  # distance from the start, nats
+    kl: Float[Array, ""]  # KL divergence from the start, nats
 
 
 class LineSearchInfo(NamedTuple):
-    """What one line search did. If it was not accepted, everything about the step is zero."""
+    """Diagnostics of one line search. If no point was accepted, scale, improvement and KL are zero."""
 
     accepted: Bool[Array, ""]
-    trials: Int[Array, ""]  # points tried
-    scale: Float[Array, ""]  # fraction of the full step that was taken
+    trials: Int[Array, ""]  # number of points tried
+    scale: Float[Array, ""]  # fraction of the full step taken
     improvement: Float[Array, ""]  # of the objective
-    kl: Float[Array, ""]  # at the point returned, nats
+    kl: Float[Array, ""]  # at the returned point, nats
 
 
 def backtracking_line_search(
@@ -40,20 +40,20 @@ def backtracking_line_search(
     shrink: float = 0.8,
     max_trials: int = 10,
 ) -> tuple[PyTree, LineSearchInfo]:
-    """Tries params + shrink^k full_step for k = 0, 1, ... until the objective rises and the KL is within bounds.
+    """Tries params + shrink^k full_step for k = 0, 1, ... until the objective improves and the KL is within the bound.
 
     Args:
       evaluate: params -> objective and KL.
-      params: the start; its KL is zero.
+      params: the start, where the KL is zero.
       full_step: first step to try.
       max_kl: largest KL allowed, nats.
       start_objective: objective at `params`.
-      shrink: factor between trials.
-      max_trials: give up after so many.
+      shrink: factor between successive trials.
+      max_trials: number of trials before giving up.
 
     Returns:
-      The first point with objective > start_objective and kl <= max_kl, all of it finite; `params` itself if there is
-      none. And what was done.
+      The first point that is finite, has a finite objective > start_objective and kl <= max_kl, or else `params`; and
+      diagnostics.
     """
 
     def unfinished(state: tuple[PyTree, LineSearchInfo]) -> Bool[Array, ""]:

@@ -1,4 +1,4 @@
-"""Random minibatches: passes over rows of data, and draws with replacement."""
+"""Loops over random minibatches: passes over rows without replacement, and draws with replacement."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jaxtrpo.ops.permutation import shuffled
 
 Carry = TypeVar("Carry")
 
-# Fetching the rows of several minibatches takes half as long as fetching those of one after the other; more rows would
-# leave the cache.
+# Gathering the rows of several minibatches at once takes half as long as gathering each in turn; more rows than this
+# would not fit into the cache.
 ROWS_AT_ONCE = 1_024
 
 
@@ -27,33 +27,33 @@ def pass_over_minibatches(
     key: PRNGKeyArray | UInt32[Array, "2"],
     minibatch_size: int,
 ) -> Carry:
-    """carry = step(carry, minibatch) for disjoint minibatches of the first rows, in a random order.
+    """Applies carry = step(carry, minibatch) to disjoint minibatches of the first `num_rows` rows, in random order.
 
-    Rows that do not fill a minibatch are left out of this pass; where there are fewer rows than a minibatch has, what
-    lies behind them fills it up, and must have no weight.
+    Rows left over after the last full minibatch are skipped in this pass. If there are fewer rows than fit into one
+    minibatch, the rows behind them fill it up, so those must have zero weight.
 
     Args:
       step: (carry, rows of one minibatch) -> carry.
-      carry: where it starts.
+      carry: initial carry.
       rows: arrays whose leading axis is the row.
-      num_rows: how many hold data; traced.
-      key: of the order.
-      minibatch_size: rows a step.
+      num_rows: number of leading rows that hold data; traced.
+      key: PRNG key of the order.
+      minibatch_size: rows per step.
     """
     capacity = len(jax.tree.leaves(rows)[0])
     size = min(minibatch_size, capacity)
     num_steps = jnp.maximum(num_rows // size, 1)
     at_once = max(min(ROWS_AT_ONCE, capacity) // size, 1)  # minibatches
 
-    def some_steps(number: Int[Array, ""], carry: Carry) -> Carry:
-        # The rows that hold data come first, in a random order; sorting one would take longer than the fit.
+    def take_group(number: Int[Array, ""], carry: Carry) -> Carry:
+        # A permutation by sorting would take longer than the fit.
         chosen = shuffled(key, number * at_once * size + jnp.arange(at_once * size), num_rows)
-        # The barrier keeps XLA from fetching each minibatch where it is used.
+        # The barrier keeps XLA from gathering each minibatch separately.
         fetched = jax.lax.optimization_barrier(jax.tree.map(lambda leaf: leaf[chosen], rows))
 
-        return _one_by_one(step, carry, fetched, jnp.minimum(at_once, num_steps - number * at_once), size)
+        return _take_steps(step, carry, fetched, jnp.minimum(at_once, num_steps - number * at_once), size)
 
-    return jax.lax.fori_loop(0, -(-num_steps // at_once), some_steps, carry)
+    return jax.lax.fori_loop(0, -(-num_steps // at_once), take_group, carry)
 
 
 def over_drawn_minibatches(
@@ -65,30 +65,30 @@ def over_drawn_minibatches(
     number: Int[Array, ""],
     size: int,
 ) -> Carry:
-    """carry = step(carry, minibatch) for so many minibatches, each drawn anew.
+    """Applies carry = step(carry, minibatch) to `number` minibatches, each drawn with replacement.
 
     Args:
       step: (carry, rows of one minibatch) -> carry.
-      carry: where it starts.
-      draw: (carry, key, number) -> so many rows, with replacement; those of several minibatches, with the carry as
-        it is before the first of them.
-      key: of the draws; the ones that lie behind it are used too (see `numbered_key`).
-      number: minibatches; traced.
-      size: rows of each.
+      carry: initial carry.
+      draw: (carry, key, number of rows) -> rows, drawn with replacement. One call draws the rows of several minibatches
+        and receives the carry as it is before the first of them.
+      key: PRNG key of the draws; the keys that follow it are used as well (see `numbered_key`).
+      number: number of minibatches; traced.
+      size: rows per minibatch.
     """
     at_once = max(ROWS_AT_ONCE // size, 1)  # minibatches
 
-    def some(index: Int[Array, ""], carry: Carry) -> Carry:
+    def take_group(index: Int[Array, ""], carry: Carry) -> Carry:
         drawn = draw(carry, numbered_key(key, index), at_once * size)
-        return _one_by_one(step, carry, drawn, jnp.minimum(at_once, number - index * at_once), size)
+        return _take_steps(step, carry, drawn, jnp.minimum(at_once, number - index * at_once), size)
 
-    return jax.lax.fori_loop(0, -(-number // at_once), some, carry)
+    return jax.lax.fori_loop(0, -(-number // at_once), take_group, carry)
 
 
-def _one_by_one(
+def _take_steps(
     step: Callable[[Carry, PyTree], Carry], carry: Carry, rows: PyTree, number: Int[Array, ""], size: int
 ) -> Carry:
-    """carry = step(carry, minibatch) for the first minibatches of the rows."""
+    """Applies carry = step(carry, minibatch) to the first `number` minibatches of the rows."""
 
     def one(index: Int[Array, ""], carry: Carry) -> Carry:
         return step(carry, jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, index * size, size), rows))

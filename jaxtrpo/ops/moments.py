@@ -1,4 +1,4 @@
-"""Running mean and variance."""
+"""Running mean and variance, and normalisation by them."""
 
 from __future__ import annotations
 
@@ -11,47 +11,47 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from jaxtrpo.ops.segments import sum_over_segments
 
-# A standard deviation below this part of the mean is rounding: float32 resolves 6e-8 of a number.
+# A standard deviation below this fraction of the mean is rounding error: float32 has a relative precision of 6e-8.
 RESOLUTION = 1e-6
 
 
 class Moments(NamedTuple):
-    """Mean and variance of what was seen so far, each of the shape of one observation.
+    """Mean and variance of all observations so far, each with the shape of one observation.
 
-    Nothing here depends on the unit that the numbers are measured in: there is no smallest standard deviation but
-    `RESOLUTION`, a part of the mean.
+    Independent of the units of the observations: the only lower limit of the standard deviation is `RESOLUTION`, which
+    is relative to the mean.
     """
 
-    # It stops growing after 2**24 batches of one size, since a batch is then lost in its rounding; from there on the
-    # moments are those of the last 2**24 batches, about, with older ones fading.
+    # Stops growing after 2**24 batches of equal size, when adding a batch is lost to rounding. From then on the moments
+    # are those of roughly the last 2**24 batches, with older ones fading.
     count: Float[Array, ""]
     mean: Float[Array, "..."]
     variance: Float[Array, "..."]  # population variance (divided by the count)
 
     @property
     def varies(self) -> Bool[Array, "..."]:
-        """Whether more than rounding was seen to change."""
+        """Whether observations varied by more than rounding error."""
         return self.variance > (RESOLUTION * jnp.abs(self.mean)) ** 2
 
     @property
     def known(self) -> Bool[Array, ""]:
-        """Whether normalising tells one value from another; not so with `unknown_moments`."""
+        """Whether normalised values can differ from each other; False for `unknown_moments`."""
         return (self.count > 0) | jnp.any(self.varies)
 
     @property
     def std(self) -> Float[Array, "..."]:
-        """Standard deviation; where nothing varied the size of the mean, or 1, so that dividing by it is safe."""
+        """Standard deviation, safe to divide by: where nothing varied, the absolute mean, or 1 if that is 0."""
         size = jnp.where(self.mean != 0, jnp.abs(self.mean), 1.0)
         return jnp.where(self.varies, jnp.sqrt(self.variance), size)
 
 
 def no_moments(shape: tuple[int, ...]) -> Moments:
-    """Moments of nothing: mean 0, variance 1, so that normalising with them changes nothing."""
+    """Returns moments of no data with mean 0 and variance 1, so that normalising with them changes nothing."""
     return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.ones(shape))
 
 
 def unknown_moments(shape: tuple[int, ...]) -> Moments:
-    """Moments before anything was seen: without a known scale everything is normalised to 0."""
+    """Returns moments of no data with variance 0: the scale is unknown, so everything is normalised to 0."""
     return Moments(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
 
 
@@ -61,19 +61,19 @@ def weighted_moments(
     reduce: Callable[[PyTree], PyTree] = lambda total: total,
     num_segments: Int[Array, ""] | None = None,
 ) -> Moments:
-    """Moments of a batch, in two passes; `weight` (0 or 1) selects, its axes are reduced.
+    """Computes the moments of a batch over the axes of `weight`, in two passes.
 
-    The second pass is relative to the mean that the first one found, and corrects the rounding of that (Chan, Golub &
-    LeVeque 1983, equation 1.7): a number that never changes has a variance of next to nothing, however large it is.
+    The second pass is relative to the mean from the first and corrects its rounding error (Chan, Golub & LeVeque 1983,
+    equation 1.7), so the variance of a constant is next to zero, however large the constant.
 
     Args:
       values: a batch of observations.
-      weight: one number an observation.
+      weight: 1 for each observation that counts, else 0.
       reduce: sums over devices that each hold a part of the batch.
-      num_segments: how much of the leading axis holds data, if not all of it; the rest is not looked at.
+      num_segments: number of leading entries that hold data; the rest is not read. None means all.
 
     Returns:
-      Moments of the observations with weight; all zero if there are none.
+      Moments of the observations that count; all zero if there are none.
     """
     if num_segments is not None:
         filled = jnp.arange(weight.shape[0]) < num_segments
@@ -101,7 +101,7 @@ def weighted_moments(
 
 
 def merge(a: Moments, b: Moments) -> Moments:
-    """Moments of both sets together (Chan, Golub & LeVeque 1979)."""
+    """Returns the moments of two disjoint sets of observations together (Chan, Golub & LeVeque 1979)."""
     count = a.count + b.count
     share = b.count / jnp.maximum(count, 1.0)
     delta = b.mean - a.mean
@@ -114,9 +114,9 @@ def merge(a: Moments, b: Moments) -> Moments:
 
 
 def normalize(values: Float[Array, "... *shape"], moments: Moments, limit: float = 10.0) -> Float[Array, "... *shape"]:
-    """(values - mean) / std, clipped to [-limit, limit]; 0 where nothing varied so far, so that no scale is known.
+    """Computes (values - mean) / std, clipped to [-limit, limit]; 0 where nothing has varied yet.
 
-    With `no_moments` the values stay as they are, without a limit.
+    With `no_moments`, values are returned unchanged and unclipped.
     """
     scaled = jnp.where(moments.varies, (values - moments.mean) / moments.std, 0.0)
     return jnp.where(moments.count > 0, jnp.clip(scaled, -limit, limit), scaled)

@@ -1,4 +1,4 @@
-"""Random orders that are computed where they are needed instead of being sorted and stored."""
+"""Random permutations evaluated position by position, without sorting or storing them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ ROUNDS = 4
 def shuffled(
     key: PRNGKeyArray | UInt32[Array, "2"], position: Int[Array, "*shape"], count: Int[Array, ""] | int
 ) -> Int[Array, "*shape"]:
-    """What stands at some positions of a random order of 0, 1, ..., count - 1.
+    """Returns the entries at the given positions of a random permutation of 0, 1, ..., count - 1.
 
-    Takes time in proportion to the positions asked for, whatever the count, which may be traced. Bits are mixed by
-    steps that can all be undone (adding, multiplying by an odd number, folding the upper half onto the lower), so that
-    no number comes twice; what falls between the count and the next power of two is mixed again until it falls below
-    ("cycle walking", Black & Rogaway 2002).
+    Runs in time proportional to the number of positions, independently of the count, which may be traced. Bits are
+    mixed by invertible operations (adding, multiplying by an odd number, folding the upper half onto the lower), so no
+    entry occurs twice. Results between the count and the next power of two are mixed again until they fall below the
+    count ("cycle walking", Black & Rogaway 2002).
 
     Args:
-      key: of the order; the same for all its positions.
-      position: whole numbers from 0; those not below the count are returned as they are.
-      count: how many are shuffled, at most 2**31.
+      key: PRNG key of the permutation; use the same key for all its positions.
+      position: non-negative integers; positions at or beyond the count are returned unchanged.
+      count: length of the permutation, at most 2**31.
     """
     numbers = jax.random.bits(key, (2, ROUNDS), jnp.uint32)
     last = (jnp.maximum(jnp.asarray(count), 1) - 1).astype(jnp.uint32)
@@ -38,9 +38,9 @@ def shuffled(
 
     inside = position < count
 
-    def again(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
+    def walk(x: UInt32[Array, "*shape"]) -> UInt32[Array, "*shape"]:
         return jnp.where(inside & (x > last), mix(x), x)
 
     start = jnp.where(inside, mix(position.astype(jnp.uint32)), position.astype(jnp.uint32))
-    found = jax.lax.while_loop(lambda x: jnp.any(inside & (x > last)), again, start)
+    found = jax.lax.while_loop(lambda x: jnp.any(inside & (x > last)), walk, start)
     return found.astype(position.dtype)

@@ -1,4 +1,4 @@
-"""Mean of what a number was lately."""
+"""Running mean of recent values of a scalar."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from jaxtyping import Array, Float, Int
 
 
 class RunningMean(NamedTuple):
-    """A plain mean until there are enough values; then old ones fade."""
+    """A plain mean of the first values, then an exponential moving average."""
 
-    mean: Float[Array, ""]  # 0 before the first
-    count: Int[Array, ""]  # of values so far
+    mean: Float[Array, ""]  # 0 before the first value
+    count: Int[Array, ""]  # values so far
 
 
 def no_mean() -> RunningMean:
-    """Before the first value."""
+    """Returns the state before the first value."""
     return RunningMean(jnp.float32(0), jnp.int32(0))
 
 
 def take_in(running: RunningMean, value: Float[Array, ""], memory: int) -> RunningMean:
-    """The mean with one more value, which is left out if it is not finite.
+    """Returns the mean updated with one more value, which is ignored if it is not finite.
 
     Args:
-      running: of the values before.
-      value: the new one.
-      memory: so many values count; of more, each new one takes the place of 1 / memory of the rest.
+      running: mean of the previous values.
+      value: new value.
+      memory: number of values with equal weight; beyond it, each new value gets weight 1 / memory.
     """
     seen = jnp.isfinite(value)
     rate = 1 / jnp.minimum(running.count + 1, memory)
-    mean = (1 - rate) * running.mean + rate * value  # no difference of large numbers that leaves a small one
+    mean = (1 - rate) * running.mean + rate * value  # avoids cancellation between large numbers
     return RunningMean(jnp.where(seen, mean, running.mean), running.count + seen)

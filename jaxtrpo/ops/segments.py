@@ -1,4 +1,4 @@
-"""Batches are buffers of segments, the first few of which are filled: work on those takes time for those only."""
+"""Sums and maps over the filled segments of a batch buffer, in time proportional to their number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Int, PyTree
 
 
 def sum_over_segments(function: Callable[[Int[Array, ""] | int], PyTree], num_segments: Int[Array, ""]) -> PyTree:
-    """function(0) + ... + function(num_segments - 1); zeros of the same shapes if there are none."""
+    """Computes function(0) + ... + function(num_segments - 1); zeros if there are no segments."""
     total, _ = sum_and_map_segments(lambda i: (function(i), ()), num_segments, 0)
     return total
 
@@ -18,7 +18,7 @@ def sum_over_segments(function: Callable[[Int[Array, ""] | int], PyTree], num_se
 def map_segments(
     function: Callable[[Int[Array, ""] | int], PyTree], num_segments: Int[Array, ""], max_segments: int
 ) -> PyTree:
-    """Buffers of what `function` makes of each of the first `num_segments` segments; zeros behind them."""
+    """Stacks function(0), ..., function(num_segments - 1) into buffers of `max_segments`, padded with zeros."""
     _, made = sum_and_map_segments(lambda i: ((), function(i)), num_segments, max_segments)
     return made
 
@@ -26,7 +26,7 @@ def map_segments(
 def sum_and_map_segments(
     function: Callable[[Int[Array, ""] | int], tuple[PyTree, PyTree]], num_segments: Int[Array, ""], max_segments: int
 ) -> tuple[PyTree, PyTree]:
-    """Of what `function` returns, the first summed as by `sum_over_segments`, the second kept as by `map_segments`."""
+    """Sums the first result of `function` like `sum_over_segments` and stacks the second like `map_segments`."""
     to_sum, to_keep = jax.eval_shape(lambda: function(0))
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), to_sum)
     nothing = jax.tree.map(lambda leaf: jnp.zeros((max_segments, *leaf.shape), leaf.dtype), to_keep)

@@ -1,4 +1,4 @@
-"""What optax.tree lacks."""
+"""Pytree helpers missing from optax.tree."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from jaxtyping import Array, Bool, PyTree
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
-    """Whether no leaf holds a NaN or an infinity."""
+    """Whether all leaves are free of NaN and infinity."""
     return jnp.all(jnp.isfinite(ravel_pytree(tree)[0]))

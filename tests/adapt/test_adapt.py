@@ -1,4 +1,4 @@
-"""Rules of adaptation against plain Python, compiled and not."""
+"""Adaptation rules against plain Python loops, compiled and eager."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FIRST = {"max_kl": jnp.float32(0.004), "steps_per_update": jnp.int32(2000)}
 
 
 def follow(rule: Rule, returns, first=FIRST, *, compiled=True) -> list[tuple[float, int]]:
-    """Max KL and steps per update after each update with these mean returns."""
+    """Returns max KL and steps per update after each update, given the mean return of each."""
     update = jax.jit(rule.update) if compiled else rule.update
     state, now, found, done = rule.init(first), first, [], 0
     for value in returns:
@@ -53,12 +53,12 @@ def plain_improvement(returns, window, required, steps_delta, steps_bounds, kl_d
 
 @settings(deadline=None, max_examples=50)
 @given(
-    # Whole numbers, whose sums are exact, so that both see the same improvements.
+    # Sums of integers are exact, so both implementations see the same improvements.
     st.lists(st.one_of(st.integers(-100, 100).map(float), st.just(math.nan)), max_size=60),
     st.integers(1, 10),
     st.sampled_from([0.0, 0.5]),
 )
-def test_improvement_is_the_rule_of_a_plain_loop(returns, window, required):
+def test_improvement_matches_plain_loop(returns, window, required):
     options = {
         "window": window,
         "required": required,
@@ -72,7 +72,7 @@ def test_improvement_is_the_rule_of_a_plain_loop(returns, window, required):
     np.testing.assert_allclose(np.reshape(found, (-1, 2)), np.reshape(expected, (-1, 2)), rtol=1e-5)
 
 
-def test_improvement_is_bold_while_returns_rise_and_careful_while_they_fall():
+def test_improvement_takes_larger_steps_while_returns_rise_and_smaller_ones_while_they_fall():
     rise, fall = follow(improvement(), range(100)), follow(improvement(), range(100, 0, -1))
     assert [steps for _, steps in rise[::10]] == [2000, 2000, 1700, 1400] + 6 * [1200]
     assert [steps for _, steps in fall[::10]] == [2000, 2000, *range(2300, 4700, 300)]
@@ -81,7 +81,7 @@ def test_improvement_is_bold_while_returns_rise_and_careful_while_they_fall():
     np.testing.assert_allclose([kl for kl, _ in fall[10::10]], expected, rtol=1e-5)
 
 
-def test_margin_wants_a_twentieth_more():
+def test_margin_requires_five_percent_improvement():
     def steps_after(ratio):
         return follow(margin(), [-100.0] * 10 + [-100.0 * ratio] * 10)[-1][1]
 
@@ -92,7 +92,7 @@ def test_margin_wants_a_twentieth_more():
 
 
 @pytest.mark.parametrize("make", [improvement, margin])
-def test_either_setting_can_be_left_alone(make):
+def test_delta_of_none_leaves_setting_unchanged(make):
     for _, steps in follow(make(steps_delta=None), range(40)):
         assert steps == 2000
     for kl, _ in follow(make(kl_delta=None), range(40)):
@@ -100,14 +100,14 @@ def test_either_setting_can_be_left_alone(make):
     assert make(steps_delta=None).max_steps_per_update is None
 
 
-def test_settings_outside_the_bounds_stay_until_there_is_something_to_compare():
+def test_initial_settings_outside_bounds_are_kept_until_first_comparison():
     first = {"max_kl": jnp.float32(0.05), "steps_per_update": jnp.int32(600)}
     found = follow(improvement(), range(20), first)
     np.testing.assert_allclose(found[18], (0.05, 600))
     np.testing.assert_allclose(found[19], (0.01, 1200))
 
 
-def test_schedules_reach_their_ends_and_stay():
+def test_schedules_reach_final_values_and_stay_there():
     for make, halfway in ((linear, (0.0025, 3000)), (exponential, (0.002, 2828))):
         found = follow(make(over=200_000, max_kl=0.001, steps_per_update=4000), [0.0] * 200)
         steps = np.cumsum([2000] + [steps for _, steps in found[:-1]])
@@ -118,7 +118,7 @@ def test_schedules_reach_their_ends_and_stay():
         assert make(over=1, steps_per_update=4000).max_steps_per_update == 4000
 
 
-def test_schedules_count_a_hundred_billion_steps():
+def test_schedules_work_for_a_hundred_billion_steps():
     begun = {"max_kl": jnp.float32(0.004), "learning_rate": jnp.float32(1.0)}
     rule = linear(over=10**11, learning_rate=0)
     for done, left in ((2.5e10, 0.75), (9e10, 0.1), (10**11, 0.0), (3 * 10**11, 0.0)):
@@ -127,8 +127,8 @@ def test_schedules_count_a_hundred_billion_steps():
 
 
 @pytest.mark.parametrize("steps", [10**6, 10**11])
-def test_a_run_counts_its_segments_exactly(steps):
-    """What rules are told is right to rounding, and the end is where it shall be, to the segment."""
+def test_segments_of_run_are_counted_exactly(steps):
+    """Step counts passed to rules are correct up to rounding, and the run ends with exactly the right segment."""
     sizes = Sizes(num_envs=16, segment_length=16, max_segments=40)
     total = segments_of_run(steps, sizes, 1)
     assert (total - 1) * 256 < steps <= total * 256
@@ -138,7 +138,8 @@ def test_a_run_counts_its_segments_exactly(steps):
 
     def after_three(segments):
         state = TrainState(None, None, no_episodes(), {}, (), jnp.zeros(2, jnp.uint32), segments, jnp.int32(total))
-        return report(state, random_batch(0, num_segments=3), None, {}, Rule(lambda _: (), keep), sizes)[0]
+        batch = jax.tree.map(jnp.asarray, random_batch(0, num_segments=3))
+        return report(state, batch, None, {}, Rule(lambda _: (), keep), sizes)[0]
 
     after = first(actors(1).map(after_three)(np.full(1, total - 4, np.int32)))
     assert after.segments == total - 1
@@ -146,7 +147,7 @@ def test_a_run_counts_its_segments_exactly(steps):
     assert after.adapt["steps_left"] == 256 and after.adapt["progress"] <= 1.0
 
 
-def test_more_segments_than_can_be_counted_are_refused():
+def test_too_many_segments_to_count_are_refused():
     sizes = Sizes(num_envs=1, segment_length=16, max_segments=4)
     assert segments_of_run(2**31 * 16 - 16, sizes, 1) == 2**31 - 1
     for steps, parts in ((2**31 * 16, 1), (2**30 * 16, 2)):
@@ -154,13 +155,13 @@ def test_more_segments_than_can_be_counted_are_refused():
             segments_of_run(steps, sizes, parts)
 
 
-def test_schedule_of_one_setting_leaves_the_other_alone():
+def test_schedule_leaves_other_settings_unchanged():
     found = np.array(follow(linear(over=10_000, max_kl=0.002), [0.0] * 9))
     np.testing.assert_array_equal(found[:, 1], 2000)
     np.testing.assert_allclose(found[:4, 0], [0.0036, 0.0032, 0.0028, 0.0024], rtol=1e-5)
 
 
-def test_chain_is_one_rule_after_the_other():
+def test_chain_applies_rules_in_order():
     returns = [3.0, 1.0, 2.0] * 20
     both = follow(chain(linear(over=50_000, max_kl=0.002), improvement(kl_delta=None, window=3)), returns)
     steps_only = follow(improvement(kl_delta=None, window=3), returns)
@@ -181,7 +182,7 @@ RULES = [
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_compiles_once_to_what_it_is_uncompiled(rule):
+def test_compiled_rule_matches_eager_and_compiles_once(rule):
     returns = np.float32([1, 2, 3, 2, math.nan, 1, 0, 5, 9, 9, math.nan, 9])
     np.testing.assert_allclose(follow(rule, returns), follow(rule, returns, compiled=False), rtol=1e-6)
     update = jax.jit(rule.update)
@@ -194,8 +195,8 @@ def test_compiles_once_to_what_it_is_uncompiled(rule):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_state_keeps_its_shape_and_type(rule):
-    """Otherwise a run that adapts would compile again."""
+def test_update_keeps_shapes_and_dtypes(rule):
+    """Otherwise the run would recompile."""
     metrics = {"mean_return": jnp.float32(1), "env_steps": jnp.float32(5)}
     before = rule.init(FIRST), FIRST
     after = rule.update(*before, metrics)
@@ -217,18 +218,18 @@ def test_state_keeps_its_shape_and_type(rule):
         (improvement, {"required": -0.1}, "required"),
     ],
 )
-def test_a_bad_value_is_named(make, options, name):
+def test_error_names_the_invalid_setting(make, options, name):
     with pytest.raises(ValueError, match=f"^{name}="):
         make(**options)
 
 
 def follow_strengths(rule: Rule, strengths, total_steps=0, first=FIRST) -> tuple[np.ndarray, np.ndarray]:
-    """Max KL and steps per update after each update that measured natural gradients of these squared lengths."""
+    """Returns max KL and steps per update after each update, given the strength (as defined in `trust`) of each."""
     update = jax.jit(rule.update)
     state, now, found, left = rule.init(first), first, [], float(total_steps)
     for slope, strength in zip(itertools.cycle([0.1, 0.05, 0.2]), strengths, strict=False):
         kl, left = 0.1 * slope, left - float(now["steps_per_update"])
-        # A step of length sqrt(2 KL) along a gradient of length slope / sqrt(2 KL), of which `gain_ratio` is true.
+        # A step of length sqrt(2 KL) along a gradient of length slope / sqrt(2 KL); the fraction gain_ratio is true.
         metrics = {
             "gain_ratio": strength / (slope**2 / (2 * kl)),
             "predicted_gain": slope,
@@ -246,10 +247,10 @@ def follow_strengths(rule: Rule, strengths, total_steps=0, first=FIRST) -> tuple
     st.lists(st.sampled_from([-0.5, -0.01, 0.0, math.nan, 0.02, 0.7]), min_size=1, max_size=120),
     st.integers(30_000, 300_000),
 )
-def test_trust_is_a_plain_loop(strengths, total_steps):
-    """log radius += gain * (strength - 0.03) / (root mean square of the last 50 or so); below the bound, steps grow.
+def test_trust_matches_plain_loop(strengths, total_steps):
+    """log radius += gain * (strength - 0.03) / (root mean square of about the last 50); below the bound, batches grow.
 
-    These do so in the last 100,000 steps of the run alone.
+    Batches grow only during the last 100,000 steps of the run.
     """
     radius, mean_square, seen, expected, left = math.log(0.004), 0.0, 0, [], total_steps
     for strength in strengths:
@@ -269,7 +270,7 @@ def test_trust_is_a_plain_loop(strengths, total_steps):
     np.testing.assert_allclose(steps, [each[1] for each in expected], rtol=1e-3)
 
 
-def test_trust_grows_the_region_while_there_is_gradient_and_batches_while_there_is_none():
+def test_trust_grows_region_while_gradient_is_strong_and_batches_once_it_is_gone():
     rule = trust(max_steps_per_update=16_000)
     kl, steps = follow_strengths(rule, [1.0] * 100 + [-1.0] * 300)
     assert np.all(np.diff(kl[:100]) >= 0) and kl[99] == pytest.approx(5 * 0.004)
@@ -278,20 +279,20 @@ def test_trust_grows_the_region_while_there_is_gradient_and_batches_while_there_
     assert np.all(steps[kl > 0.00201] == FIRST["steps_per_update"])
 
 
-def test_trust_keeps_its_batches_small_until_the_last_million_steps():
+def test_trust_keeps_batches_small_until_last_million_steps():
     kl, steps = follow_strengths(trust(), [-1.0] * 1500, total_steps=3_000_000)
     before = np.arange(1, 1501) * 2000 < 2_000_000
     assert np.all(steps[before] == FIRST["steps_per_update"]) and kl[before][-1] == pytest.approx(0.5 * 0.004)
     assert np.all(np.diff(steps[~before]) >= 0) and steps[-1] == 10_240
 
 
-def test_trust_stays_where_the_gradient_is_as_strong_as_it_aims_at():
+def test_trust_keeps_max_kl_while_strength_averages_its_target():
     kl, _ = follow_strengths(trust(strength=0.02), [0.32, -0.28] * 500)
     assert np.all(np.abs(np.log(kl / 0.004)) < 0.15)
 
 
-def test_trust_waits_while_no_step_is_made():
-    """Where the line search finds none, slope and KL are zero."""
+def test_trust_changes_nothing_after_update_without_step():
+    """If the line search fails, slope and KL are zero."""
     rule = trust()
     nothing = {
         "gain_ratio": jnp.float32(0.5),
@@ -307,7 +308,7 @@ def test_trust_waits_while_no_step_is_made():
     "wrong",
     [{"strength": 0.0}, {"gain": 0.0}, {"kl_range": (5.0, 0.5)}, {"max_steps_per_update": -1}, {"settle_steps": 0}],
 )
-def test_trust_refuses_what_makes_no_sense(wrong):
+def test_trust_refuses_invalid_settings(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         trust(**wrong)
 
@@ -327,14 +328,14 @@ def test_trust_refuses_what_makes_no_sense(wrong):
         ),
     ],
 )
-def test_a_rule_in_words_is_the_rule(text, rule):
+def test_spec_string_makes_the_same_rule_as_the_call(text, rule):
     returns = [1.0, 5.0, 2.0, 8.0, 7.0, 1.0, 3.0, 9.0]
     assert follow(parse("adapt", text), returns) == follow(rule, returns)
     assert parse("adapt", text).max_steps_per_update == rule.max_steps_per_update
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("mragin", "margin"),
         ("", "trust(setting=value)"),
@@ -351,7 +352,7 @@ def test_a_rule_in_words_is_the_rule(text, rule):
         ("margin(steps_bounds=(3, 2))", "steps_bounds"),
         ("margin(fixed)", "argument"),
         ("margin(**{})", "margin"),
-        ("linear", "linear needs a setting"),
+        ("linear", "linear needs at least one setting"),
         ("chain(linear(over=-1))", "over=-1"),
         ("improvement(steps_delta=300.0)", "steps_delta=300.0"),
         ("improvement(window=2.5)", "window=2.5"),
@@ -361,8 +362,8 @@ def test_a_rule_in_words_is_the_rule(text, rule):
         ("linear(over=100, steps_per_update=10.5)", "steps_per_update=10.5"),
     ],
 )
-def test_words_that_are_no_rule_get_a_sentence(text, said):
+def test_invalid_spec_string_is_refused_with_one_line(text, expected):
     with pytest.raises(ValueError, match="adapt=") as caught:
         parse("adapt", text)
-    assert said in str(caught.value)
+    assert expected in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""From a batch to advantages and targets, against plain Python loops in float64."""
+"""Advantages and critic targets of a batch against plain float64 loops."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from jaxtrpo.rollout.types import Batch
 
 DISCOUNT, LAMBDA = 0.9, 0.8
 MOMENTS = Moments(np.float32(10), np.float32([0.3, -0.2, 0.0]), np.float32([4.0, 0.25, 1.0]))
-STATE = np.float32([0.5, -1.0, 2.0, 0.01, 0.3])  # of a critic whose value is easily written down
+STATE = np.float32([0.5, -1.0, 2.0, 0.01, 0.3])  # of a critic with a simple closed-form value
 
 
 def known_value(obs, elapsed):
-    """The value of raw observations, in float64."""
+    """Returns the critic's value of raw observations, in float64."""
     normalised = (obs.astype(np.float64) - MOMENTS.mean) / np.sqrt(MOMENTS.variance)
     return np.clip(normalised, -10, 10) @ STATE[:3] + STATE[3] * elapsed + STATE[4]
 
@@ -39,7 +39,7 @@ KNOWN_CRITIC = Critic(
 
 
 def known_of_actions(obs, action):
-    """What is said to be known of actions, of normalised observations."""
+    """Returns predicted advantages of actions, given normalised observations."""
     return action[..., 0] * (1.0 + obs[..., 1])
 
 
@@ -61,7 +61,7 @@ def mapped(count=1, discount=DISCOUNT, gae_lambda=LAMBDA, known=None):
 
 
 def estimate(batch: Batch, count: int = 1, **options):
-    """Of the whole batch, whoever did it."""
+    """Returns the advantages of the whole batch, computed by `count` actors."""
     found = mapped(count, **options)(spread(STATE, count), spread(MOMENTS, count), deal_batch(batch, count))
     targets = found.targets._replace(
         **{name: undeal(getattr(found.targets, name)) for name in ("obs", "elapsed", "value", "weight")}
@@ -72,8 +72,9 @@ def estimate(batch: Batch, count: int = 1, **options):
 
 
 def plain(batch: Batch, discount=DISCOUNT, gae_lambda=LAMBDA, known=None):
-    """Raw advantages, values less what is known of actions, and weights by loops over the future; zero where there is
-    no data.
+    """Computes raw advantages, values minus predicted action advantages, and weights by loops over future steps.
+
+    All are zero where there is no data.
     """
     steps, num = batch.steps, int(batch.num_segments)
     shape = steps.reward.shape
@@ -116,7 +117,7 @@ def plain(batch: Batch, discount=DISCOUNT, gae_lambda=LAMBDA, known=None):
     broken=st.sampled_from([0.0, 0.1]),
     num_segments=st.integers(1, 4),
 )
-def test_advantages_targets_and_weights_are_those_of_a_plain_loop(count, known, seed, end, broken, num_segments):
+def test_advantages_targets_and_weights_match_plain_loop(count, known, seed, end, broken, num_segments):
     batch = random_batch(seed, end=end, broken=broken, num_segments=num_segments, padding=np.nan)
     found = estimate(batch, count, known=known)
     advantage, value, weight = plain(batch, known=known)
@@ -144,7 +145,7 @@ def test_advantages_have_mean_zero_and_variance_one_over_all_actors(count):
     np.testing.assert_allclose([counted.mean(), counted.std()], [0, 1], atol=1e-5)
 
 
-def test_targets_do_not_depend_on_who_collected():
+def test_targets_do_not_depend_on_number_of_actors():
     batch = random_batch(2, num_segments=3)
     one, two = estimate(batch, 1), estimate(batch, 2)
     np.testing.assert_allclose(two.advantage, one.advantage, rtol=1e-5, atol=1e-5)
@@ -153,15 +154,15 @@ def test_targets_do_not_depend_on_who_collected():
 
 
 def quiet(**changes) -> Batch:
-    """Two segments of three steps of four environments in which nothing ends, but for the changes in environment 1."""
+    """Returns two segments of three steps of four environments without ends, with changes applied to environment 1."""
     batch = random_batch(3, segments=4, num_segments=2, end=0.0, broken=0.0)
     for name, (where, value) in changes.items():
         getattr(batch.steps, name)[(*where, 1)] = value
     return batch
 
 
-def test_truncated_step_bootstraps_from_the_observation_that_the_reset_hid():
-    """With lambda 1 the target is the discounted return, so that it can be read off."""
+def test_truncated_step_bootstraps_from_final_observation():
+    """With lambda 1 the target is the discounted return."""
     at = (0, 1)
     batch = quiet(truncated=(at, True), final_obs=(at, [5.0, -1.0, 2.0]))
     target = estimate(batch, gae_lambda=1.0).targets.value[..., 1]
@@ -171,15 +172,15 @@ def test_truncated_step_bootstraps_from_the_observation_that_the_reset_hid():
     np.testing.assert_allclose(target[0, 0], steps.reward[0, 0, 1] + DISCOUNT * target[0, 1], rtol=1e-5)
 
 
-def test_terminated_step_bootstraps_from_nothing():
+def test_terminated_step_does_not_bootstrap():
     at = (0, 1)
     batch = quiet(terminated=(at, True), final_obs=(at, [5.0, -1.0, 2.0]))
     target = estimate(batch, gae_lambda=1.0).targets.value[..., 1]
     np.testing.assert_allclose(target[0, 1], batch.steps.reward[0, 1, 1], rtol=1e-4, atol=1e-6)
 
 
-def test_last_step_of_the_batch_bootstraps_from_what_it_led_to():
-    """Also where it is not the last of the buffer; and a step that terminated there still bootstraps from nothing."""
+def test_last_step_of_batch_bootstraps_from_final_observation():
+    """Also if the buffer is longer than the batch. A last step that terminated does not bootstrap."""
     last = (1, 2)
     batch = quiet(final_obs=(last, [5.0, -1.0, 2.0]))
     after = known_value(np.float32([5.0, -1.0, 2.0]), batch.steps.elapsed[1, 2, 1] + 1)
@@ -200,7 +201,7 @@ def test_final_observations_of_ordinary_steps_are_not_read():
     np.testing.assert_array_equal(estimate(other).advantage, estimate(batch).advantage)
 
 
-def test_what_stands_in_the_padding_does_not_matter():
+def test_padding_does_not_matter():
     batch = random_batch(4, num_segments=2)
     expected = estimate(batch)
     for garbage in (np.nan, 1e20):
@@ -211,7 +212,7 @@ def test_what_stands_in_the_padding_does_not_matter():
         np.testing.assert_array_equal(found.explained_variance, expected.explained_variance)
 
 
-def test_number_of_segments_is_data():
+def test_number_of_segments_is_traced():
     estimate(random_batch(5))
     with counted_compilations() as compiled:
         for num_segments in (1, 2, 3):
@@ -219,7 +220,7 @@ def test_number_of_segments_is_data():
     assert not compiled
 
 
-def test_batch_with_one_step_that_counts_has_advantage_zero():
+def test_batch_with_one_valid_step_has_advantage_zero():
     batch = random_batch(7, num_segments=1, broken=1.0)
     batch.steps.invalid[0, 1, 2] = False
     found = estimate(batch)
@@ -228,14 +229,14 @@ def test_batch_with_one_step_that_counts_has_advantage_zero():
 
 @settings(max_examples=30, deadline=None)
 @given(
-    # XLA takes numbers below 1e-38, which means of small variances come to, for zero.
+    # XLA flushes numbers below 1e-38 to zero, which running means of tiny variances would reach.
     variances=st.lists(
         st.floats(2.0**-60, 1e6, width=32) | st.sampled_from([0.0, np.nan, np.inf]), min_size=1, max_size=12
     ),
     memory=st.integers(1, 5),
 )
-def test_usual_size_is_a_mean_over_updates(variances, memory):
-    """Of all updates until there are as many as are remembered; then old ones fade. What is not finite is left out."""
+def test_usual_variance_is_running_mean_over_updates(variances, memory):
+    """The mean covers all updates up to `memory`, after which old ones fade; non-finite variances are ignored."""
     usual, mean, count = no_mean(), 0.0, 0
     for variance in variances:
         usual, share = compare_with_usual(usual, jnp.float32(variance), memory)
@@ -251,8 +252,8 @@ def test_usual_size_is_a_mean_over_updates(variances, memory):
         assert usual.count == count
 
 
-def test_exact_values_explain_everything_whatever_is_known_of_actions():
-    """One step an episode, whose reward is V(s) + C(s, a): what the critic misses is what is known of the action."""
+def test_exact_values_explain_all_variance_with_action_advantages():
+    """In one-step episodes with reward V(s) + C(s, a), the predicted action advantage is the critic's only error."""
     batch = random_batch(6, end=0.0, broken=0.0, num_segments=4)
     steps = batch.steps
     normalised = np.clip((steps.obs - MOMENTS.mean) / np.sqrt(MOMENTS.variance), -10, 10)

@@ -1,4 +1,4 @@
-"""Every algorithm through `jaxtrpo.train`: it runs, compiles once, goes on exactly, and is the same for all actors."""
+"""Every algorithm in whole runs: it trains, compiles once, resumes exactly and does not depend on the actors."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ TINY = {
     "segment_length": 4, "num_envs": 4, "steps_per_update": 32, "policy": "mlp(hidden=(8,))",
     "critic": "mlp(hidden=(8,), epochs=1)",
 }  # fmt: skip
-# Batches of gps have sizes of their own; it has the same tests in test_gps.py.
+# gps determines its own batch sizes and has the same tests in test_gps.py.
 ALGORITHMS = tuple(name for name in KINDS["algorithm"] if name != "gps")
-# Where the usual words do not go with batches as small as these.
+# Spec strings for algorithms whose defaults do not suit batches this small.
 SMALL = {
     "ppo": "ppo(minibatch_size=16)",
     "naf": "naf(hidden=(8,), replay=250, minibatch_size=16)",
@@ -53,13 +53,13 @@ COMMON = (
     "update", "env_steps", *SECONDS, "steps_per_update", "episodes", "mean_return", "return_100", "invalid_steps",
     "policy_std", "eval_return",
 )  # fmt: skip
-OF_A_CRITIC = ("entropy", "explained_variance", "advantage_std")  # not of naf
-# What the rule may change, batches of different sizes, with any algorithm.
+OF_A_CRITIC = ("entropy", "explained_variance", "advantage_std")  # reported by all but naf
+# A rule that varies the batch size and works with any algorithm.
 VARYING = "improvement(window=1, steps_delta=16, steps_bounds=(16, 64), kl_delta=None)"
 
 
 class ActingProbe(ProbeEnvironment):
-    """One step an episode; the best action is half the sign that is observed. Compiles in a moment."""
+    """One-step episodes in which the best action is half the observed sign; compiles quickly."""
 
     def reset(self, key, num_envs):
         state = super().reset(key, num_envs)
@@ -67,7 +67,7 @@ class ActingProbe(ProbeEnvironment):
 
 
 def tiny(algorithm) -> dict:
-    """Settings of short runs of an algorithm."""
+    """Returns settings for short runs of an algorithm."""
     name = algorithm if isinstance(algorithm, str) else ""
     critic = {"critic": "none"} if name == "naf" else {}
     return {**TINY, "algorithm": SMALL.get(name, algorithm), **critic}
@@ -78,7 +78,7 @@ def train(algorithm, out=None, **settings) -> jaxtrpo.Result:
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_trains_on_a_real_task_and_is_saved(algorithm, tmp_path):
+def test_every_algorithm_trains_on_mujoco_and_is_saved(algorithm, tmp_path):
     threads = threading.active_count()
     result = jaxtrpo.train(
         "InvertedPendulum-v5", **tiny(algorithm), total_steps=96, out=tmp_path / "run", progress=True
@@ -86,10 +86,10 @@ def test_every_algorithm_trains_on_a_real_task_and_is_saved(algorithm, tmp_path)
     metrics = result.metrics
     assert len(metrics["update"]) >= 3 and metrics["env_steps"][-1] >= 96
     assert set(metrics) >= {*COMMON, *(() if algorithm == "naf" else OF_A_CRITIC)}
-    # Blank where there is nothing to tell: no episode, no step before to judge, no time apart.
+    # These may be NaN: without a finished episode, a previous step, an evaluation or a separate collection phase.
     for name in set(metrics) - {"mean_return", "return_100", "gain_ratio", "eval_return", "collect_seconds"}:
         assert np.all(np.isfinite(metrics[name])), name
-    # The first batch only shows how large observations are.
+    # The first batch is only used to estimate the scale of observations.
     assert np.all(metrics.get("accepted", np.ones(2))[1:] == 1)
     assert np.all(np.diff(metrics["wall_seconds"]) > 0)
     loaded, obs = jaxtrpo.load_policy(tmp_path / "run"), np.random.default_rng(0).normal(size=(5, 4))
@@ -110,7 +110,7 @@ def test_nothing_is_compiled_after_the_first_update(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
-def test_run_that_goes_on_ends_as_if_it_had_never_stopped(algorithm, tmp_path):
+def test_resumed_run_equals_uninterrupted_run(algorithm, tmp_path):
     whole = train(algorithm, tmp_path / "whole", adapt=VARYING, total_steps=2000)
     part = train(algorithm, tmp_path / "parts", adapt=VARYING, total_steps=700)
     resumed = train(algorithm, tmp_path / "parts", adapt=VARYING, total_steps=2000, resume=True)
@@ -122,8 +122,8 @@ def test_run_that_goes_on_ends_as_if_it_had_never_stopped(algorithm, tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
-def test_one_and_two_actors_train_alike(algorithm):
-    # Few iterations: each multiplies differences in rounding.
+def test_training_does_not_depend_on_number_of_actors(algorithm):
+    # Few iterations, because each amplifies rounding differences.
     words = algorithm
     if "trpo" in algorithm or algorithm == "npg":
         words = SMALL.get(algorithm, f"{algorithm}()").replace("(", "(cg_iterations=4, ", 1)
@@ -139,7 +139,7 @@ def test_one_and_two_actors_train_alike(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
-def test_no_random_number_is_drawn_twice(algorithm):
+def test_no_key_is_used_twice(algorithm):
     """Fails if two draws, two passes over the samples, or two updates share a key."""
     critic = none().make(3) if algorithm == "naf" else mlp_critic(3, hidden=(8,), epochs=2, minibatch_size=16)
     learner = learner_of(
@@ -182,47 +182,48 @@ def test_no_random_number_is_drawn_twice(algorithm):
         ("trpo_penalty(penalty=2.0)", "linear(target_kl=1)", "target_kl"),
     ],
 )
-def test_rule_for_a_setting_that_the_algorithm_lacks_is_refused(algorithm, rule, missing):
+def test_rule_for_missing_setting_is_refused(algorithm, rule, missing):
     with pytest.raises(ValueError) as error:
         prepare(ActingProbe(), algorithm=algorithm, adapt=rule, **TINY)
-    said = str(error.value)
-    assert said.startswith(f"adapt={rule}: it changes {missing}, but what can change in {algorithm} is ")
-    assert "steps_per_update" in said and "\n" not in said
+    message = str(error.value)
+    assert message.startswith(
+        f"adapt={rule} changes {missing}, which {algorithm} does not have; its adaptable settings are "
+    )
+    assert "steps_per_update" in message and "\n" not in message
 
 
 @pytest.mark.parametrize("algorithm", ["ppo", "pg", "a2c", "a3c"])
-def test_setting_of_the_run_that_the_algorithm_lacks_is_refused(algorithm):
-    with pytest.raises(ValueError, match=f"^max_kl=0.1: {algorithm} has no max_kl; it has learning_rate|^max_kl=0.1: "):
+def test_run_setting_that_the_algorithm_lacks_is_refused(algorithm):
+    with pytest.raises(ValueError, match=f"^max_kl=0.1: {algorithm} has no max_kl; its adaptable settings are "):
         prepare(ActingProbe(), algorithm=algorithm, max_kl=0.1, **TINY)
 
 
-def test_minibatches_larger_than_the_batch_are_refused():
-    told = "^minibatch_size=64 of ppo exceeds the batch: steps_per_update=32$"
-    with pytest.raises(ValueError, match=told):
+def test_minibatch_larger_than_batch_is_refused():
+    with pytest.raises(ValueError, match="^minibatch_size=64 of ppo must be at most steps_per_update=32$"):
         prepare(ActingProbe(), algorithm="ppo(minibatch_size=64)", **TINY)
 
 
 @pytest.mark.parametrize(
     "algorithm, rule",
-    [("ppo", "linear(learning_rate=0)"), ("pg", None), ("a2c", None), ("a3c", None)],  # three do it by themselves
+    [("ppo", "linear(learning_rate=0)"), ("pg", None), ("a2c", None), ("a3c", None)],  # the default of the last three
 )
-def test_learning_rate_that_falls_over_the_whole_run_is_zero_at_its_end(algorithm, rule):
+def test_linearly_decaying_learning_rate_ends_at_zero(algorithm, rule):
     result = train(algorithm, adapt=rule, total_steps=1024)
     rate, steps = result.metrics["learning_rate"], result.metrics["env_steps"]
     before = np.concatenate([[0], steps[:-1]])
     assert rate[0] > 0 and steps[-1] >= 1024
-    if algorithm != "a3c":  # whose rows are in the order in which they were applied, but that is all that is certain
+    if algorithm != "a3c":  # rows of a3c are in the order in which gradients were applied, which is not deterministic
         np.testing.assert_allclose(rate, rate[0] * (1 - before / 1024), rtol=1e-4, atol=1e-9)
         assert np.all(np.asarray(result.state.hyperparameters["learning_rate"]) == 0)
     else:
         assert np.all(np.diff(rate) <= 0) and rate[-1] < rate[0] / 2
 
 
-# ---- what a user brings
+# ---- user-defined parts
 
 
 def only_up(new, samples):
-    """Wants every action to be 1, and ignores advantages."""
+    """Surrogate that is largest if every action is 1, and ignores advantages."""
     return -jnp.sum((new.mean - 1) ** 2, axis=-1)
 
 
@@ -236,20 +237,20 @@ def only_up(new, samples):
     ],
     ids=lambda words: words.partition("(")[0],
 )
-def test_own_surrogate_is_what_the_policy_maximises(algorithm):
+def test_user_surrogate_is_maximised(algorithm):
     result = train(algorithm, surrogate=only_up, total_steps=4000)
     obs = np.float32([[1, 0], [-1, 0]])
     np.testing.assert_allclose(result.policy(obs), 1.0, atol=0.15)
 
 
 @pytest.mark.parametrize("algorithm", ["pg", "a2c", "a3c"])
-def test_own_surrogate_is_refused_where_there_is_no_place_for_one(algorithm):
-    with pytest.raises(ValueError, match=f"^surrogate: {algorithm} has no surrogate to replace; trpo, .* have$"):
+def test_user_surrogate_is_refused_by_algorithms_without_one(algorithm):
+    with pytest.raises(ValueError, match=f"^surrogate: {algorithm} does not use a surrogate; trpo, .* do$"):
         prepare(ActingProbe(), algorithm=algorithm, surrogate=importance_weighted_advantage, **TINY)
 
 
 class Weights(NamedTuple):
-    """The least that a learner state may be, and a field of its own."""
+    """Minimal learner state with one extra field."""
 
     policy: object
     obs_moments: Moments
@@ -257,7 +258,7 @@ class Weights(NamedTuple):
 
 
 def reward_weighted(*, rate: float) -> Algorithm:
-    """A user's own: actions are pulled towards those that paid more than the mean."""
+    """User-defined algorithm: makes actions with above-average reward more likely."""
 
     def make(spec) -> Learner:
         def init(for_policy, for_critic):
@@ -283,7 +284,7 @@ def reward_weighted(*, rate: float) -> Algorithm:
     return Algorithm(f"reward_weighted(rate={rate})", {"rate": rate, "steps_per_update": 64}, make)
 
 
-def test_own_algorithm_trains_is_adapted_saved_and_resumed(tmp_path):
+def test_user_algorithm_can_be_trained_adapted_saved_and_resumed(tmp_path):
     settings = {**TINY, "steps_per_update": None, "adapt": "exponential(over=20_000, rate=0.1)"}
     mine = reward_weighted(rate=1.0)
     whole = train(mine, tmp_path / "whole", total_steps=20_000, **settings)
@@ -304,7 +305,7 @@ def test_own_algorithm_trains_is_adapted_saved_and_resumed(tmp_path):
 @pytest.mark.parametrize(
     ("setting", "kind"), [("algorithm", "Algorithm"), ("critic", "CriticMaker"), ("adapt", "Rule")]
 )
-def test_a_value_of_another_kind_is_refused(setting, kind, wrong):
+def test_part_of_wrong_type_is_refused(setting, kind, wrong):
     with pytest.raises(ValueError, match=f"^{setting}=.* must be a name, a call in words, or a value of {kind}$"):
         prepare(ActingProbe(), **{**TINY, setting: wrong})
 
@@ -312,19 +313,19 @@ def test_a_value_of_another_kind_is_refused(setting, kind, wrong):
 # ---- several updates in one program
 
 
-def test_a_run_ends_with_the_update_that_reaches_its_steps():
+def test_run_ends_with_the_update_that_reaches_total_steps():
     metrics = train("a2c", total_steps=32 * 16 + 33).metrics
-    # The first has a segment of 16 steps, and 545 steps are 35 of them.
+    # The first update has one segment of 16 steps; 545 steps are 35 segments.
     np.testing.assert_array_equal(metrics["env_steps"], 16 + 32 * np.arange(18))
     np.testing.assert_allclose(metrics["learning_rate"][-1], 0.003 * (1 - (16 + 16 * 32) / (35 * 16)), atol=1e-9)
 
 
-def test_policies_are_evaluated_where_they_are_known():
+def test_evaluation_uses_policies_between_programs():
     metrics = train("a2c", total_steps=16 + 32 * 19, eval_every=32, eval_episodes=2).metrics
     np.testing.assert_array_equal(np.flatnonzero(np.isfinite(metrics["eval_return"])), [15, 19])
 
 
-def test_many_environments_make_larger_first_updates_where_few_steps_are_asked_for():
+def test_default_batch_grows_with_number_of_environments():
     def steps(algorithm, **settings):
         return prepare(ActingProbe(), algorithm=algorithm, **settings).config.steps_per_update
 
@@ -333,28 +334,28 @@ def test_many_environments_make_larger_first_updates_where_few_steps_are_asked_f
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_standard_deviations_of_all_states_are_told_and_everyone_knows_the_same(count):
+def test_policy_std_is_mean_over_states_and_equal_on_all_actors(count):
     policy = "mlp(hidden=(8,), state_dependent_std=True)"
     run = prepare(ActingProbe(), **{**TINY, "policy": policy, "algorithm": "pg", "actors": count})
     lowered = run.update.lower(run.state)
     collect = lowered.compile_collect()
     learn = lowered.compile_learn()
-    begun, _ = learn(*collect(run.state))  # knows how large observations are
+    begun, _ = learn(*collect(run.state))  # knows the scale of observations
     state, batch = collect(begun)
     state, measured = learn(state, batch)
-    told = np.asarray(measured.values)[:, [column.name for column in measured.columns].index("policy_std")]
-    assert len(told) == count and len(set(told)) == 1
+    reported = np.asarray(measured.values)[:, [column.name for column in measured.columns].index("policy_std")]
+    assert len(reported) == count and len(set(reported)) == 1
     params, moments = (
         jax.tree.map(lambda leaf: leaf[0], part) for part in (state.learner.policy, begun.learner.obs_moments)
     )
     obs = np.asarray(batch.steps.obs)[:, 0].reshape(-1, 2)
     std = np.exp(run.update.policy.apply(params, normalize(jnp.asarray(obs), moments)).log_std)
     assert np.ptp(std) > 1e-4
-    np.testing.assert_allclose(told[0], np.mean(std), rtol=1e-5)
+    np.testing.assert_allclose(reported[0], np.mean(std), rtol=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ({"gae_lambda": 0.9}, "unknown setting 'gae_lambda'; write algorithm=\"trpo(gae_lambda=...)\""),
         ({"critic_epochs": 3}, "unknown setting 'critic_epochs'; write critic=\"mlp(epochs=...)\""),
@@ -363,13 +364,13 @@ def test_standard_deviations_of_all_states_are_told_and_everyone_knows_the_same(
         ({"clip": 0.1}, "unknown setting 'clip'; write algorithm=\"ppo(clip=...)\""),
     ],
 )
-def test_settings_that_train_does_not_have_are_told_where_they_are(setting, said):
+def test_unknown_setting_is_refused_with_its_new_place(setting, message):
     with pytest.raises(TypeError) as error:
         jaxtrpo.train("InvertedPendulum-v5", **setting)
-    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
-def test_parts_are_what_goes_with_the_algorithm_where_nothing_is_said():
+def test_default_parts_depend_on_the_algorithm():
     config = prepare(ActingProbe(), algorithm="ppo(epochs=3)").config
     assert (config.adapt, config.critic) == ("fixed", "mlp(epochs=3, minibatch_size=64, learning_rate=0.0003)")
     assert (config.steps_per_update, config.num_envs, config.max_kl) == (2048, 16, None)

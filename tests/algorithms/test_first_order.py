@@ -1,4 +1,4 @@
-"""Gradients of first-order algorithms against finite differences in float64, and what their steps do with them."""
+"""Gradients of first-order algorithms against finite differences in float64, and the steps made from them."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
 
 SHAPE = SHAPES[0]
-COUNTS = (2, 3)  # choices of two coordinates
+COUNTS = (2, 3)  # choices of two discrete coordinates
 POLICIES = {
     "gaussian": gaussian_policy(*SHAPE[:2], hidden=SHAPE[2]),
     "categorical": categorical_policy(SHAPE[0], COUNTS, hidden=SHAPE[2]),
 }
 
 
-# ---- in float64, by hand
+# ---- float64 references
 
 
 def plain_choices(params: dict, obs: np.ndarray) -> list[np.ndarray]:
-    """Log probabilities of each coordinate's choices."""
+    """Returns the log probabilities of the choices of each coordinate."""
     layers = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), next(iter(params["params"].values())))
     x = np.tanh(obs.astype(np.float64) @ layers["Dense_0"]["kernel"] + layers["Dense_0"]["bias"])
     logits = np.split(x @ layers["last"]["kernel"] + layers["last"]["bias"], np.cumsum(COUNTS)[:-1], axis=-1)
@@ -52,7 +52,7 @@ def plain_log_prob_and_entropy(kind: str, params: dict, obs: np.ndarray, action:
 
 
 def differences(function, params: dict, small: float = 1e-5) -> np.ndarray:
-    """The gradient of a function of parameters, by central differences."""
+    """Returns the gradient of a function of parameters by central differences."""
     flat, unravel = ravel_pytree(params)
     flat = np.asarray(flat, np.float64)
 
@@ -68,7 +68,7 @@ def differences(function, params: dict, small: float = 1e-5) -> np.ndarray:
 
 @functools.cache
 def make(kind: str):
-    """A problem, for choices as well."""
+    """Returns a problem for the given kind of policy."""
     problem = make_problem(3, SHAPE, num_segments=3)
     if kind == "categorical":
         rng = np.random.default_rng(0)
@@ -90,7 +90,7 @@ def dealt(problem, count: int = 1):
 @pytest.mark.parametrize("kind", POLICIES)
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("entropy_bonus", [0.0, 0.3])
-def test_policy_gradient_is_that_of_finite_differences(kind, count, entropy_bonus):
+def test_policy_gradient_matches_finite_differences(kind, count, entropy_bonus):
     problem = make(kind)
     params, action, found, _ = dealt(problem, count)
     mapped = actors(count).map(lambda *a: policy_gradient(POLICIES[kind], *a, entropy_bonus))
@@ -109,7 +109,7 @@ def test_policy_gradient_is_that_of_finite_differences(kind, count, entropy_bonu
     np.testing.assert_allclose(first(batch).entropy, entropy, rtol=1e-5)
 
 
-def test_policy_gradient_of_a_single_step_is_that_step_s():
+def test_policy_gradient_of_single_step_matches_finite_differences():
     problem = make("gaussian")
     weight = np.zeros_like(problem.weight)
     weight[0, 1, 2] = 1.0
@@ -126,7 +126,7 @@ def test_policy_gradient_of_a_single_step_is_that_step_s():
 
 @pytest.mark.parametrize("words", ["pg(learning_rate=0.5)", "ppo(epochs=2, minibatch_size=12)"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_advantage_that_is_not_finite_leaves_the_policy_and_what_the_optimiser_remembers(words, bad):
+def test_non_finite_advantage_leaves_policy_and_optimiser_unchanged(words, bad):
     problem = make("gaussian")
     advantage = problem.advantage.copy()
     advantage[np.nonzero(problem.weight)[0][0], 0, 0] = bad
@@ -136,7 +136,7 @@ def test_advantage_that_is_not_finite_leaves_the_policy_and_what_the_optimiser_r
 
 
 def take_step(words: str, problem, *, count: int = 1, surrogate=None, seed: int = 0, **hyperparameters):
-    """New parameters, memory after and before, and info."""
+    """Returns new parameters, memory after and before the step, and info."""
     mapped, no_memory, starts = compiled(words, count, surrogate)
     params, action, found, _ = dealt(problem, count)
     start = jax.device_get(no_memory(problem.params))
@@ -152,8 +152,8 @@ def compiled(words: str, count: int, surrogate):
     return actors(count).map(step), no_memory, dict(parse("algorithm", words).hyperparameters)
 
 
-def test_pg_s_first_step_is_adam_s_uphill():
-    """learning rate x gradient / |gradient|."""
+def test_first_step_of_pg_is_adam_ascent():
+    """The step is learning rate x sign of the gradient."""
     problem = make("gaussian")
     params, action, found, _ = dealt(problem)
     gradient = actors(1).map(lambda *a: policy_gradient(POLICIES["gaussian"], *a, 0.0).gradient)
@@ -169,7 +169,7 @@ def test_pg_s_first_step_is_adam_s_uphill():
 # ---- ppo
 
 
-def test_clipped_surrogate_is_that_of_numpy():
+def test_clipped_surrogate_matches_numpy():
     rng = np.random.default_rng(0)
     old, new = (rng.normal(size=(2, 200, 3)) for _ in range(2))
     action, advantage = rng.normal(size=(200, 3)), rng.normal(size=200)
@@ -187,14 +187,14 @@ def test_clipped_surrogate_is_that_of_numpy():
 
 
 def adam_s_gradient(memory, before=None) -> np.ndarray:
-    """What Adam's mean gradient was last moved by."""
+    """Recovers the last gradient from Adam's first moment (and the one before it)."""
     mean = [m.mu for m in jax.tree.leaves(memory, is_leaf=lambda x: hasattr(x, "mu")) if hasattr(m, "mu")][0]
     return 10 * mean if before is None else 10 * (mean - 0.9 * adam_s_gradient(before) / 10)
 
 
 @pytest.mark.parametrize(("entropy_bonus", "rows"), [(0.0, None), (0.2, None), (0.2, 1)])
-def test_gradient_of_a_minibatch_of_ppo_is_that_of_finite_differences(entropy_bonus, rows):
-    """Of everything as one minibatch, where the policy acted and after a long step, where many ratios are clipped."""
+def test_ppo_minibatch_gradient_matches_finite_differences(entropy_bonus, rows):
+    """For the batch as one minibatch, at the policy that acted and after a long step that makes many ratios clip."""
     problem, clip = make("gaussian"), 0.1
     if rows is not None:
         weight = np.zeros_like(problem.weight)
@@ -223,7 +223,7 @@ def test_gradient_of_a_minibatch_of_ppo_is_that_of_finite_differences(entropy_bo
     assert info["epochs"] == 1 and info["accepted"]
 
 
-def test_every_pass_has_all_samples_once_and_an_order_of_its_own():
+def test_every_epoch_visits_all_samples_once_in_new_order():
     problem = make("gaussian")
     counts = np.unique(np.nonzero(problem.weight)[0])
     seen = []
@@ -242,20 +242,20 @@ def test_every_pass_has_all_samples_once_and_an_order_of_its_own():
 
 
 @pytest.mark.parametrize("words", ["pg(learning_rate=0.5)", "ppo(epochs=2, minibatch_size=12, kl_stop=0.1)"])
-def test_steps_of_which_none_counts_teach_nothing(words):
+def test_batch_without_valid_steps_changes_nothing(words):
     problem = make("gaussian")
     new, _, _, info = take_step(words, problem._replace(weight=np.zeros_like(problem.weight)))
     assert_untouched(new, problem.params)
     assert all(np.isfinite(value) for value in info.values())
 
 
-def test_gradient_norm_is_cut():
+def test_gradient_norm_is_clipped():
     problem = make("gaussian")
     _, memory, _, _ = take_step("ppo(epochs=1, minibatch_size=1000, max_gradient_norm=0.125)", problem)
     np.testing.assert_allclose(np.linalg.norm(adam_s_gradient(memory)), 0.125, rtol=1e-4)
 
 
-def test_kl_stop_ends_with_the_first_pass_that_leads_beyond_it():
+def test_kl_stop_ends_after_first_epoch_that_exceeds_it():
     problem, stop = make("gaussian"), 0.02
     options = "minibatch_size=6, learning_rate=0.003"
     _, _, _, info = take_step(f"ppo(epochs=40, kl_stop={stop}, {options})", problem)
@@ -270,14 +270,14 @@ def test_kl_stop_ends_with_the_first_pass_that_leads_beyond_it():
     assert info["epochs"] == 3
 
 
-def test_two_actors_make_the_step_of_one_in_ppo():
+def test_ppo_step_does_not_depend_on_number_of_actors():
     problem = make("gaussian")
     one, two = (take_step("ppo(epochs=3, minibatch_size=8)", problem, count=count) for count in (1, 2))
     for alone, both in zip(jax.tree.leaves(one[:2]), jax.tree.leaves(two[:2]), strict=True):
         np.testing.assert_allclose(both, alone, rtol=1e-3, atol=1e-5)
 
 
-def test_rows_that_do_not_count_do_not_matter_to_ppo():
+def test_ppo_ignores_invalid_rows():
     problem, words = make("gaussian"), "ppo(epochs=3, minibatch_size=8)"
     expected = take_step(words, problem)[:2]
     rng = np.random.default_rng(0)
@@ -289,7 +289,7 @@ def test_rows_that_do_not_count_do_not_matter_to_ppo():
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_settings_of_ppo_that_may_change_are_data():
+def test_adaptable_settings_of_ppo_are_traced():
     words, problem = "ppo(epochs=2, minibatch_size=8)", make("gaussian")
     take_step(words, problem)
     mapped, no_memory, _ = compiled(words, 1, None)
@@ -304,7 +304,7 @@ def test_settings_of_ppo_that_may_change_are_data():
     assert not programs
 
 
-# ---- a2c and the critic's gradient
+# ---- a2c, a3c and the critic's gradient
 
 CRITIC = mlp_critic(SHAPE[0], hidden=(8,), epochs=1, minibatch_size=10**6, learning_rate=1e-3)
 
@@ -320,14 +320,14 @@ def given_to_learner(name: str, count: int, **options):
     return spread(state, count), deal_batch(batch, count), hyperparameters, spread(jax.random.PRNGKey(0), count)
 
 
-def test_gradients_of_two_actors_are_those_of_one():
+def test_gradient_does_not_depend_on_number_of_actors():
     gradient = a2c_learner("a3c").asynchronous.gradient
     one, two = (actors(count).map(gradient)(*given_to_learner("a3c", count)) for count in (1, 2))
     for alone, both in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         np.testing.assert_allclose(both, np.stack([alone[0]] * 2), rtol=1e-4, atol=1e-5)
 
 
-def test_two_actors_learn_what_one_does_in_a2c_and_it_is_gradient_and_then_apply():
+def test_a2c_update_does_not_depend_on_actors_and_equals_gradient_then_apply():
     learn, halves = a2c_learner("a2c").learn, a2c_learner("a3c").asynchronous
     one, two = (actors(count).map(learn)(*given_to_learner("a2c", count))[0] for count in (1, 2))
 
@@ -343,8 +343,8 @@ def test_two_actors_learn_what_one_does_in_a2c_and_it_is_gradient_and_then_apply
 
 
 @pytest.mark.parametrize("size", [3.0, 1e-5])
-def test_step_of_a2c_is_rmsprop_on_a_gradient_that_is_cut(size):
-    """Tieleman and Hinton 2012, with 0.99 and 1e-5 as Mnih et al. (2016) used it, in NumPy; two steps."""
+def test_a2c_step_is_rmsprop_on_clipped_gradient(size):
+    """Two steps against NumPy, with decay 0.99 and epsilon 1e-5 (Tieleman & Hinton 2012; Mnih et al. 2016)."""
     halves = a2c_learner("a3c").asynchronous
     state, batch, _, key = map(first, given_to_learner("a3c", 1))
     found, _ = map(first, actors(1).map(halves.gradient)(*given_to_learner("a3c", 1)))
@@ -361,24 +361,24 @@ def test_step_of_a2c_is_rmsprop_on_a_gradient_that_is_cut(size):
 
 
 @pytest.mark.parametrize("name", ["a2c", "a3c"])
-def test_actor_critic_refuses_a_critic_without_gradient(name):
+def test_a2c_and_a3c_refuse_critic_without_gradient(name):
     from jaxtrpo.critics.linear import linear_critic
 
-    told = f"^critic: {name} makes single gradient steps, and so needs the critic mlp$"
+    message = f"^critic: {name} takes single gradient steps and needs the critic mlp$"
     for critic in (linear_critic(3), CRITIC._replace(apply=None), CRITIC._replace(gradient=None)):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             learner_of(parse("algorithm", name), POLICIES["gaussian"], critic)
 
 
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize("normalize_returns", [True, False])
-def test_gradient_of_the_critic_applied_is_one_step_of_its_fit(count, normalize_returns):
-    """With one minibatch of everything; where returns are scaled, both make their step in the new units."""
+def test_applying_critic_gradient_is_one_step_of_its_fit(count, normalize_returns):
+    """With the batch as one minibatch; if returns are normalised, both steps use the new moments."""
     from test_critics import dealt as deal_targets
-    from test_critics import make_targets, that_predicts
+    from test_critics import make_targets, with_random_last_layer
 
     critic = mlp_critic(3, hidden=(16,), epochs=1, minibatch_size=10**6, normalize_returns=normalize_returns)
-    state, targets = that_predicts(jax.device_get(critic.init(jax.random.PRNGKey(0)))), make_targets(5, 3)
+    state, targets = with_random_last_layer(jax.device_get(critic.init(jax.random.PRNGKey(0)))), make_targets(5, 3)
     state, parts, rate = spread(state, count), deal_targets(targets, count), spread(np.float32(0.5), count)
     applied = actors(count).map(lambda state, targets, rate: critic.apply(state, critic.gradient(state, targets), rate))
     fitted = actors(count).map(critic.fit)(state, parts, spread(jax.random.PRNGKey(0), count), rate)
@@ -394,8 +394,8 @@ def test_gradient_of_the_critic_applied_is_one_step_of_its_fit(count, normalize_
 
 @pytest.mark.parametrize("words", ["ppo(epochs=2, minibatch_size=12, learning_rate=0.01)", "pg(learning_rate=0.01)",
                                    "a2c(learning_rate=0.01)"])  # fmt: skip
-def test_a_rule_that_moves_the_learning_rate_moves_that_of_the_critic_as_far(words):
-    """At a rate of 0 nothing is learned by either; at half of it Adam's first step is half as long for both."""
+def test_critic_learning_rate_changes_in_proportion(words):
+    """With a rate of 0 neither learns; with half the rate Adam's first step is half as long for both."""
     batch = random_batch(3, broken=0.0, num_segments=1, segments=1, length=3, envs=4)
     critic = mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=10**6, normalize_returns=False)
     learner = learner_of(parse("algorithm", words), gaussian_policy(3, 2, hidden=(8,)), critic)

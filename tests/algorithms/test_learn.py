@@ -1,4 +1,4 @@
-"""One update of the learner as a whole: what changes when, and what happens if something is not finite."""
+"""One whole update of the learner: order of changes, several actors, and non-finite values."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bounds(max_kl: float, count: int) -> dict:
 
 @functools.cache
 def mapped(count: int, critic: Critic = CRITIC):
-    # Few iterations, so that the rounding of one and two actors does not grow.
+    # Few iterations, so that rounding differences between one and two actors stay small.
     return actors(count).map(make_learn(critic, cg_iterations=4))
 
 
@@ -58,7 +58,7 @@ def learn(batch: Batch, count: int = 1, *, max_kl: float = 0.01, critic: Critic 
 
 
 def acted(seed: int, **options) -> Batch:
-    """A batch whose actions are of the learner's policy, under the moments that it had."""
+    """Returns a batch with actions sampled from the learner's policy under its moments."""
     batch = random_batch(seed, **options)
     obs = np.clip((batch.steps.obs - MOMENTS.mean) / np.sqrt(MOMENTS.variance), -10, 10)
     distribution = POLICY.apply(learner().policy, jnp.asarray(obs, jnp.float32))
@@ -67,8 +67,8 @@ def acted(seed: int, **options) -> Batch:
     return batch._replace(steps=batch.steps._replace(action=np.float32(action)))
 
 
-def test_moments_of_observations_take_in_the_steps_that_count():
-    """As if the 100 observations of before and the new ones were one set."""
+def test_observation_moments_include_valid_steps():
+    """The result matches moments of the 100 previous observations and the new ones together."""
     batch = acted(1, num_segments=3, broken=0.2)
     new, _ = learn(batch)
     found = first(new).obs_moments
@@ -82,8 +82,8 @@ def test_moments_of_observations_take_in_the_steps_that_count():
     np.testing.assert_allclose(found.variance, squares - mean**2, rtol=1e-4)
 
 
-def test_policies_are_compared_under_the_moments_that_acted():
-    """The KL divergence that is reported is the one at observations normalised with the moments from before."""
+def test_kl_is_computed_with_the_moments_that_acted():
+    """The reported KL is computed at observations normalised with the previous moments."""
     batch = acted(2, broken=0.0)
     new, info = map(first, learn(batch))
     kls = []
@@ -97,14 +97,14 @@ def test_policies_are_compared_under_the_moments_that_acted():
 
 
 def one_and_two(critic: Critic) -> list:
-    """What is learned by one actor and by two, who must agree."""
+    """Returns the results of one actor and of two, which must agree with each other."""
     found = [learn(acted(3, num_segments=3), count, critic=critic) for count in (1, 2)]
     for leaf in jax.tree.leaves(found[1]):
         np.testing.assert_array_equal(leaf[0], leaf[1])
     return list(map(first, found))
 
 
-def test_two_actors_learn_what_one_does():
+def test_update_does_not_depend_on_number_of_actors():
     one, two = one_and_two(CRITIC)
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-3, atol=1e-4), two[0], one[0])
     np.testing.assert_allclose(two[1]["explained_variance"], one[1]["explained_variance"], rtol=1e-4)
@@ -113,7 +113,7 @@ def test_two_actors_learn_what_one_does():
 @pytest.mark.parametrize(
     "most_flops", [jaxtrpo.parallel.collectives.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"]
 )
-def test_two_actors_learn_what_one_does_with_a_critic_that_one_can_fit_alone(most_flops, monkeypatch):
+def test_update_with_split_tasks_does_not_depend_on_number_of_actors(most_flops, monkeypatch):
     monkeypatch.setattr(jaxtrpo.parallel.collectives, "MOST_FLOPS_ALONE", most_flops)
     mapped.cache_clear()
     one, two = one_and_two(FITTED_BY_ONE)
@@ -130,22 +130,22 @@ def program_of_two(critic: Critic, cg_iterations: int = 4) -> jax.stages.Lowered
 
 
 def split_up(critic: Critic, cg_iterations: int = 4) -> bool:
-    """Whether two actors do different things: then they ask which one they are."""
+    """Returns whether two actors split tasks, in which case the program reads their partition id."""
     return "stablehlo.partition_id" in program_of_two(critic, cg_iterations).as_text()
 
 
-def test_actors_that_split_up_meet_twice():
-    """Between processes a meeting takes a millisecond or more: once to see what all saw, once for what all did."""
+def test_split_actors_use_two_collectives():
+    """Between processes a collective takes a millisecond or more: one gathers samples, one shares results."""
     compiled = program_of_two(FITTED_BY_ONE).compile().as_text()
     assert compiled is not None
     assert len(re.findall(r" all-gather(?:-start)?\(", compiled)) == 1
     assert len(re.findall(r" all-reduce(?:-start)?\(", compiled)) == 1
 
 
-def test_actors_split_up_when_the_critic_s_fit_is_long_but_not_too_long(monkeypatch):
+def test_actors_split_if_critic_fit_is_long_but_not_too_long(monkeypatch):
     assert split_up(FITTED_BY_ONE)
-    assert not split_up(CRITIC)  # which they share
-    assert not split_up(mlp_critic(3, hidden=(8,), epochs=1), cg_iterations=100)  # the step is longer
+    assert not split_up(CRITIC)  # actors share this fit
+    assert not split_up(mlp_critic(3, hidden=(8,), epochs=1), cg_iterations=100)  # the policy step takes longer
     monkeypatch.setattr(jaxtrpo.parallel.collectives, "MOST_FLOPS_ALONE", 1e3)
     assert not split_up(FITTED_BY_ONE)
 
@@ -155,7 +155,7 @@ either_way = pytest.mark.parametrize("count, critic", [(1, CRITIC), (2, FITTED_B
 
 @either_way
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_rewards_that_are_not_finite_leave_policy_and_critic(bad, count, critic):
+def test_non_finite_rewards_leave_policy_and_critic_unchanged(bad, count, critic):
     batch = acted(4)
     batch.steps.reward[0, 0, 0] = bad
     new, info = map(first, learn(batch, count, critic=critic))
@@ -165,7 +165,7 @@ def test_rewards_that_are_not_finite_leave_policy_and_critic(bad, count, critic)
 
 
 @either_way
-def test_number_of_segments_and_bound_are_data(count, critic):
+def test_number_of_segments_and_kl_bound_are_traced(count, critic):
     batches = [acted(seed, num_segments=num) for seed, num in ((1, 4), (2, 1), (3, 2))]
     max_kls = (1e-3, 1e-2, 0.1)
     learn(batches[0], count, critic=critic)
@@ -176,15 +176,15 @@ def test_number_of_segments_and_bound_are_data(count, critic):
     assert 0 < kls[0] <= 1e-3 < kls[1] <= 1e-2 < kls[2] <= 0.1
 
 
-def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region():
-    """Half the advantages have a quarter of the variance and leave a quarter of the KL; larger ones change nothing."""
+def test_smaller_advantages_than_usual_shrink_trust_region():
+    """Half the advantages have a quarter of the variance, so a quarter of the KL; larger ones change nothing."""
     batch = acted(7, broken=0.0)
     _, info = map(first, learn(batch))
     variance = float(info["advantage_std"]) ** 2
     long = actors(1).map(make_learn(CRITIC, cg_iterations=4, advantage_memory=10**6))
 
     def after(usual: float):
-        # So many updates that one more hardly changes the mean.
+        # After this many updates, one more hardly changes the mean.
         memory = learner().memory._replace(advantage_variance=RunningMean(np.float32(usual), np.int32(10**6)))
         before = learner()._replace(memory=memory)
         key = spread(jax.random.PRNGKey(1), 1)
@@ -197,7 +197,7 @@ def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region()
     np.testing.assert_allclose(larger["kl"], info["kl"], rtol=1e-3)
 
 
-def test_reported_standard_deviation_is_over_states_of_segments_that_are_filled():
+def test_policy_std_covers_only_filled_segments():
     def init(key):
         return jnp.ones(1)
 
@@ -215,6 +215,6 @@ def test_reported_standard_deviation_is_over_states_of_segments_that_are_filled(
     np.testing.assert_allclose(first(info)["policy_std"], np.exp(seen).mean(), rtol=1e-3)
 
 
-def test_reported_standard_deviation_is_that_of_the_new_policy():
+def test_policy_std_is_that_of_new_policy():
     new, info = map(first, learn(acted(5)))
     np.testing.assert_allclose(info["policy_std"], np.mean(np.exp(new.policy["params"]["log_std"])), rtol=1e-5)

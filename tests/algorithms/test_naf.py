@@ -1,4 +1,4 @@
-"""Normalised advantage functions: the loss against NumPy in float64, and what is learned."""
+"""Normalised advantage functions: the loss against float64 NumPy, and learning on probes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from jaxtrpo.rollout.replay import inserted
 from jaxtrpo.rollout.types import Batch
 from jaxtrpo.training.train import prepare, train
 
-BOUND_BELOW = ActionSpace(np.array([-np.inf, 0.0]), np.full(2, np.inf))  # in the simulator's own units
+BOUND_BELOW = ActionSpace(np.array([-np.inf, 0.0]), np.full(2, np.inf))  # same units as the policy
 POLICY, CRITIC = gaussian_policy(3, 2, hidden=(8,)), none().make(3)
 
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 100), size=st.integers(1, 4))
-def test_advantage_is_the_quadratic_form(seed, size):
+def test_advantage_matches_quadratic_form(seed, size):
     rng = np.random.default_rng(seed)
     lower = np.tril(rng.normal(size=(5, size, size)))
     mean, action = rng.normal(size=(2, 5, size))
@@ -48,7 +48,7 @@ def test_curvature_is_lower_triangular_and_positive_definite():
 
 
 def test_curvature_does_not_vanish():
-    """A mean whose curvature is 0 would get no gradient, and on most seeds of Pendulum stay where it is for ever."""
+    """A mean with zero curvature would get no gradient and, on most seeds of Pendulum, never move again."""
     network, obs = ValueAndCurvature((8,), 2), jnp.float32(np.random.default_rng(0).normal(size=(50, 4)))
     params = jax.tree.map(lambda leaf: 100 * leaf, network.init(jax.random.PRNGKey(0), obs))
     _, lower = network.apply(params, obs)
@@ -82,7 +82,7 @@ def learned(batches: list[Batch], count: int = 1, *, bounded: bool = True, **set
 
 
 def plain_bellman_error(state, batch: Batch, bounds: tuple) -> float:
-    """Root mean square over all steps, in units of reward, in float64."""
+    """Computes the root mean square Bellman error over all steps, in units of reward, in float64."""
     steps, double = batch.steps, functools.partial(np.asarray, dtype=np.float64)
     valid = double(~steps.invalid).ravel()
     rewards = double(steps.reward).ravel()[valid > 0]
@@ -105,18 +105,18 @@ def plain_bellman_error(state, batch: Batch, bounds: tuple) -> float:
 
 
 @pytest.mark.parametrize(("bounded", "bounds"), [(True, (-1, 1)), (False, ([-np.inf, 0], np.inf))])
-def test_bellman_error_is_that_of_float64(bounded, bounds):
-    """Fails if a terminated step looks beyond its end, a broken one counts, or the step after a reset stands in."""
+def test_bellman_error_matches_float64(bounded, bounds):
+    """Fails if terminated steps bootstrap, broken ones count, or truncated ones bootstrap from after the reset."""
     batch = random_batch(3, end=0.3, broken=0.2)
     batch.steps.action[:] *= 3
     before, _, info = learned([batch], bounded=bounded)
     assert info["gradient_steps"] == 1
-    # One minibatch of 4,096 rows out of 48: every row about 85 times.
+    # One minibatch of 4,096 draws from 48 rows: about 85 draws of each row.
     np.testing.assert_allclose(info["bellman_error"], plain_bellman_error(before, batch, bounds), rtol=0.05)
 
 
 def constant(params: dict, numbers: list[float]) -> dict:
-    """The same network, but that it says these numbers whatever it sees."""
+    """Returns the parameters of a network whose output is constant."""
 
     def change(tree: dict) -> dict:
         last = max((name for name in tree if name == "last" or name.startswith("Dense")), default=None)
@@ -130,8 +130,8 @@ def constant(params: dict, numbers: list[float]) -> dict:
     return change(params)
 
 
-def constant_steps(end: str = "goes on", reward: float = 2.0, action=(1.0, 0.5)) -> Batch:
-    """Every step the same, but for what is observed."""
+def constant_steps(end: str = "continues", reward: float = 2.0, action=(1.0, 0.5)) -> Batch:
+    """Returns a batch of steps that are equal except for their observations."""
     batch = random_batch(0, end=0, broken=0)
     steps = batch.steps
     return batch._replace(
@@ -144,11 +144,11 @@ def constant_steps(end: str = "goes on", reward: float = 2.0, action=(1.0, 0.5))
     )
 
 
-SQUARE = [np.log(2.0), 9.0, 1.0, np.log(0.5)]  # L = [[2, 0], [1, 0.5]]: above the diagonal nothing counts
+SQUARE = [np.log(2.0), 9.0, 1.0, np.log(0.5)]  # L = [[2, 0], [1, 0.5]]; the entry above the diagonal is ignored
 
 
 def learned_from_constants(batch: Batch, *, mean=(0.25, -0.5), value=3.0, later=5.0, rate=1e-3, **settings):
-    """State and info after one update of networks that say the same everywhere."""
+    """Returns state and info after one update of networks with constant outputs."""
     learner, learn = learning(1, True, tuple({"target_rate": 0.25, **settings}.items()))
     key = jax.random.PRNGKey(1)
     before = learner.init(key, key)
@@ -162,32 +162,32 @@ def learned_from_constants(batch: Batch, *, mean=(0.25, -0.5), value=3.0, later=
 
 
 @pytest.mark.parametrize("minibatch_size", [1, 4096])
-@pytest.mark.parametrize("end", ["goes on", "truncated", "terminated"])
-def test_worth_of_a_step_is_that_of_pencil_and_paper(end, minibatch_size):
-    """Every step is the same, and so is every draw: it earns 2, and the networks say the same everywhere.
+@pytest.mark.parametrize("end", ["continues", "truncated", "terminated"])
+def test_target_of_constant_steps_matches_hand_calculation(end, minibatch_size):
+    """All steps are equal, with reward 2, and all networks have constant outputs.
 
-    V = 3, L = [[2, 0], [1, 0.5]] and the mean is (0.25, -0.5), so that the action (1, 0.5) is worth
-    Q = 3 - (2.5^2 + 0.5^2) / 2 = -0.25; the slow copy says V' = 5. Values are in units of ten usual rewards, 20.
+    V = 3, L = [[2, 0], [1, 0.5]] and the mean is (0.25, -0.5), so the action (1, 0.5) has the value
+    Q = 3 - (2.5^2 + 0.5^2) / 2 = -0.25; the target network predicts V' = 5. Values are in units of 10 x 2 = 20.
     """
     after, info = learned_from_constants(constant_steps(end), minibatch_size=minibatch_size)
     worth = 2 / 20 + (0.0 if end == "terminated" else 0.99 * 5.0)
     np.testing.assert_allclose(info["bellman_error"], 20 * abs(-0.25 - worth), rtol=1e-4)
-    # Adam's first step is as long as the learning rate: up, towards the worth; and the mean towards the action.
+    # Adam's first step has the length of the learning rate: V moves up to its target, and the mean to the action.
     np.testing.assert_allclose(after.critic["params"]["Dense_1"]["bias"][0], 3 + 1e-3, rtol=1e-6)
     bias = after.policy["params"]["MLP_0"]["last"]["bias"]
     np.testing.assert_allclose(bias, [0.25 + 1e-3, -0.5 + 1e-3], rtol=1e-5)
     np.testing.assert_allclose(after.target["params"]["Dense_1"]["bias"][0], 5 + 0.25 * (3 + 1e-3 - 5), rtol=1e-6)
 
 
-def test_error_of_many_gradient_steps_is_that_of_each():
-    """Nothing moves: with no rate they are all alike."""
+def test_bellman_error_is_mean_over_gradient_steps():
+    """With a learning rate of 0, all gradient steps have the same error."""
     _, info = learned_from_constants(constant_steps(), rate=0.0, target_rate=0.0, replay_ratio=0.5, minibatch_size=16)
     assert info["gradient_steps"] == 24
     np.testing.assert_allclose(info["bellman_error"], 20 * (0.25 + 2 / 20 + 0.99 * 5), rtol=1e-4)
 
 
-def test_means_beyond_the_range_are_pulled_back_and_count_as_its_edge():
-    """V = r + 0.99 V' already, and the action was the edge: nothing else moves anything."""
+def test_means_out_of_bounds_are_penalised_and_clipped():
+    """V = r + 0.99 V' holds and the action is at the bounds, so only the penalty on means has a gradient."""
     worth = 2 / 20 + 0.99 * 5
     after, info = learned_from_constants(constant_steps(action=(7.0, -1.0)), mean=(1.5, -3.0), value=worth)
     np.testing.assert_allclose(info["bellman_error"], 0.0, atol=1e-4)
@@ -195,7 +195,7 @@ def test_means_beyond_the_range_are_pulled_back_and_count_as_its_edge():
     np.testing.assert_allclose(bias, [1.5 - 1e-3, -3.0 + 1e-3], rtol=1e-5)
 
 
-def test_steps_of_which_none_counts_teach_nothing():
+def test_batch_without_valid_steps_changes_nothing():
     batch = random_batch(0)
     batch = batch._replace(steps=batch.steps._replace(invalid=np.ones_like(batch.steps.invalid)))
     before, after, info = learned([batch])
@@ -205,13 +205,13 @@ def test_steps_of_which_none_counts_teach_nothing():
 
 
 @pytest.mark.parametrize(("ratio", "num_segments", "steps"), [(0.5, 1, 6), (0.5, 3, 18), (1.4, 2, 34), (1e-3, 4, 1)])
-def test_gradient_steps_follow_the_steps_that_were_taken(ratio, num_segments, steps):
+def test_gradient_steps_are_proportional_to_new_steps(ratio, num_segments, steps):
     _, after, info = learned([random_batch(0, num_segments=num_segments)], replay_ratio=ratio, minibatch_size=16)
     assert info["gradient_steps"] == steps == optax.tree.get(after.optimizer, "count")
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
-def test_target_goes_a_part_of_the_way(rate):
+def test_target_network_moves_by_target_rate(rate):
     before, after, _ = learned([random_batch(0)], target_rate=rate)
     moved = jax.tree.map(
         lambda old, new, target: (old + rate * (new - old), target), before.target, after.critic, after.target
@@ -224,7 +224,7 @@ def test_target_goes_a_part_of_the_way(rate):
     )
 
 
-def test_what_is_not_finite_is_kept_out_of_the_networks():
+def test_non_finite_update_is_discarded():
     batch = random_batch(0)
     batch.steps.reward[0, 0, 0] = np.nan
     batch.steps.invalid[0, 0, 0] = False
@@ -238,11 +238,11 @@ def test_padding_does_not_matter():
     jax.tree.map(np.testing.assert_array_equal, plain[1], padded[1])
 
 
-# ---- what it learns
+# ---- learning
 
 
 class Probe(ProbeEnvironment):
-    """One of the probes."""
+    """A single kind of probe."""
 
     def __init__(self, kind: int):
         self.kind = kind
@@ -258,13 +258,13 @@ def trained(kind: int, **settings):
     return train(Probe(kind), algorithm=words, progress=False, **settings)
 
 
-def test_the_best_action_is_found_where_it_depends_on_what_is_seen():
+def test_naf_finds_best_action_for_each_observation():
     policy = trained(BOTH).policy
     np.testing.assert_allclose(policy(np.float32([[1, 0], [-1, 0]]))[:, 0], [0.5, -0.5], atol=0.05)
 
 
-def test_value_beyond_a_time_limit_is_that_of_going_on_for_ever():
-    """The reward is the sign. Fails if what a truncated step led to is taken from after the reset, or forgotten."""
+def test_value_ignores_time_limit():
+    """The reward is the sign. Fails if truncated steps do not bootstrap or do so from the state after the reset."""
     result = trained(TRUNCATED)
     state = first(result.state.learner)
     network, moments = ValueAndCurvature((16,), 1), state.obs_moments
@@ -272,25 +272,27 @@ def test_value_beyond_a_time_limit_is_that_of_going_on_for_ever():
     for sign in (-1.0, 1.0):
         obs = (np.float32([sign, 0]) - moments.mean) / np.where(moments.variance > 1e-12, np.sqrt(moments.variance), 1)
         value, _ = network.apply(state.critic, jnp.asarray(obs))
-        np.testing.assert_allclose(scale * value, sign / (1 - DISCOUNT), atol=0.4)  # else 1, or 0
+        np.testing.assert_allclose(scale * value, sign / (1 - DISCOUNT), atol=0.4)  # 1 or 0 if wrong
 
 
-# ---- what is refused
+# ---- refused settings
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
-        ({"critic": "mlp"}, "critic: naf has a value function of its own, and goes with the critic none"),
-        ({"surrogate": lambda new, samples: new}, "surrogate: naf has no surrogate to replace; "),
+        ({"critic": "mlp"}, "critic: naf has its own value function; use critic=none"),
+        ({"surrogate": lambda new, samples: new}, "surrogate: naf does not use a surrogate; "),
     ],
 )  # fmt: skip
-def test_bad_settings_are_refused_in_one_sentence(settings, said):
+def test_unsupported_parts_are_refused_with_one_line(settings, message):
     with pytest.raises(ValueError) as error:
         prepare(ActingProbe(), **{**tiny("naf"), **settings})
-    assert str(error.value).startswith(said) and "\n" not in str(error.value)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
-def test_choices_are_refused():
-    with pytest.raises(ValueError, match="^algorithm: naf needs actions that are real numbers, and these are choices$"):
+def test_discrete_actions_are_refused():
+    with pytest.raises(
+        ValueError, match="^algorithm: naf needs continuous actions, but these are discrete; use trpo or ppo$"
+    ):
         prepare("CartPole-v1", algorithm="naf")

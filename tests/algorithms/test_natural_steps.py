@@ -1,4 +1,4 @@
-"""Natural gradients without a line search, and with a penalty in place of the bound."""
+"""Natural gradient steps without a line search (npg) and with a KL penalty (trpo_penalty)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compiled(words: str, shape=SHAPE, count: int = 1):
 
 
 def run(words: str, problem, *, shape=SHAPE, count: int = 1, memory=None, seed: int = 0, **hyperparameters):
-    """Parameters, memory and info of one step."""
+    """Returns parameters, memory and info after one step."""
     step, no_memory = compiled(words, shape, count)
     params, _, action, found, _, key = arguments(problem, 1.0, count, seed)
     memory = spread(no_memory(problem.params) if memory is None else memory, count)
@@ -49,7 +49,7 @@ def run(words: str, problem, *, shape=SHAPE, count: int = 1, memory=None, seed: 
 
 
 @pytest.mark.parametrize("max_kl", [1e-4, 0.01, 1.0])
-def test_npg_s_step_is_the_natural_gradient_scaled_to_the_bound_whatever_it_leads_to(max_kl):
+def test_npg_step_is_natural_gradient_scaled_to_the_bound(max_kl):
     problem = make_problem(7, SHAPE)
     new, _, info = run(f"npg({NATURAL})", problem, max_kl=max_kl)
     expected = dense(problem, SHAPE, DAMPING)
@@ -61,7 +61,7 @@ def test_npg_s_step_is_the_natural_gradient_scaled_to_the_bound_whatever_it_lead
     assert info["accepted"] and "line_search_steps" not in info
 
 
-def test_npg_goes_where_trpo_would_go_back_from():
+def test_npg_takes_full_step_where_trpo_backtracks():
     problem, options = make_problem(2, SHAPE, weights=1.0), {"cg_iterations": 40, "cg_damping": DAMPING}
     for max_kl in (1e-4, 4.0):
         searched, found = map(first, mapped_step(SHAPE, **options)(*arguments(problem, max_kl)))
@@ -74,7 +74,7 @@ def test_npg_goes_where_trpo_would_go_back_from():
 
 @pytest.mark.parametrize("algorithm", ["npg", "trpo_penalty"])
 @pytest.mark.parametrize("advantage", [0.0, np.nan, np.inf])
-def test_advantages_that_teach_nothing_leave_the_old_policy(algorithm, advantage):
+def test_zero_or_non_finite_advantages_leave_policy_unchanged(algorithm, advantage):
     problem = make_problem(2)
     problem = problem._replace(advantage=np.full_like(problem.advantage, advantage))
     new, _, info = run(algorithm, problem, shape=SHAPES[0], max_kl=0.01, target_kl=0.01)
@@ -83,7 +83,7 @@ def test_advantages_that_teach_nothing_leave_the_old_policy(algorithm, advantage
 
 
 @pytest.mark.parametrize("algorithm", ["npg(cg_iterations=5)", "trpo_penalty(cg_iterations=5)"])
-def test_two_actors_make_the_step_of_one(algorithm):
+def test_step_does_not_depend_on_number_of_actors(algorithm):
     problem = make_problem(5, num_segments=3)
     one, two = (run(algorithm, problem, shape=SHAPES[0], count=n, max_kl=0.01, target_kl=0.01) for n in (1, 2))
     for alone, both in zip(*map(jax.tree.leaves, map(tuple, (one, two))), strict=True):
@@ -94,7 +94,7 @@ def test_two_actors_make_the_step_of_one(algorithm):
 
 
 def plain_penalty(penalty: float, kl: float, target: float) -> float:
-    """Twice where the step went too far, or none was found; half where it stayed too near."""
+    """Doubles the penalty if the step went too far or failed, and halves it if the step was too short."""
     if kl > 1.5 * target or kl == 0:
         penalty *= 2
     elif kl < target / 1.5:
@@ -108,14 +108,14 @@ def plain_penalty(penalty: float, kl: float, target: float) -> float:
     kl=st.floats(2.0**-20, 4.0, width=32) | st.just(0.0),
     target=st.sampled_from([2.0**-10, 0.015625, 0.5]),
 )
-def test_penalty_moves_as_a_plain_rule_says(penalty, kl, target):
+def test_penalty_update_matches_plain_python(penalty, kl, target):
     found = moved(jnp.float32(penalty), jnp.float32(kl), jnp.float32(target))
     np.testing.assert_allclose(found, plain_penalty(penalty, kl, target), rtol=1e-6)
     assert PENALTY_RANGE == (1e-4, 1e6)
 
 
 @pytest.mark.parametrize(("target_kl", "rises"), [(1e-4, True), (1.0, False)])
-def test_penalty_goes_from_step_to_step_and_the_column_is_the_one_that_was_used(target_kl, rises):
+def test_penalty_is_carried_between_steps_and_reported_as_used(target_kl, rises):
     words, problem, memory, expected = "trpo_penalty(cg_iterations=5)", make_problem(5), None, FIRST_PENALTY
     seen = []
     for seed in range(6):
@@ -129,16 +129,16 @@ def test_penalty_goes_from_step_to_step_and_the_column_is_the_one_that_was_used(
     assert expected > FIRST_PENALTY if rises else expected < FIRST_PENALTY
 
 
-def test_fixed_penalty_stays():
+def test_fixed_penalty_is_kept():
     words, problem = "trpo_penalty(penalty=3.0)", make_problem(5)
     _, memory, info = run(words, problem, shape=SHAPES[0], penalty=3.0)
-    assert memory.penalty == 3.0 and "penalty" not in info  # it is a setting, and has its column as such
-    _, memory, other = run(words, problem, shape=SHAPES[0], memory=memory, penalty=30.0)  # as a rule may change it
+    assert memory.penalty == 3.0 and "penalty" not in info  # reported as a setting instead
+    _, memory, other = run(words, problem, shape=SHAPES[0], memory=memory, penalty=30.0)  # changed as by a rule
     assert other["kl"] < 0.1 * info["kl"]
 
 
 @pytest.mark.parametrize("penalty", [3.0, 100.0])
-def test_step_with_a_penalty_is_the_natural_gradient_over_it_and_raises_the_penalised_objective(penalty):
+def test_penalty_step_is_natural_gradient_over_penalty_and_improves_penalised_objective(penalty):
     problem = make_problem(7, SHAPE)
     new, _, info = run(f"trpo_penalty(penalty=5.0, {NATURAL})", problem, penalty=penalty)
     expected = dense(problem, SHAPE, DAMPING)

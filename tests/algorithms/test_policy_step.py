@@ -1,4 +1,4 @@
-"""The trust-region step: its bound recomputed in NumPy, its direction against dense linear algebra."""
+"""The trust-region step: its KL recomputed in NumPy, its direction against dense linear algebra."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from jaxtrpo.critics.critic import Targets
 from jaxtrpo.policies.networks import gaussian_policy
 
 SEGMENTS, LENGTH, ENVS = 4, 3, 4
-SHAPES = [(3, 2, (8,)), (2, 1, ())]  # observations, actions, hidden layers
-ALL, FEW = 10**6, 2 * ENVS  # samples of the Fisher matrix
-# Few iterations: in float32 each multiplies differences in rounding, say between one and two actors, by up to ten.
+SHAPES = [(3, 2, (8,)), (2, 1, ())]  # observation size, action size, hidden layers
+ALL, FEW = 10**6, 2 * ENVS  # samples for the Fisher matrix
+# Few iterations: in float32 each amplifies rounding differences, as between one and two actors, up to tenfold.
 OPTIONS = {"fisher_samples": ALL, "cg_iterations": 5, "cg_damping": 0.01}
 
 
 class Problem(NamedTuple):
-    """What one policy step is given, for all environments together, and which steps count."""
+    """Inputs of one policy step, for all environments together."""
 
     params: dict
     action: np.ndarray
@@ -49,7 +49,7 @@ def structure_of(shape) -> dict:
 def make_problem(
     seed: int, shape=SHAPES[0], *, weights: float = 0.5, advantages: float = 1.0, num_segments: int = SEGMENTS
 ) -> Problem:
-    """A policy with weights of a given size that acted at random observations, and random advantages."""
+    """Returns a policy with random weights, its actions at random observations, and random advantages."""
     rng = np.random.default_rng(seed)
     params = jax.tree.map(lambda leaf: (weights * rng.normal(size=leaf.shape)).astype(np.float32), structure_of(shape))
     steps = random_batch(
@@ -64,7 +64,7 @@ def make_problem(
 
 
 def plain_policy(params: dict, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and log standard deviation in float64, by hand."""
+    """Computes mean and log standard deviation in float64 NumPy."""
     tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params["params"])
     layers = next(value for name, value in tree.items() if name != "log_std")
     x = np.asarray(obs, np.float64)
@@ -76,14 +76,14 @@ def plain_policy(params: dict, obs: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def plain_kl(problem: Problem, new_params: dict) -> float:
-    """Mean KL(old || new) over the steps that count, in float64."""
+    """Computes the mean KL(old || new) over the steps that count, in float64."""
     (m, s), (n, t) = plain_policy(problem.params, problem.obs), plain_policy(new_params, problem.obs)
     each = np.sum(t - s + (np.exp(2 * s) + (m - n) ** 2) / (2 * np.exp(2 * t)) - 0.5, axis=-1)
     return float(np.mean(each[problem.weight > 0]))
 
 
 def plain_surrogate(problem: Problem, new_params: dict) -> float:
-    """Mean importance-weighted advantage over the steps that count, in float64."""
+    """Computes the mean importance-weighted advantage over the steps that count, in float64."""
     (m, s), (n, t) = plain_policy(problem.params, problem.obs), plain_policy(new_params, problem.obs)
     a = problem.action.astype(np.float64)
     log_ratio = np.sum(((a - m) / np.exp(s)) ** 2 / 2 - ((a - n) / np.exp(t)) ** 2 / 2 + s - t, axis=-1)
@@ -117,7 +117,7 @@ def _mapped_step(shape, count, surrogate, options):
 
 
 def arguments(problem: Problem, max_kl: float, count: int = 1, seed: int = 0, path: Path | None = None) -> tuple:
-    """The problem dealt to actors."""
+    """Returns the arguments of a step, divided among actors."""
     path = no_path(problem.params) if path is None else path
     part = functools.partial(deal, count=count)
     found = Advantages(
@@ -154,7 +154,7 @@ def assert_untouched(params: dict, before: dict) -> None:
     max_kl=st.sampled_from([1e-4, 1e-2, 0.1, 1.0]),
     num_segments=st.integers(1, SEGMENTS),
 )
-def test_kl_never_exceeds_the_bound_and_the_surrogate_rises(shape, seed, weights, advantages, max_kl, num_segments):
+def test_kl_never_exceeds_bound_and_surrogate_improves(shape, seed, weights, advantages, max_kl, num_segments):
     problem = make_problem(seed, shape, weights=weights, advantages=advantages, num_segments=num_segments)
     params, info = map(first, mapped_step(shape)(*arguments(problem, max_kl)))
     if not info.accepted:
@@ -168,7 +168,7 @@ def test_kl_never_exceeds_the_bound_and_the_surrogate_rises(shape, seed, weights
     np.testing.assert_allclose(info.improvement, rise, rtol=1e-2, atol=1e-5 * advantages)
 
 
-def test_ordinary_problems_are_accepted_at_the_full_step():
+def test_full_step_is_accepted_on_ordinary_problems():
     accepted = []
     for seed in range(20):
         _, info = mapped_step()(*arguments(make_problem(seed), 1e-3))
@@ -177,7 +177,7 @@ def test_ordinary_problems_are_accepted_at_the_full_step():
 
 
 class Dense(NamedTuple):
-    """The natural gradient in float64 by dense linear algebra; parameters are one vector."""
+    """Natural gradient in float64 by dense linear algebra; parameters are one flat vector."""
 
     params: np.ndarray
     gradient: np.ndarray
@@ -187,7 +187,7 @@ class Dense(NamedTuple):
 
 
 def dense(problem: Problem, shape, damping: float) -> Dense:
-    """(F + damping I)^-1 g: F the Hessian of the KL, g the gradient of the surrogate, the damping relative."""
+    """Solves (F + damping I)^-1 g with F the Hessian of the KL, g the surrogate's gradient and relative damping."""
     with jax.enable_x64(True):
         policy = gaussian_policy(*shape[:2], hidden=shape[2])
         flat, unravel = ravel_pytree(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), problem.params))
@@ -221,7 +221,7 @@ def as_vector(params: dict) -> np.ndarray:
 
 
 @pytest.mark.parametrize("num_segments", [2, SEGMENTS])
-def test_step_is_the_natural_gradient_scaled_to_the_bound(num_segments):
+def test_step_is_natural_gradient_scaled_to_the_bound(num_segments):
     shape, damping, max_kl = SHAPES[1], 0.05, 1e-4
     problem = make_problem(7, shape, num_segments=num_segments)
     new, info = mapped_step(shape, cg_iterations=40, cg_damping=damping)(*arguments(problem, max_kl))
@@ -238,7 +238,7 @@ def test_step_is_the_natural_gradient_scaled_to_the_bound(num_segments):
 
 
 @pytest.mark.parametrize("fisher_samples", [ALL, FEW])
-def test_what_stands_in_the_padding_does_not_matter(fisher_samples):
+def test_padding_does_not_matter(fisher_samples):
     step = mapped_step(fisher_samples=fisher_samples)
     problem = make_problem(0, num_segments=2)
     expected = step(*arguments(problem, 0.01))
@@ -252,7 +252,7 @@ def test_what_stands_in_the_padding_does_not_matter(fisher_samples):
 
 
 @pytest.mark.parametrize("fisher_samples", [ALL, FEW])
-def test_steps_that_do_not_count_do_not_matter(fisher_samples):
+def test_invalid_steps_do_not_matter(fisher_samples):
     step = mapped_step(fisher_samples=fisher_samples)
     problem = make_problem(3)
     expected = step(*arguments(problem, 0.01))
@@ -268,7 +268,7 @@ def test_steps_that_do_not_count_do_not_matter(fisher_samples):
 
 
 @pytest.mark.parametrize("few", [natural_gradient.FEW_STATES, 0], ids=["states gathered", "products summed"])
-def test_two_actors_make_the_step_of_one(few, monkeypatch):
+def test_step_does_not_depend_on_number_of_actors(few, monkeypatch):
     monkeypatch.setattr(natural_gradient, "FEW_STATES", few)
     _mapped_step.cache_clear()
     problem = make_problem(5, num_segments=3)
@@ -288,7 +288,7 @@ def test_two_actors_make_the_step_of_one(few, monkeypatch):
         np.testing.assert_allclose(getattr(info_both, name)[0], getattr(info_alone, name)[0], rtol=1e-4, err_msg=name)
 
 
-def test_slope_and_signal_are_those_of_the_surrogate_along_this_step_and_the_last_ones():
+def test_predicted_gain_and_gain_ratio_match_slopes_of_surrogate():
     problem, small = make_problem(8), 1e-4
     rng = np.random.default_rng(0)
     walked = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), problem.params)
@@ -309,14 +309,14 @@ def test_slope_and_signal_are_those_of_the_surrogate_along_this_step_and_the_las
 
 
 @pytest.mark.parametrize(("curvature", "length"), [(4.0, 0.1), (0.0, 0.0), (-1e-9, 0.0), (-4.0, 0.0), (np.nan, 0.0)])
-def test_without_curvature_there_is_no_way_to_the_bound(curvature, length):
-    """sqrt(2 * 0.02 / 4) = 0.1 times the direction."""
+def test_step_to_bound_is_zero_without_curvature(curvature, length):
+    """With positive curvature, the step is sqrt(2 * 0.02 / 4) = 0.1 times the direction."""
     nothing = jnp.zeros(3)
     natural = NaturalGradient(nothing, nothing, 0.0, jnp.ones(3), jnp.float32(curvature), None, 0.0, 0.0, None)
     np.testing.assert_allclose(step_to_bound(natural, jnp.float32(0.02)), np.full(3, length), rtol=1e-6)
 
 
-def test_number_of_segments_and_bound_are_data():
+def test_number_of_segments_and_kl_bound_are_traced():
     step = mapped_step()
     step(*arguments(make_problem(0), 0.01))
     others = [arguments(make_problem(1, num_segments=n), max_kl) for n, max_kl in ((1, 0.01), (2, 0.5), (4, 1e-5))]
@@ -327,7 +327,7 @@ def test_number_of_segments_and_bound_are_data():
 
 
 @pytest.mark.parametrize("advantage", [0.0, np.nan, np.inf])
-def test_advantages_that_teach_nothing_leave_the_old_policy(advantage):
+def test_zero_or_non_finite_advantages_leave_policy_unchanged(advantage):
     problem = make_problem(2)
     problem = problem._replace(advantage=np.full_like(problem.advantage, advantage))
     params, info = map(first, mapped_step()(*arguments(problem, 0.01)))
@@ -336,7 +336,7 @@ def test_advantages_that_teach_nothing_leave_the_old_policy(advantage):
     assert info.kl == info.improvement == 0
 
 
-def test_one_advantage_that_is_not_a_number_leaves_the_old_policy():
+def test_single_nan_advantage_leaves_policy_unchanged():
     problem = make_problem(2)
     problem.advantage[np.nonzero(problem.weight)[0][0], 0, 0] = np.nan
     params, info = map(first, mapped_step()(*arguments(problem, 0.01)))
@@ -344,7 +344,7 @@ def test_one_advantage_that_is_not_a_number_leaves_the_old_policy():
     assert not info.accepted
 
 
-def test_batch_without_a_step_that_counts_leaves_the_old_policy():
+def test_batch_without_valid_steps_leaves_policy_unchanged():
     problem = make_problem(2)
     problem = problem._replace(weight=np.zeros_like(problem.weight))
     params, info = map(first, mapped_step()(*arguments(problem, 0.01)))
@@ -353,12 +353,12 @@ def test_batch_without_a_step_that_counts_leaves_the_old_policy():
 
 
 def towards_the_first_observation(new, samples):
-    """Wants the mean action to be twice the first observation, and ignores advantages."""
+    """Surrogate that is largest if the mean action is twice the first observation, and ignores advantages."""
     return -jnp.sum((new.mean - 2 * samples.obs[:, :1]) ** 2, axis=-1)
 
 
-def test_surrogate_is_replaceable():
-    """Many steps of a loss that has nothing to do with advantages end at its maximum."""
+def test_surrogate_can_be_replaced():
+    """Many steps on a surrogate without advantages end at its maximum."""
     shape = SHAPES[1]
     step = mapped_step(shape, surrogate=towards_the_first_observation)
     problem = make_problem(4, shape, weights=0.3)
@@ -371,7 +371,7 @@ def test_surrogate_is_replaceable():
     np.testing.assert_allclose(mean[counts], 2 * problem.obs[counts][:, :1], atol=0.05)
 
 
-def test_size_of_the_advantages_does_not_matter():
+def test_scale_of_advantages_does_not_matter():
     small, large = (make_problem(6, SHAPES[1], advantages=size) for size in (0.3, 30.0))
     (one, _), (other, _) = (mapped_step(SHAPES[1])(*arguments(problem, 0.01)) for problem in (small, large))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-5), first(one), first(other))

@@ -1,4 +1,4 @@
-"""Probe environments: each can be solved exactly, and fails for one kind of bug."""
+"""Probe environments: each is exactly solvable and detects one kind of bug."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ both_critics = pytest.mark.parametrize("critic", CRITICS)
 
 
 @both_critics
-def test_value_of_a_constant_reward_is_the_reward(critic):
+def test_value_of_constant_reward_is_the_reward(critic):
     """Fails if the critic does not learn at all, or looks beyond a termination."""
     learned = Learned(CONSTANT, TRPO, critic, updates=15)
     for sign in (-1, 1):
@@ -31,7 +31,7 @@ def test_value_of_a_constant_reward_is_the_reward(critic):
 
 
 @both_critics
-def test_value_of_a_reward_in_the_next_step_is_discounted_once(critic):
+def test_value_of_reward_in_next_step_is_discounted_once(critic):
     """Fails if the discount is forgotten, or rewards and values are a step apart."""
     learned = Learned(DISCOUNTED, TRPO, critic, updates=15)
     for sign in (-1, 1):
@@ -40,8 +40,8 @@ def test_value_of_a_reward_in_the_next_step_is_discounted_once(critic):
 
 
 @both_critics
-def test_value_beyond_a_time_limit_is_that_of_going_on_for_ever(critic):
-    """The reward is the sign, which a reset draws anew. Fails if a truncated episode counts as one that terminated, or
+def test_value_ignores_time_limit(critic):
+    """The reward is the sign, which every reset redraws. Fails if a truncated episode is treated as terminated, or
     bootstraps from the state after the reset.
     """
     learned = Learned(TRUNCATED, TRPO, critic, updates=20)
@@ -50,35 +50,35 @@ def test_value_beyond_a_time_limit_is_that_of_going_on_for_ever(critic):
 
 
 @both_critics
-def test_value_follows_the_observation(critic):
-    """Fails if observations and returns are mixed up, between steps or between environments."""
+def test_value_depends_on_observation(critic):
+    """Fails if observations and returns of different steps or environments are mixed up."""
     learned = Learned(OBSERVATION, TRPO, critic, updates=15)
     for sign in (-1, 1):
         np.testing.assert_allclose(learned.value(sign, 0), sign, atol=ACCURACY[critic])
 
 
-def test_policy_finds_the_best_action():
+def test_policy_finds_best_action():
     """Fails if the policy does not learn, or if advantages have the wrong sign."""
     learned = Learned(ACTION, TRPO, "mlp", updates=40)
     for sign in (-1, 1):
         np.testing.assert_allclose(learned.mean_action(sign, 0), 0.5, atol=0.05)
 
 
-def test_policy_finds_the_best_action_for_each_observation():
+def test_policy_finds_best_action_for_each_observation():
     """Fails if observations, actions and advantages are not of the same step and environment."""
     learned = Learned(BOTH, TRPO, "mlp", updates=40)
     for sign in (-1, 1):
         np.testing.assert_allclose(learned.mean_action(sign, 0), 0.5 * sign, atol=0.05)
 
 
-def test_policy_finds_the_action_that_pays_a_step_later():
-    """Fails if advantages do not reach back in time; what pays is nowhere in the observation."""
+def test_policy_finds_best_action_with_delayed_reward():
+    """Fails if advantages do not reach back in time; the observation does not reveal the reward."""
     learned = Learned(DELAYED, TRPO, "mlp", updates=60)
     for sign in (-1, 1):
         np.testing.assert_allclose(learned.mean_action(sign, 0), 0.5, atol=0.1)
 
 
-# Steps of a size that suits the probes: a few hundred samples, two dimensions. And updates.
+# Algorithms with step sizes suited to the probes (a few hundred samples, two dimensions), and numbers of updates.
 ALGORITHMS = {
     "npg(max_kl=0.05, gae_lambda=0.9, cg_iterations=10)": 40,
     "trpo_penalty(target_kl=0.05, gae_lambda=0.9, cg_iterations=10)": 40,
@@ -91,21 +91,21 @@ every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda wo
 
 
 @every_algorithm
-def test_every_algorithm_finds_the_best_action_for_each_observation(algorithm):
+def test_every_algorithm_finds_best_action_for_each_observation(algorithm):
     learned = Learned(BOTH, algorithm, "mlp", ALGORITHMS[algorithm])
     for sign in (-1, 1):
         np.testing.assert_allclose(learned.mean_action(sign, 0), 0.5 * sign, atol=0.05)
 
 
 @every_algorithm
-def test_every_algorithm_finds_the_action_that_pays_a_step_later(algorithm):
+def test_every_algorithm_finds_best_action_with_delayed_reward(algorithm):
     learned = Learned(DELAYED, algorithm, "mlp", int(1.5 * ALGORITHMS[algorithm]))
     for sign in (-1, 1):
         np.testing.assert_allclose(learned.mean_action(sign, 0), 0.5, atol=0.1)
 
 
 @every_algorithm
-def test_value_of_a_reward_in_the_next_step_is_discounted_once_by_every_algorithm_s_critic(algorithm):
+def test_critic_of_every_algorithm_discounts_reward_in_next_step_once(algorithm):
     learned = Learned(DISCOUNTED, algorithm, "mlp", 2 * ALGORITHMS[algorithm])
     for sign in (-1, 1):
         np.testing.assert_allclose(learned.value(sign, 0), DISCOUNT, atol=ACCURACY["mlp"])

@@ -1,4 +1,4 @@
-"""What is learned does not depend on the units that rewards and observations are measured in."""
+"""Learning does not depend on the units of rewards and observations."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Physics(NamedTuple):
     place: jax.Array
     speed: jax.Array
     late: jax.Array  # steps until the first reward of a run
-    observation: jax.Array  # units
+    observation: jax.Array  # unit of observations
     reward_unit: jax.Array
 
 
 class PointMass:
-    """Pushed towards 0. Its units are data in its state, so that all runs are one program.
+    """A point mass to be pushed to 0. Units are part of its state, so all runs share one compiled program.
 
-    What it observes are its place and its speed, a number that is always 0, and one that is always 9.81.
+    Observations are position, speed, a constant 0 and a constant 9.81.
     """
 
     name = "point mass"
@@ -86,7 +86,7 @@ class PointMass:
 
 
 def learned(name: str, observation: float = 1.0, reward: float = 1.0, late: int = 0, **settings):
-    """A few updates in these units."""
+    """Trains for a few updates in the given units."""
     run = prepare(PointMass(late), seed=3, policy="mlp(hidden=(8,))", **{**SIZES, **ALGORITHMS[name], **settings})
     factors = dict.fromkeys(("obs", "final_obs", "first_obs", "observation"), observation) | {"reward_unit": reward}
     env = jax.tree_util.tree_map_with_path(
@@ -106,23 +106,23 @@ CASES = [*((name, 0) for name in ALGORITHMS), *((name, 9) for name in ("trpo", "
 
 
 @pytest.mark.parametrize(("name", "late"), CASES)
-def test_parameters_are_the_same_in_other_units(name, late):
-    """To the bit: a factor of 2^20 changes exponents alone, unless some constant has a unit.
+def test_learned_parameters_do_not_depend_on_units(name, late):
+    """Bit-identical: a factor of 2^20 changes only exponents, unless some constant depends on a unit.
 
-    Also where the first batch of 8 steps has no rewards, so that their unit is not known before the second.
+    Also if the first batch, of 8 steps, has no rewards, so that their scale is unknown until the second.
     """
     usual = learned(name, late=late)
     for observation, reward in ((2.0**20, 2.0**-20), (2.0**-20, 2.0**20)):
         for other, expected in zip(
             parameters(learned(name, observation, reward, late)), parameters(usual), strict=True
         ):
-            # The eigenvalues that gps needs are LAPACK's, whose rounding may depend on the size of a matrix.
+            # gps uses eigenvalues from LAPACK, whose rounding may depend on the scale of a matrix.
             np.testing.assert_allclose(other, expected, rtol=1e-4 if name == "gps" else 0, atol=0)
 
 
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 @pytest.mark.parametrize("name", ["trpo", "trpo_replay", "ppo", "naf"])
-def test_first_updates_are_the_same_to_rounding_in_units_that_round(name, factor):
+def test_first_updates_do_not_depend_on_units_up_to_rounding(name, factor):
     usual, other = (parameters(learned(name, by, by, total_steps=2 * 64)) for by in (1.0, factor))
     for here, there in zip(other, usual, strict=True):
         np.testing.assert_allclose(here, there, rtol=0, atol=1e-2 * np.abs(there).max() + 1e-3)

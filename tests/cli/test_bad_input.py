@@ -34,7 +34,7 @@ TABLE = [
     ("train InvertedPendulum-v5 --algorithm ppo --adapt trust", "adapt=trust"),
     (
         "train InvertedPendulum-v5 --adapt model_accuracy",
-        "adapt=model_accuracy: it goes by previous_predicted_gain",
+        "adapt=model_accuracy reads previous_predicted_gain",
     ),
     ("train InvertedPendulum-v5 --algorithm a2c --critic linear", "needs the critic mlp"),
     ("train InvertedPendulum-v5 --device gpu", "is stepped by CPU cores"),

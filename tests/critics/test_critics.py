@@ -1,4 +1,4 @@
-"""Critics: ridge regression against least squares in NumPy, the network against what it is made of."""
+"""Critics: ridge regression against NumPy least squares, the network against its Adam steps and PopArt rescaling."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def target_function(obs: np.ndarray) -> np.ndarray:
 
 
 def make_targets(seed: int, num_segments: int = SEGMENTS, *, garbage: float | None = None) -> Targets:
-    """Normal observations, values that depend on them, rows without weight, which may be given garbage."""
+    """Returns normal observations, values that depend on them, and some rows without weight, optionally garbage."""
     rng = np.random.default_rng(seed)
     shape = (SEGMENTS, LENGTH, ENVS)
     weight = (rng.random(shape) < 0.9).astype(np.float32)
@@ -46,7 +46,7 @@ def dealt(targets: Targets, count: int) -> Targets:
 
 
 def make(kind: str, count: int = 1, **options):
-    """A critic's first state, its fit by actors, and its value; the same for the same arguments."""
+    """Returns a critic's initial state, its fit by several actors, and its value function; cached."""
     return _make(kind, count, tuple(sorted({**OPTIONS[kind], **options}.items())))
 
 
@@ -55,7 +55,7 @@ def _make(kind, count, options):
     critic = {LINEAR: linear_critic, MLP: mlp_critic}[kind](OBS, **dict(options))
     state = jax.device_get(jax.jit(critic.init)(jax.random.PRNGKey(0)))
     if kind == MLP:
-        state = that_predicts(state)
+        state = with_random_last_layer(state)
     mapped = actors(count).map(critic.fit)
 
     def fit(state, targets, key=0, rate=1.0):
@@ -68,24 +68,24 @@ def _make(kind, count, options):
     return state, fit, jax.jit(critic.value)
 
 
-def that_predicts(state):
-    """The state of a network whose last layer is not zero."""
+def with_random_last_layer(state):
+    """Returns the state with a last layer that is not zero."""
     last = state.params["params"]["last"]
     kernel = np.random.default_rng(0).normal(size=last["kernel"].shape).astype(np.float32)
     layers = {**state.params["params"], "last": {**last, "kernel": kernel / np.linalg.norm(kernel)}}
     return state._replace(params={"params": layers})
 
 
-def test_network_predicts_nothing_before_its_first_fit():
-    """Or its noise would be kept as it is, in units of reward, when returns turn out to be small."""
+def test_network_predicts_zero_before_its_first_fit():
+    """Otherwise its initial noise would be preserved, in units of reward, when returns turn out to be small."""
     critic, probe = mlp_critic(OBS), make_targets(1)
     start = critic.init(jax.random.PRNGKey(0))
     np.testing.assert_array_equal(critic.value(start, jnp.asarray(probe.obs), jnp.asarray(probe.elapsed)), 0.0)
 
 
 @pytest.mark.parametrize("shared_from", [1, 2])
-def test_rate_scales_the_steps_of_the_optimiser(shared_from):
-    """Adam's first step is the learning rate long in every coordinate, whatever the gradient."""
+def test_rate_scales_optimiser_steps(shared_from):
+    """Adam's first step has the length of the learning rate in every coordinate, whatever the gradient."""
     start, fit, _ = make(MLP, epochs=1, minibatch_size=10**6, normalize_returns=False, shared_from=shared_from)
     whole, half, none = (fit(start, make_targets(3), rate=rate) for rate in (1.0, 0.5, 0.0))
     for full, part, old, same in zip(*(jax.tree.leaves(s.params) for s in (whole, half, start, none)), strict=True):
@@ -99,7 +99,7 @@ def plain_features(obs, elapsed):
 
 
 def plain_ridge(targets: Targets, ridge: float) -> np.ndarray:
-    """Coefficients by least squares with extra rows instead of the normal equations."""
+    """Returns the coefficients by least squares with extra rows instead of the normal equations."""
     counts = targets.weight > 0
     x, y = plain_features(targets.obs[counts], targets.elapsed[counts]), targets.value[counts].astype(np.float64)
     rows = np.concatenate([x / np.sqrt(len(y)), np.sqrt(ridge) * np.eye(x.shape[1])])
@@ -118,7 +118,7 @@ def test_linear_critic_is_ridge_regression(num_segments, ridge):
 
 
 @pytest.mark.parametrize("rows", [0, 1])
-def test_linear_critic_is_ridge_regression_of_a_single_row_and_of_none(rows):
+def test_linear_critic_is_ridge_regression_of_one_row_or_none(rows):
     targets = make_targets(0, 1)
     targets = targets._replace(weight=np.zeros_like(targets.weight))
     targets.weight.flat[:rows] = 1
@@ -127,13 +127,13 @@ def test_linear_critic_is_ridge_regression_of_a_single_row_and_of_none(rows):
     np.testing.assert_allclose(fit(start, targets), wanted, rtol=2e-3, atol=1e-4)
 
 
-def test_linear_critic_forgets_the_fit_before():
+def test_linear_critic_forgets_previous_fit():
     start, fit, _ = make(LINEAR)
     targets = make_targets(0)
     np.testing.assert_array_equal(fit(fit(start, make_targets(1)), targets), fit(start, targets))
 
 
-def test_linear_critic_finds_coefficients_that_are_there():
+def test_linear_critic_recovers_true_coefficients():
     coefficients = np.array([1.0, -2.0, 0.5, 0.3, 0.0, -1.0, 4.0, -0.5, 7.0])
     targets = make_targets(2)
     value = (plain_features(targets.obs, targets.elapsed) @ coefficients).astype(np.float32)
@@ -142,7 +142,7 @@ def test_linear_critic_finds_coefficients_that_are_there():
 
 
 def test_mlp_critic_learns_a_function():
-    """Explained variance on observations that it has not seen."""
+    """Measured by the explained variance on unseen observations."""
     state, fit, value = make(MLP)
     for seed in range(150):
         state = fit(state, make_targets(seed), seed)
@@ -152,8 +152,8 @@ def test_mlp_critic_learns_a_function():
     assert abs(np.mean(error)) < 3
 
 
-def test_new_moments_of_returns_leave_predictions_as_they_were():
-    """With no epoch of fitting, a fit only changes moments and rescales the last layer."""
+def test_new_return_moments_preserve_predictions():
+    """With zero epochs, a fit only updates the moments and rescales the last layer."""
     state, fit, value = make(MLP, epochs=0)
     probe = make_targets(99)
     before = value(state, probe.obs, probe.elapsed)
@@ -172,8 +172,8 @@ def test_new_moments_of_returns_leave_predictions_as_they_were():
 
 
 @pytest.mark.parametrize("normalize_returns", [True, False])
-def test_one_minibatch_of_everything_is_one_step_of_adam(normalize_returns):
-    """The first is learning rate x gradient / |gradient|, of the mean squared error over the rows that count."""
+def test_fit_with_one_full_minibatch_is_one_adam_step(normalize_returns):
+    """Adam's first step is learning rate x sign of the gradient of the mean squared error over rows with weight."""
     targets = make_targets(5)
     options = {"epochs": 1, "minibatch_size": SEGMENTS * ROWS, "learning_rate": 1e-3}
     start, fit, _ = make(MLP, normalize_returns=normalize_returns, **options)
@@ -200,8 +200,8 @@ def test_one_minibatch_of_everything_is_one_step_of_adam(normalize_returns):
     assert state.returns.count == (np.sum(counts) if normalize_returns else 0)
 
 
-def test_how_many_rows_are_fetched_at_once_does_not_matter(monkeypatch):
-    """One minibatch at a time, three, and all; 2 to 8 gradient steps a pass."""
+def test_fit_does_not_depend_on_rows_gathered_at_once(monkeypatch):
+    """Gathers one minibatch at a time, three, or all; 2 to 8 gradient steps per pass."""
     options = tuple({**OPTIONS[MLP], "minibatch_size": ROWS // 2}.items())
     found = []
     for rows in (1, 3 * ROWS // 2, 10_000):
@@ -214,8 +214,8 @@ def test_how_many_rows_are_fetched_at_once_does_not_matter(monkeypatch):
 
 @pytest.mark.parametrize("kind", [LINEAR, MLP])
 @pytest.mark.parametrize("num_segments", [1, 3])
-def test_rows_that_do_not_count_do_not_matter(kind, num_segments):
-    """Broken steps and padding; for the network also where a minibatch is larger than the batch."""
+def test_rows_without_weight_do_not_matter(kind, num_segments):
+    """Holds for broken steps and padding, and for the network also if a minibatch is larger than the batch."""
     start, fit, _ = make(kind)
     expected = fit(start, make_targets(7, num_segments))
     assert all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(expected))
@@ -225,7 +225,7 @@ def test_rows_that_do_not_count_do_not_matter(kind, num_segments):
 
 
 @pytest.mark.parametrize("kind", [LINEAR, MLP])
-def test_two_actors_fit_what_one_does(kind):
+def test_two_actors_fit_the_same_as_one(kind):
     targets, probe = make_targets(8, 3), make_targets(99)
     values = []
     for count in (1, 2):
@@ -234,8 +234,8 @@ def test_two_actors_fit_what_one_does(kind):
     np.testing.assert_allclose(values[1], values[0], rtol=1e-3, atol=1e-2)
 
 
-def test_two_actors_that_share_a_fit_go_on_from_the_mean_of_both():
-    """Of what each would make of its own rows alone, after each pass."""
+def test_shared_fit_averages_actors_after_each_pass():
+    """The average is over the results that each actor would get from its own rows alone."""
     options = {"minibatch_size": 8, "epochs": 1, "normalize_returns": False}
     targets = make_targets(8, 3)
     start, fit, _ = make(MLP, 1, shared_from=2, **options)
@@ -250,11 +250,11 @@ def test_two_actors_that_share_a_fit_go_on_from_the_mean_of_both():
 
 
 def half(targets, number):
-    """The environments of one of two actors."""
+    """Returns the environments of one of two actors."""
     return jax.tree.map(lambda leaf: np.split(leaf, 2, axis=2)[number] if np.ndim(leaf) else leaf, targets)
 
 
-def test_two_actors_that_share_a_fit_learn_what_one_does():
+def test_shared_fit_learns_as_well_as_fit_by_one_actor():
     targets = make_targets(8, 3)
     left = []
     for count, shared_from in ((1, 2), (2, 2)):
@@ -266,7 +266,7 @@ def test_two_actors_that_share_a_fit_learn_what_one_does():
 
 
 @pytest.mark.parametrize("kind", [LINEAR, MLP])
-def test_number_of_segments_is_data(kind):
+def test_number_of_segments_is_traced(kind):
     start, fit, _ = make(kind)
     fit(start, make_targets(0))
     with counted_compilations() as compiled:
@@ -275,7 +275,7 @@ def test_number_of_segments_is_data(kind):
     assert not compiled
 
 
-def test_order_of_minibatches_depends_on_the_key():
+def test_minibatch_order_depends_on_the_key():
     start, fit, value = make(MLP)
     targets = make_targets(9)
     same, again, other = (value(fit(start, targets, key), targets.obs, targets.elapsed) for key in (1, 1, 2))
@@ -283,7 +283,7 @@ def test_order_of_minibatches_depends_on_the_key():
     assert np.any(other != same)
 
 
-def test_prediction_ignores_time_in_the_network_and_uses_it_in_the_regression():
+def test_linear_critic_uses_elapsed_time_and_network_ignores_it():
     obs = np.zeros((2, OBS), np.float32)
     elapsed = np.int32([0, 500])
     start, fit, value = make(LINEAR)

@@ -1,4 +1,4 @@
-"""Conjugate gradient against dense solves, JAX's own solver and best points of Krylov spaces found by projection."""
+"""Conjugate gradient against dense solves, JAX's own solver and optimal points of Krylov spaces found by projection."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SIZE = 6
 
 @pytest.fixture(autouse=True)
 def float64():
-    """The algorithm is under test here, not the rounding."""
+    """These tests are about the algorithm, not about rounding."""
     with jax.enable_x64(True):
         yield
 
 
 def problem(seed: int, log_condition: float = 1.0, size: int = SIZE) -> tuple[np.ndarray, np.ndarray]:
-    """A random symmetric positive definite matrix of a given condition number, and a right-hand side."""
+    """Returns a random symmetric positive definite matrix with condition number 10^log_condition, and a vector."""
     rng = np.random.default_rng(seed)
     rotation = np.linalg.qr(rng.normal(size=(size, size)))[0]
     return (rotation * 10 ** np.linspace(0, log_condition, size)) @ rotation.T, rng.normal(size=size)
@@ -46,7 +46,7 @@ problems = st.builds(problem, seed=st.integers(0, 2**31), log_condition=st.float
 
 @settings(deadline=None, max_examples=50)
 @given(problems)
-def test_solution_is_that_of_a_dense_solver(given_problem):
+def test_solution_matches_dense_solver(given_problem):
     matrix, b = given_problem
     x, info = solve(matrix, b)
     np.testing.assert_allclose(x, np.linalg.solve(matrix, b), rtol=1e-7, atol=1e-7)
@@ -55,7 +55,7 @@ def test_solution_is_that_of_a_dense_solver(given_problem):
 
 @settings(deadline=None, max_examples=20)
 @given(problems)
-def test_iterates_are_those_of_jax_scipy(given_problem):
+def test_iterates_match_jax_scipy(given_problem):
     matrix, b = given_problem
     for k in (1, 2, 3):
         x, info = solve(matrix, b, max_iterations=k, tolerance=0.0)
@@ -65,7 +65,7 @@ def test_iterates_are_those_of_jax_scipy(given_problem):
 
 @settings(deadline=None, max_examples=20)
 @given(problems)
-def test_early_stop_returns_the_best_point_of_the_krylov_space(given_problem):
+def test_early_stop_returns_best_point_of_krylov_space(given_problem):
     matrix, b = given_problem
     for k in (1, 2, 3):
         krylov = np.stack([np.linalg.matrix_power(matrix, i) @ b for i in range(k)], axis=1)
@@ -77,7 +77,7 @@ def test_early_stop_returns_the_best_point_of_the_krylov_space(given_problem):
 
 @settings(deadline=None, max_examples=20)
 @given(problems)
-def test_error_in_the_norm_of_the_matrix_falls_with_every_iteration(given_problem):
+def test_error_in_matrix_norm_falls_with_every_iteration(given_problem):
     matrix, b = given_problem
     exact = np.linalg.solve(matrix, b)
     points = [np.zeros(SIZE)] + [solve(matrix, b, max_iterations=k, tolerance=0.0)[0] for k in range(1, SIZE + 1)]
@@ -88,7 +88,7 @@ def test_error_in_the_norm_of_the_matrix_falls_with_every_iteration(given_proble
 
 @settings(deadline=None, max_examples=20)
 @given(problems)
-def test_reported_residual_is_that_of_the_returned_point(given_problem):
+def test_reported_residual_is_that_of_returned_point(given_problem):
     matrix, b = given_problem
     for k in (1, 2, 3):
         x, info = solve(matrix, b, max_iterations=k, tolerance=0.0)
@@ -99,7 +99,7 @@ def test_reported_residual_is_that_of_the_returned_point(given_problem):
 
 @settings(deadline=None, max_examples=20)
 @given(problems)
-def test_reported_curvature_is_that_of_the_returned_point(given_problem):
+def test_reported_curvature_is_that_of_returned_point(given_problem):
     matrix, b = given_problem
     for k in (0, 1, 2, 3, 20):
         x, info = solve(matrix, b, max_iterations=k)
@@ -107,7 +107,7 @@ def test_reported_curvature_is_that_of_the_returned_point(given_problem):
 
 
 @pytest.mark.parametrize("iterations", [0, 1, 3])
-def test_known_product_counts_as_the_first(iterations):
+def test_known_product_counts_as_first_iteration(iterations):
     matrix, b = problem(4, 2.0)
     for right in (0 * b, b):
         expected = solve(matrix, right, max_iterations=iterations)
@@ -121,25 +121,25 @@ def test_known_product_counts_as_the_first(iterations):
 
 @settings(deadline=None, max_examples=30)
 @given(problems, st.integers(0, 100))
-def test_a_solve_goes_on_from_where_another_ended(given_problem, seed):
-    """The rest is a solve of what the start leaves over; one that starts at the solution stays there."""
+def test_solve_can_start_from_given_point(given_problem, seed):
+    """Starting at x0 is the same as solving for the residual of x0; a solve that starts at the solution stays there."""
     matrix, b = given_problem
     begin = jnp.asarray(np.random.default_rng(seed).normal(size=SIZE))
 
-    def go_on(start, iterations):
+    def solve_from(start, iterations):
         return conjugate_gradient(lambda v: matrix @ v, b, max_iterations=iterations, tolerance=1e-12, start=start)
 
-    x, info = go_on(begin, 2)
+    x, info = solve_from(begin, 2)
     rest, _ = solve(matrix, b - matrix @ begin, max_iterations=2, tolerance=1e-12)
     np.testing.assert_allclose(x, begin + rest, rtol=1e-8, atol=1e-10)
     np.testing.assert_allclose(info.residual_norm, np.linalg.norm(b - matrix @ np.asarray(x)), rtol=1e-6, atol=1e-10)
     np.testing.assert_allclose(info.curvature, np.asarray(x) @ matrix @ np.asarray(x), rtol=1e-8, atol=1e-10)
-    there, info = go_on(jnp.asarray(np.linalg.solve(matrix, b)), 2)
+    there, info = solve_from(jnp.asarray(np.linalg.solve(matrix, b)), 2)
     assert info.iterations <= 1
     np.testing.assert_allclose(matrix @ np.asarray(there), b, rtol=1e-6, atol=1e-8)
 
 
-def test_as_many_iterations_as_different_eigenvalues():
+def test_takes_one_iteration_per_distinct_eigenvalue():
     for eigenvalues in ([2.0] * 6, [1.0, 1.0, 5.0, 5.0, 5.0, 5.0], [1.0, 2.0, 2.0, 7.0, 7.0, 7.0]):
         x, info = solve(np.diag(eigenvalues), np.ones(SIZE))
         np.testing.assert_allclose(x, 1 / np.array(eigenvalues), rtol=1e-10)
@@ -147,7 +147,7 @@ def test_as_many_iterations_as_different_eigenvalues():
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
-def test_stops_when_residual_is_a_small_part_of_the_right_hand_side(scale):
+def test_stops_when_residual_is_small_relative_to_right_hand_side(scale):
     matrix, b = problem(3, 2.0)
     b = scale * b
     for tolerance in (0.3, 1e-4):
@@ -157,7 +157,7 @@ def test_stops_when_residual_is_a_small_part_of_the_right_hand_side(scale):
         assert one_less.residual_norm > tolerance * np.linalg.norm(b)
 
 
-def test_nothing_to_solve_takes_no_iteration():
+def test_zero_right_hand_side_takes_no_iteration():
     x, info = solve(np.eye(SIZE), np.zeros(SIZE))
     assert info.iterations == 0
     assert info.residual_norm == 0
@@ -170,7 +170,7 @@ def test_direction_of_negative_curvature_is_not_used():
     np.testing.assert_array_equal(x, np.zeros(SIZE))
     assert info.residual_norm == 1
 
-    # Here the first direction curves upwards and the second downwards: the solve ends with the first.
+    # Here only the second direction has negative curvature: the solve ends after the first.
     b = np.array([1.0, 0, 0, 0, 0, 0.5])
     before, _ = solve(down, b, max_iterations=1)
     after, info = solve(down, b)
@@ -179,21 +179,21 @@ def test_direction_of_negative_curvature_is_not_used():
 
 
 @pytest.mark.parametrize("product", [np.nan, -np.inf, 0.0, -1.0])
-def test_useless_product_gives_no_step(product):
+def test_product_without_positive_finite_curvature_gives_no_step(product):
     x, info = conjugate_gradient(lambda v: product * v, jnp.ones(SIZE), max_iterations=5)
     np.testing.assert_array_equal(x, np.zeros(SIZE))
     assert info.iterations == 1 and info.curvature == 0
     np.testing.assert_allclose(info.residual_norm, np.sqrt(SIZE), rtol=1e-6)  # nothing was solved
 
 
-def test_right_hand_side_that_is_not_a_number_gives_no_step():
+def test_right_hand_side_of_nan_gives_no_step():
     x, info = solve(np.eye(SIZE), np.full(SIZE, np.nan))
     np.testing.assert_array_equal(x, np.zeros(SIZE))
     assert info.iterations == 0
     assert np.isnan(info.residual_norm)
 
 
-def test_pytrees_are_solved_as_their_flat_vector():
+def test_pytree_is_solved_like_its_flat_vector():
     matrix, b = problem(1, 2.0)
     as_tree = {"w": jnp.asarray(b[:4]).reshape(2, 2), "b": (jnp.asarray(b[4]), jnp.asarray(b[5:]))}
     flat, unravel = ravel_pytree(as_tree)
@@ -205,8 +205,8 @@ def test_pytrees_are_solved_as_their_flat_vector():
     np.testing.assert_allclose(info.residual_norm, flat_info.residual_norm, rtol=1e-10)
 
 
-def test_batch_of_problems_is_solved_as_one_by_one():
-    """They stop after different numbers of iterations, and one that has finished must not move any more."""
+def test_vmapped_solves_match_single_solves():
+    """The problems take different numbers of iterations, and one that has finished must not change any more."""
     matrices = np.stack([np.eye(SIZE), problem(2, 1.0)[0], problem(5, 3.0)[0]])
     b = np.stack([np.ones(SIZE), problem(2)[1], np.zeros(SIZE)])
     together, info = jax.vmap(solve)(matrices, b)

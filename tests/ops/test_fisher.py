@@ -1,4 +1,4 @@
-"""Fisher-vector products against dense Hessians of the KL divergence, which is written out here."""
+"""Fisher-vector products against dense Hessians of a KL divergence written out here."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ STATES = 7
 
 
 def plain_kl(old_mean, old_log_std, new_mean, new_log_std):
-    """KL between diagonal normal distributions, as in any textbook."""
+    """Textbook KL divergence between diagonal normal distributions."""
     old_variance, new_variance = jnp.exp(2 * old_log_std), jnp.exp(2 * new_log_std)
     each = new_log_std - old_log_std + (old_variance + (old_mean - new_mean) ** 2) / (2 * new_variance) - 0.5
     return jnp.sum(each, axis=-1)
 
 
 class Case:
-    """A small policy in float64, and the matrices that its Fisher products are compared with."""
+    """A small policy in float64 and the dense matrices its Fisher products are compared with."""
 
     def __init__(self, form):
-        self.policy = gaussian_policy(3, 2, hidden=(4, NARROW + 1))  # layers on both sides of what is narrow
+        self.policy = gaussian_policy(3, 2, hidden=(4, NARROW + 1))  # one layer narrower than NARROW, one wider
         self.linearized = getattr(self.policy, form)
         rng = np.random.default_rng(0)
         start = self.policy.init(jax.random.PRNGKey(0))
@@ -69,11 +69,11 @@ def float64():
         yield
 
 
-def test_product_is_that_with_the_hessian_of_the_mean_kl(case):
+def test_product_matches_hessian_of_mean_kl(case):
     np.testing.assert_allclose(case.dense(case.even), case.hessian(case.flat, case.even), rtol=1e-9, atol=1e-11)
 
 
-def test_states_count_by_their_weight(case):
+def test_states_count_according_to_their_weight(case):
     share = jnp.asarray([0.0, 0.5, 0.0, 0.2, 0.3, 0.0, 0.0])
     np.testing.assert_allclose(case.dense(share), case.hessian(case.flat, share), rtol=1e-9, atol=1e-11)
 
@@ -85,8 +85,8 @@ def test_matrix_is_symmetric_and_positive_semi_definite(case):
 
 
 def test_quadratic_form_is_not_negative_in_float32(case):
-    """The Gauss-Newton form holds whatever the rounding; a form with second derivatives would not."""
-    # Along the null space a form that is wrong in the last digits gives either sign.
+    """The Gauss-Newton form is positive semi-definite despite rounding; one with second derivatives would not be."""
+    # Along the null space, a form that is wrong in the last digits can take either sign.
     null_space = np.linalg.svd(np.asarray(case.hessian(case.flat, case.even)))[2][-4:].astype(np.float32)
     with jax.enable_x64(False):
         params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), case.params)
@@ -98,7 +98,7 @@ def test_quadratic_form_is_not_negative_in_float32(case):
             assert np.dot(vector, image) >= -1e-6 * np.linalg.norm(image)
 
 
-def test_quadratic_form_is_twice_the_kl_of_a_short_step(case):
+def test_quadratic_form_is_twice_kl_of_short_step(case):
     rng = np.random.default_rng(1)
     step = 1e-4 * rng.normal(size=case.flat.size)
     moved = case.policy.apply(case.unravel(case.flat + step), case.obs)
@@ -107,19 +107,19 @@ def test_quadratic_form_is_twice_the_kl_of_a_short_step(case):
     np.testing.assert_allclose(0.5 * step @ case.dense(case.even) @ step, kl, rtol=1e-3)
 
 
-def test_products_of_devices_are_summed(case):
+def test_products_are_summed_over_devices(case):
     summed = case.dense(case.even, reduce=lambda tree: jax.tree.map(lambda leaf: 5 * leaf, tree))
     np.testing.assert_allclose(summed, 5 * case.dense(case.even), rtol=1e-12)
 
 
-def test_compiled_product_is_the_eager_one(case):
+def test_compiled_product_matches_eager(case):
     vector = case.unravel(jnp.asarray(np.random.default_rng(2).normal(size=case.flat.size)))
     product = case.product(case.even)
     eager, compiled = ravel_pytree(product(vector))[0], ravel_pytree(jax.jit(product)(vector))[0]
     np.testing.assert_allclose(compiled, eager, rtol=1e-10, atol=1e-14)
 
 
-def test_metric_is_the_hessian_of_the_kl_in_the_distributions_own_parameters():
+def test_metric_is_hessian_of_kl_in_distribution_parameters():
     rng = np.random.default_rng(3)
     at = jnp.asarray(rng.normal(size=4))  # two means, two log standard deviations
 
@@ -132,8 +132,8 @@ def test_metric_is_the_hessian_of_the_kl_in_the_distributions_own_parameters():
         np.testing.assert_allclose(np.concatenate(image), hessian @ vector, rtol=1e-10, atol=1e-12)
 
 
-def test_metric_is_the_mean_outer_product_of_scores():
-    """E[score score^T] by Gauss-Hermite quadrature, with the scores of a normal distribution written out."""
+def test_metric_is_mean_outer_product_of_scores():
+    """Computes E[score score^T] by Gauss-Hermite quadrature, with the scores of a normal distribution written out."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(20)
     weights = weights / weights.sum()
     mean, log_std = 0.4, -0.7

@@ -1,4 +1,4 @@
-"""Generalised advantages against sums over the future, written as plain loops in float64."""
+"""Generalised advantages against sums over future steps in plain float64 loops."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def compiled(data, tail, discount, gae_lambda, known=None):
 
 
 def make_data(seed: int, frequency: float, some_invalid: bool = True) -> tuple[np.ndarray, ...]:
-    """Random reward, value, final value, terminated, cut, valid; the last step of every environment is an end."""
+    """Returns random reward, value, final value, terminated, cut, valid; the last steps are terminated or cut."""
     rng = np.random.default_rng(seed)
     reward, value, final_value = rng.normal(size=(3, TIME, ENVS))
     terminated, cut, invalid = rng.random((3, TIME, ENVS)) < frequency
     cut[-1] |= ~terminated[-1]
-    # Anything may stand in a value that is not to be read.
+    # Values that must not be read may be anything.
     final_value[~cut] = np.nan
     return reward, value, final_value, terminated, cut, ~(invalid & some_invalid)
 
 
 def plain_advantages(data, discount, gae_lambda, known=None) -> np.ndarray:
-    """A_t = sum_l (discount gae_lambda)^l (delta_{t+l} - C_{t+l}) + C_t, from the definition, without recursion."""
+    """Sums A_t = sum_l (discount gae_lambda)^l (delta_{t+l} - C_{t+l}) + C_t from the definition, without recursion."""
     reward, value, final_value, terminated, cut, valid = data
     advantage = np.zeros((TIME, ENVS))
     for env in range(ENVS):
@@ -47,7 +47,7 @@ def plain_advantages(data, discount, gae_lambda, known=None) -> np.ndarray:
             factor = 1.0
             for t in range(start, TIME):
                 if not valid[t, env]:
-                    break  # the step is no experience; the one before it has already bootstrapped from its value
+                    break  # an invalid step; the one before it has already bootstrapped from its value
                 if terminated[t, env]:
                     following = 0.0
                 elif cut[t, env]:
@@ -68,14 +68,14 @@ settings_of_gae = st.sampled_from([(0.99, 0.95), (0.9, 0.0), (0.8, 1.0), (1.0, 1
 
 @settings(deadline=None, max_examples=100)
 @given(datasets, settings_of_gae)
-def test_advantage_is_the_discounted_sum_of_errors_up_to_the_end(data, discount_and_lambda):
+def test_advantage_is_discounted_sum_of_td_errors_up_to_the_end(data, discount_and_lambda):
     advantage, _ = compiled(data, empty_tail(ENVS), *discount_and_lambda)
     np.testing.assert_allclose(advantage, plain_advantages(data, *discount_and_lambda), rtol=1e-10, atol=1e-10)
 
 
 @settings(deadline=None, max_examples=50)
 @given(datasets, settings_of_gae, st.integers(0, 2**31))
-def test_what_later_actions_are_known_to_be_worth_is_taken_out(data, discount_and_lambda, seed):
+def test_advantages_of_later_actions_are_subtracted(data, discount_and_lambda, seed):
     known = np.random.default_rng(seed).normal(size=(TIME, ENVS))
     advantage, _ = compiled(data, empty_tail(ENVS), *discount_and_lambda, known)
     np.testing.assert_allclose(advantage, plain_advantages(data, *discount_and_lambda, known), rtol=1e-10, atol=1e-10)
@@ -83,37 +83,37 @@ def test_what_later_actions_are_known_to_be_worth_is_taken_out(data, discount_an
 
 @settings(deadline=None, max_examples=25)
 @given(st.integers(0, 2**31), st.sampled_from([0.9, 1.0]))
-def test_actions_of_anyone_tell_what_a_policy_s_actions_are_worth(seed, discount):
-    """Where what follows is certain and C is the policy's true advantage, A_t + V(s_t) is its Q(s_t, a_t), whoever
-    acted and whatever the value function says.
+def test_with_true_action_advantages_any_behaviour_policy_gives_the_q_values(seed, discount):
+    """In a deterministic environment, if C is a policy's true advantage, A_t + V(s_t) is that policy's Q(s_t, a_t),
+    regardless of the policy that acted and of the value function.
     """
     rng = np.random.default_rng(seed)
     states, choices = 5, 3
     following = rng.integers(0, states, (TIME, states, choices))
     rewards = rng.normal(size=(TIME, states, choices))
     policy = rng.dirichlet(np.ones(choices), (TIME, states))
-    worth = np.zeros((TIME + 1, states))  # of the policy, from the end backwards
+    policy_value = np.zeros((TIME + 1, states))  # of the policy, from the end backwards
     q = np.zeros((TIME, states, choices))
     for t in reversed(range(TIME)):
-        q[t] = rewards[t] + discount * worth[t + 1][following[t]]
-        worth[t] = np.sum(policy[t] * q[t], axis=-1)
+        q[t] = rewards[t] + discount * policy_value[t + 1][following[t]]
+        policy_value[t] = np.sum(policy[t] * q[t], axis=-1)
 
     time, state = np.arange(TIME)[:, None], np.zeros((TIME, ENVS), int)
-    action = rng.integers(0, choices, (TIME, ENVS))  # of anyone
+    action = rng.integers(0, choices, (TIME, ENVS))  # of any behaviour policy
     for t in range(TIME - 1):
         state[t + 1] = following[t, state[t], action[t]]
     value = rng.normal(size=(TIME, ENVS))
     terminated = np.broadcast_to(time == TIME - 1, (TIME, ENVS))
     never, always = np.zeros((TIME, ENVS), bool), np.ones((TIME, ENVS), bool)
     data = rewards[time, state, action], value, value, terminated, never, always
-    known = (q - worth[:TIME, :, None])[time, state, action]
+    known = (q - policy_value[:TIME, :, None])[time, state, action]
     advantage, _ = compiled(data, empty_tail(ENVS), discount, 1.0, known)
     np.testing.assert_allclose(advantage + value, q[time, state, action], rtol=1e-9, atol=1e-9)
 
 
 @settings(deadline=None, max_examples=50)
 @given(datasets, st.sampled_from([(4, 4, 4), (1, 5, 6), (11, 1)]))
-def test_pieces_with_a_carried_tail_are_as_good_as_the_whole(data, lengths):
+def test_pieces_with_carried_tail_match_the_whole(data, lengths):
     tail, pieces, stop = empty_tail(ENVS), [], TIME
     for length in reversed(lengths):
         piece = tuple(leaf[stop - length : stop] for leaf in data)
@@ -128,7 +128,7 @@ def test_pieces_with_a_carried_tail_are_as_good_as_the_whole(data, lengths):
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 2**31), st.sampled_from([0.05, 0.3]), st.sampled_from([0.8, 1.0]))
-def test_with_lambda_one_advantage_plus_value_is_the_monte_carlo_return(seed, frequency, discount):
+def test_with_lambda_one_advantage_plus_value_is_monte_carlo_return(seed, frequency, discount):
     data = make_data(seed, frequency, some_invalid=False)
     reward, value, final_value, terminated, cut, _ = data
     advantage, _ = compiled(data, empty_tail(ENVS), discount, 1.0)
@@ -160,7 +160,7 @@ def test_nothing_leaks_across_a_reset(end):
     assert np.all(after[at + 1] != before[at + 1])
 
 
-def test_termination_wins_over_a_cut():
+def test_termination_takes_precedence_over_a_cut():
     data = list(make_data(0, 0.0))
     data[3][4] = True
     only_terminated, _ = compiled(tuple(data), empty_tail(ENVS), 0.99, 0.95)
@@ -171,8 +171,8 @@ def test_termination_wins_over_a_cut():
     np.testing.assert_array_equal(both, only_terminated)
 
 
-def test_step_that_is_no_experience_teaches_nothing():
-    """Whatever it and what follows it earned, the steps before it end with its value."""
+def test_invalid_step_has_no_advantage_and_is_bootstrapped_from():
+    """Earlier advantages end with the value of the invalid step, regardless of the rewards from there on."""
     data = list(make_data(1, 0.0))
     at = 6
     data[5][at] = False
@@ -185,7 +185,7 @@ def test_step_that_is_no_experience_teaches_nothing():
     np.testing.assert_array_equal(after[: at + 1], before[: at + 1])
 
 
-def test_tail_stands_for_what_follows():
+def test_tail_replaces_the_steps_that_follow():
     data = list(make_data(2, 0.0))
     data[4] = np.zeros_like(data[4])
     tail = Tail(jnp.array([1.0, 2.0, 3.0]), jnp.array([-1.0, 0.5, 0.0]))

@@ -1,4 +1,4 @@
-"""Random numbers of a run: no key serves twice."""
+"""No PRNG key is used twice in a run."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from jaxtrpo.training.prepare import prepare
 UPDATES, NUMBERED = 12, 500
 
 
-class Kept(NamedTuple):
+class KeyLog(NamedTuple):
     policy: PyTree
     obs_moments: Moments
     keys: Array
     updates: Array
 
 
-def keeping_its_keys() -> Algorithm:
+def key_logger() -> Algorithm:
     def make(spec) -> Learner:
         def init(for_policy, for_critic):
             nothing = jnp.zeros((UPDATES, 2), jnp.uint32)
-            return Kept(spec.policy.init(for_policy), no_moments((spec.observation_size,)), nothing, jnp.int32(0))
+            return KeyLog(spec.policy.init(for_policy), no_moments((spec.observation_size,)), nothing, jnp.int32(0))
 
         def learn(learner, batch, hyperparameters, key):
             keys = learner.keys.at[learner.updates].set(key)
@@ -39,12 +39,12 @@ def keeping_its_keys() -> Algorithm:
 
         return Learner(init, learn)
 
-    return Algorithm("keeping_its_keys", {"steps_per_update": 32}, make)
+    return Algorithm("key_logger", {"steps_per_update": 32}, make)
 
 
-def test_keys_that_an_algorithm_numbers_are_never_those_of_another_update():
-    """Minibatch 3 of update 5 was minibatch 1 of update 6 while the keys of updates lay side by side."""
-    settings = {**TINY, "algorithm": keeping_its_keys(), "critic": "none", "total_steps": 32 * UPDATES}
+def test_numbered_keys_of_different_updates_never_collide():
+    """If updates had consecutive keys, minibatch 3 of update 5 would get the key of minibatch 2 of update 6."""
+    settings = {**TINY, "algorithm": key_logger(), "critic": "none", "total_steps": 32 * UPDATES}
     result = prepare(ActingProbe(), actors=1, **settings).run(progress=False)
     keys = jnp.asarray(result.state.learner.keys[0])
     number = jnp.arange(NUMBERED)
@@ -52,18 +52,18 @@ def test_keys_that_an_algorithm_numbers_are_never_those_of_another_update():
     assert len(np.unique(np.asarray(drawn).reshape(-1, 2), axis=0)) == UPDATES * NUMBERED
 
 
-def test_numbering_changes_the_second_word_alone():
+def test_numbering_changes_only_the_second_word():
     key = jnp.array([7, 2**32 - 2], jnp.uint32)
     np.testing.assert_array_equal(numbered_key(key, jnp.int32(5)), [7, 3])
 
 
-def test_evaluations_do_not_begin_with_keys_of_the_training():
-    """JAX splits a key into what folding 0, 1, 2, ... into it gives."""
+def test_evaluation_keys_differ_from_training_keys():
+    """In JAX, splitting a key gives the same keys as folding 0, 1, 2, ... into it."""
     begun = jax.random.PRNGKey(4)
     of_training = [*jax.random.split(begun, 4), *(jax.random.fold_in(begun, index) for index in range(200))]
     of_evaluation = [evaluation_key(4), *(jax.random.fold_in(evaluation_key(4), index) for index in range(200))]
     taken = {tuple(np.asarray(key).tolist()) for key in of_training}
     assert not taken & {tuple(np.asarray(key).tolist()) for key in of_evaluation}
     assert np.any(np.asarray(key_for("one", begun)) != np.asarray(key_for("another", begun)))
-    above = binascii.crc32(b"one") % 2**31 + 2**31  # beyond what anybody counts to
+    above = binascii.crc32(b"one") % 2**31 + 2**31  # beyond any counter
     np.testing.assert_array_equal(key_for("one", begun), jax.random.fold_in(begun, above))

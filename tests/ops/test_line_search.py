@@ -1,4 +1,4 @@
-"""Backtracking line search: what it accepts, what it never accepts, and what it reports."""
+"""Backtracking line search: accepted points, refused points and diagnostics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STEP = {"w": np.array([1.0, 2.0], np.float32), "b": np.float32(-1.0)}
 
 
 def search(objective, kl, *, max_kl=1.0, shrink=0.5, max_trials=10, step=STEP):
-    """Searches from START where objective and KL depend on the fraction of the step: how much the objective rises."""
+    """Searches from START, with the rise of the objective and the KL as functions of the fraction of the step."""
 
     @jax.jit
     def run(params, step, max_kl):
@@ -38,7 +38,7 @@ def search(objective, kl, *, max_kl=1.0, shrink=0.5, max_trials=10, step=STEP):
     return run(jax.tree.map(jnp.asarray, START), jax.tree.map(jnp.asarray, step), jnp.float32(max_kl))
 
 
-def assert_nothing_was_done(params, info, trials):
+def assert_no_step(params, info, trials):
     for name, leaf in START.items():
         np.testing.assert_array_equal(np.asarray(params[name]).view(np.uint32), leaf.view(np.uint32))
     assert not info.accepted
@@ -46,7 +46,7 @@ def assert_nothing_was_done(params, info, trials):
     assert info.scale == info.improvement == info.kl == 0
 
 
-def test_full_step_is_taken_where_it_is_good():
+def test_full_step_is_taken_if_acceptable():
     params, info = search(lambda f: f, lambda f: 0.5 * f)
     np.testing.assert_allclose(params["w"], START["w"] + STEP["w"], rtol=1e-6)
     np.testing.assert_allclose(params["b"], START["b"] + STEP["b"], rtol=1e-6)
@@ -58,14 +58,14 @@ def test_full_step_is_taken_where_it_is_good():
 
 @settings(deadline=None, max_examples=15)
 @given(turn=st.floats(0.01, 3.0), reach=st.floats(0.01, 3.0), shrink=st.sampled_from([0.5, 0.8]))
-def test_first_point_that_is_better_and_near_enough_is_taken(turn, reach, shrink):
+def test_first_point_that_improves_within_the_bound_is_taken(turn, reach, shrink):
     params, info = search(lambda f: f * (turn - f), lambda f: f**2, max_kl=reach**2, shrink=shrink, max_trials=8)
     good = [k for k in range(8) if shrink**k < 0.999 * turn and shrink**k < 0.999 * reach]
     unclear = [k for k in range(8) if min(abs(shrink**k / turn - 1), abs(shrink**k / reach - 1)) < 1e-3]
     if unclear:
         return
     if not good:
-        assert_nothing_was_done(params, info, 8)
+        assert_no_step(params, info, 8)
         return
     scale = shrink ** good[0]
     assert info.accepted
@@ -77,15 +77,15 @@ def test_first_point_that_is_better_and_near_enough_is_taken(turn, reach, shrink
 
 
 def test_worse_objective_is_refused_however_small_the_kl():
-    assert_nothing_was_done(*search(lambda f: -f, lambda f: 0.0), trials=10)
+    assert_no_step(*search(lambda f: -f, lambda f: 0.0), trials=10)
 
 
 def test_equal_objective_is_refused():
-    assert_nothing_was_done(*search(lambda f: 0.0, lambda f: 0.0), trials=10)
+    assert_no_step(*search(lambda f: 0.0, lambda f: 0.0), trials=10)
 
 
 def test_kl_above_the_bound_is_refused_however_good_the_objective():
-    assert_nothing_was_done(*search(lambda f: 1e6, lambda f: 1.001), trials=10)
+    assert_no_step(*search(lambda f: 1e6, lambda f: 1.001), trials=10)
 
 
 def test_kl_at_the_bound_is_accepted():
@@ -95,31 +95,31 @@ def test_kl_at_the_bound_is_accepted():
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_objective_that_is_not_finite_is_refused(bad):
-    assert_nothing_was_done(*search(lambda f: bad, lambda f: 0.0), trials=10)
+def test_non_finite_objective_is_refused(bad):
+    assert_no_step(*search(lambda f: bad, lambda f: 0.0), trials=10)
     params, info = search(lambda f: jnp.where(f > 0.3, bad, f), lambda f: 0.0)
     assert info.accepted
     assert info.trials == 3
     np.testing.assert_allclose(params["w"], START["w"] + 0.25 * STEP["w"], rtol=1e-6)
 
 
-def test_kl_that_is_not_a_number_is_refused():
-    assert_nothing_was_done(*search(lambda f: f, lambda f: jnp.nan), trials=10)
+def test_kl_of_nan_is_refused():
+    assert_no_step(*search(lambda f: f, lambda f: jnp.nan), trials=10)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_parameters_that_are_not_finite_are_refused_even_if_the_objective_does_not_notice(bad):
+def test_non_finite_parameters_are_refused_even_if_the_objective_is_finite(bad):
     step = {**STEP, "b": np.float32(bad)}
-    assert_nothing_was_done(*search(lambda f: 1.0, lambda f: 0.0, step=step), trials=10)
+    assert_no_step(*search(lambda f: 1.0, lambda f: 0.0, step=step), trials=10)
 
 
 @pytest.mark.parametrize("max_trials", [1, 3, 7])
 def test_gives_up_after_the_given_number_of_trials(max_trials):
-    assert_nothing_was_done(*search(lambda f: -1.0, lambda f: 0.0, max_trials=max_trials), trials=max_trials)
+    assert_no_step(*search(lambda f: -1.0, lambda f: 0.0, max_trials=max_trials), trials=max_trials)
 
 
-def test_bound_and_step_are_data():
-    """Searches from many starts at once, each with its own bound."""
+def test_bound_and_step_can_be_vmapped():
+    """Runs several searches at once, each with its own step and bound."""
 
     def run(step, max_kl):
         return backtracking_line_search(

@@ -1,4 +1,4 @@
-"""Passes over minibatches: which rows they take, how often, and in which order."""
+"""Passes over minibatches: which rows are taken, how often and in which order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAPACITY = 60
 
 
 def one_pass(num_rows, key, *, size: int, capacity: int = CAPACITY):
-    """How often each row was taken, the rows in order (-1 after the last), and the number of steps."""
+    """Returns how often each row was taken, the rows in order (-1 after the last), and the number of steps."""
 
     def step(carry, rows):
         taken, order, steps = carry
@@ -41,32 +41,32 @@ def run(num_rows: int, size: int, seed: int = 0):
 
 @settings(deadline=None, max_examples=60)
 @given(num_rows=st.integers(1, CAPACITY), size=st.sampled_from([1, 5, 7, 20, 60, 64]), seed=st.integers(0, 2**31))
-def test_every_row_is_taken_at_most_once_and_exactly_once_where_minibatches_fill_up(num_rows, size, seed):
+def test_rows_are_taken_at_most_once_and_fill_whole_minibatches(num_rows, size, seed):
     taken, order, steps = run(num_rows, size, seed)
     rows = min(size, CAPACITY)
     assert steps == max(num_rows // rows, 1)
     assert taken.sum() == steps * rows and taken.max() == 1
     if num_rows >= rows:
-        assert not taken[num_rows:].any()  # nothing that holds no data
+        assert not taken[num_rows:].any()  # no row without data
     else:
-        assert taken[:num_rows].all()  # all that there is; what has no weight fills the minibatch
+        assert taken[:num_rows].all()  # all rows with data; rows without weight fill up the minibatch
     assert sorted(order[: steps * rows]) == np.flatnonzero(taken).tolist()
 
 
 @pytest.mark.parametrize("size", [1, 5, 20])
-def test_order_is_random_and_depends_on_the_key_alone(size):
+def test_order_is_random_and_depends_only_on_the_key(size):
     num_rows = 40
     orders = [tuple(run(num_rows, size, seed)[1][:num_rows]) for seed in (0, 1, 2, 0)]
     assert orders[0] == orders[3] and len(set(orders)) == 3
     assert orders[0] != tuple(range(num_rows))
 
 
-def test_rows_that_a_pass_leaves_out_differ_from_pass_to_pass():
+def test_skipped_rows_differ_between_passes():
     left_out = [frozenset(np.flatnonzero(run(CAPACITY, 7, seed)[0] == 0)) for seed in range(8)]
     assert {len(rows) for rows in left_out} == {CAPACITY % 7} and len(set(left_out)) > 4
 
 
-def test_how_many_rows_are_fetched_at_once_does_not_matter(monkeypatch):
+def test_result_does_not_depend_on_rows_gathered_at_once(monkeypatch):
     found = []
     for rows in (1, 15, 10_000):
         monkeypatch.setattr(minibatches, "ROWS_AT_ONCE", rows)
@@ -75,7 +75,7 @@ def test_how_many_rows_are_fetched_at_once_does_not_matter(monkeypatch):
         jax.tree.map(np.testing.assert_array_equal, others, found[0])
 
 
-def test_number_of_rows_is_data():
+def test_number_of_rows_is_traced():
     run(CAPACITY, 5)
     with counted_compilations() as programs:
         steps = [run(num_rows, 5)[2] for num_rows in (1, 12, 33, CAPACITY)]
@@ -83,7 +83,7 @@ def test_number_of_rows_is_data():
     assert steps == [1, 2, 6, 12]
 
 
-def test_rows_of_a_tree_stay_together():
+def test_leaves_of_a_row_stay_together():
     rows = {"a": jnp.arange(12.0), "b": (jnp.arange(12.0)[:, None] * jnp.ones(3),)}
 
     def step(apart, minibatch):

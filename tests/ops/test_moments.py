@@ -1,4 +1,4 @@
-"""Running mean and variance against NumPy in float64 on all the data at once."""
+"""Running mean and variance against float64 NumPy on all data at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ batches = st.lists(numbers, min_size=0, max_size=8)
 
 
 def moments_of(values: list[float]) -> Moments:
-    """Of up to 8 numbers, by way of a weight, so that one compilation does for all."""
+    """Returns the moments of up to 8 numbers, padded with zero weight so that one compilation serves all lengths."""
     padded = np.full(8, 7.0, np.float32)
     padded[: len(values)] = values
     return moments_compiled(padded, (np.arange(8) < len(values)).astype(np.float32))
@@ -26,15 +26,15 @@ def moments_of(values: list[float]) -> Moments:
 
 def assert_moments_of(moments: Moments, values, rtol=1e-4):
     values = np.asarray(values, np.float64)
-    spread = max(np.std(values), 1e-3 * np.max(np.abs(values)), 1e-3)  # float32 resolves no finer
+    spread = max(np.std(values), 1e-3 * np.max(np.abs(values)), 1e-3)  # the resolution of float32
     assert moments.count == len(values)
     np.testing.assert_allclose(moments.mean, np.mean(values), rtol=rtol, atol=rtol * spread)
     np.testing.assert_allclose(moments.variance, np.var(values), rtol=rtol, atol=rtol * spread**2)
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e3, -1e4])
-def test_thousands_of_merges_stay_exact(offset):
-    """Also far from zero, where a difference of mean squares would leave nothing."""
+def test_thousands_of_merges_stay_accurate(offset):
+    """Even far from zero, where a difference of mean squares would cancel."""
     rng = np.random.default_rng(0)
     values = (offset + rng.normal(size=(3000, 16, 3)) * [0.5, 1.0, 2.0]).astype(np.float32)
     weight = (rng.random((3000, 16)) < 0.7).astype(np.float32)
@@ -57,7 +57,7 @@ def test_thousands_of_merges_stay_exact(offset):
 
 @settings(deadline=None, max_examples=100)
 @given(batches.filter(len), batches.filter(len))
-def test_merging_is_as_good_as_seeing_all_at_once(a, b):
+def test_merged_moments_match_moments_of_all_data(a, b):
     assert_moments_of(merge_compiled(moments_of(a), moments_of(b)), a + b)
 
 
@@ -85,15 +85,15 @@ def test_empty_batch_changes_nothing(values):
 
 @settings(deadline=None, max_examples=30)
 @given(batches.filter(len))
-def test_first_batch_replaces_nothing_known(values):
-    """The variance of 1 that stands for nothing must not count."""
+def test_first_batch_replaces_initial_moments(values):
+    """The initial variance of 1 must not count."""
     moments = moments_of(values)
     merged = merge_compiled(no_moments(()), moments)
     for new, old in zip(merged, moments, strict=True):
         np.testing.assert_allclose(new, old, rtol=1e-6, atol=1e-30)
 
 
-def test_nothing_merged_with_nothing_normalises_nothing():
+def test_empty_moments_merged_with_empty_batch_leave_values_unchanged():
     nothing = merge_compiled(no_moments((2,)), moments_compiled(np.ones((4, 2), np.float32), np.zeros(4, np.float32)))
     values = np.array([[0.5, -3.0]], np.float32)
     np.testing.assert_array_equal(normalize(values, nothing), values)
@@ -111,8 +111,8 @@ def test_weight_selects_over_all_leading_axes():
 
 
 @pytest.mark.parametrize("num_segments", [0, 1, 3, 5])
-def test_only_the_filled_segments_count(num_segments):
-    """What lies behind them may be anything, whatever its weight."""
+def test_only_filled_segments_count_in_moments(num_segments):
+    """The rest of the buffer may hold anything, regardless of its weight."""
     rng = np.random.default_rng(5)
     values, weight = rng.normal(size=(5, 7, 2)).astype(np.float32), (rng.random((5, 7)) < 0.6).astype(np.float32)
     kept = values[:num_segments][weight[:num_segments] > 0].astype(np.float64)
@@ -126,7 +126,7 @@ def test_only_the_filled_segments_count(num_segments):
         np.testing.assert_array_equal(moments.mean, 0.0)
 
 
-def test_what_has_no_weight_does_not_matter():
+def test_values_without_weight_do_not_matter():
     rng = np.random.default_rng(2)
     values, weight = rng.normal(size=(40, 2)).astype(np.float32), (np.arange(40) % 3 > 0).astype(np.float32)
     other = np.where(weight[:, None] > 0, values, np.float32(1e6))
@@ -136,8 +136,8 @@ def test_what_has_no_weight_does_not_matter():
 
 @pytest.mark.parametrize("constant", [0.0, 1.0, -0.3, 9.81, 1234.567, 9.81e-7, 9.81e9])
 @pytest.mark.parametrize("rows", [3, 1000, 20_480])
-def test_constant_input_has_no_scale_whatever_its_size(constant, rows):
-    """A sum of many of them rounds, which is no deviation; and what is not known to vary is normalised to 0."""
+def test_constant_input_is_normalised_to_zero(constant, rows):
+    """Rounding error in the sum of many equal values must not count as variation."""
     values = np.full((rows, 1), constant, np.float32)
     moments = unknown_moments((1,))
     for _ in range(20):
@@ -150,7 +150,7 @@ def test_constant_input_has_no_scale_whatever_its_size(constant, rows):
 
 @pytest.mark.parametrize("size", [1e-15, 1e-7, 1.0, 1e7, 1e15])
 @pytest.mark.parametrize("offset", [0.0, 10.0, 1e4])
-def test_what_varies_is_normalised_whatever_its_size(size, offset):
+def test_normalisation_does_not_depend_on_units(size, offset):
     values = (size * (offset + np.random.default_rng(4).normal(size=(2000, 1)))).astype(np.float32)
     moments = merge_compiled(unknown_moments((1,)), moments_compiled(values, np.ones(2000, np.float32)))
     assert np.all(moments.varies)
@@ -160,11 +160,11 @@ def test_what_varies_is_normalised_whatever_its_size(size, offset):
     np.testing.assert_allclose(moments.variance, exact.var(0), rtol=1e-3)
 
 
-def test_before_anything_was_seen_everything_is_normalised_to_zero():
+def test_unknown_moments_normalise_to_zero():
     np.testing.assert_array_equal(normalize(np.float32([[20.0, -1e-9]]), unknown_moments((2,))), 0.0)
 
 
-def test_normalising_with_nothing_has_no_limit():
+def test_normalising_with_no_moments_does_not_clip():
     values = np.float32([[20.0, -3e7]])
     np.testing.assert_array_equal(normalize(values, no_moments((2,))), values)
 

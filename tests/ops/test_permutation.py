@@ -1,4 +1,4 @@
-"""Random orders: every number once, and no order more likely than another."""
+"""Random permutations: every entry occurs once, and no order is more likely than another."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ compiled = jax.jit(shuffled)
 
 
 def order(seed: int, count: int, size: int = 300) -> np.ndarray:
-    """The whole order, from one compiled function for all counts."""
+    """Returns the whole permutation, computed by one compiled function for all counts."""
     return np.asarray(compiled(jax.random.PRNGKey(seed), jnp.arange(size), count))
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.integers(0, 2**31), st.integers(0, 300))
-def test_every_number_comes_once_and_the_rest_stays(seed, count):
+def test_every_entry_occurs_once_and_positions_beyond_count_are_unchanged(seed, count):
     found = order(seed, count)
     assert sorted(found[:count]) == list(range(count))
     np.testing.assert_array_equal(found[count:], np.arange(count, 300))
 
 
-def test_a_position_does_not_depend_on_which_others_are_asked_for():
+def test_entry_does_not_depend_on_other_positions_requested():
     whole = order(3, 250)
     some = compiled(jax.random.PRNGKey(3), jnp.array([[7, 240], [0, 111]]), 250)
     np.testing.assert_array_equal(some, whole[np.array([[7, 240], [0, 111]])])
@@ -40,8 +40,8 @@ def test_large_counts():
     assert abs(found.mean() / count - 0.5) < 0.05
 
 
-def test_numbers_and_neighbours_are_anywhere_alike():
-    """Where a number goes, and how far apart two neighbours go, over many keys, as for a fair shuffle."""
+def test_entries_and_distances_of_neighbours_are_uniform():
+    """Over many keys, entries and the distances between two of them are distributed as in a fair shuffle."""
     count, trials = 24, 6000
     keys = jax.random.split(jax.random.PRNGKey(9), trials)
     orders = np.asarray(jax.vmap(lambda key: shuffled(key, jnp.arange(count), count))(keys))

@@ -1,4 +1,4 @@
-"""Work on the filled segments of a buffer against plain Python, whatever stands behind them."""
+"""Sums and maps over the filled segments of a buffer against NumPy, with garbage in the rest."""
 
 from __future__ import annotations
 

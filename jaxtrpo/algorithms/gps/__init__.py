@@ -1,4 +1,4 @@
-"""Guided policy search."""
+"""Guided policy search (GPS)."""
 
 from jaxtrpo.algorithms.gps.gps import gps
 

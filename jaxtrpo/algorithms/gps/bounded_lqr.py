@@ -1,4 +1,4 @@
-"""Linear-quadratic regulation under a bound on the KL divergence."""
+"""Linear-quadratic regulation with a bound on the KL divergence."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxtrpo.algorithms.gps.lqr import Controller, Dynamics, Reward, best_response, outcome
 from jaxtrpo.ops.tree import all_finite
 
-# Of the multiplier, in units of reward a nat, over the standard deviation of rewards. Below the smallest the bound
-# holds no more; at the largest nothing moves.
+# Range of the multiplier (reward per nat), in standard deviations of rewards. Below the smallest, the bound is not
+# active; at the largest, the controller does not move.
 SMALLEST, LARGEST = 1e-5, 1e6
-TRIALS = 24  # bisections of the logarithm: to 2e-6 of it
+TRIALS = 24  # bisections of the log multiplier: to 2e-6 of it
 
 
 class BoundedInfo(NamedTuple):
-    """What one search did."""
+    """Diagnostics of one search."""
 
     kl: Float[Array, "*batch"]  # expected KL(controller || reference), nats, summed over time
-    predicted_gain: Float[Array, "*batch"]  # expected return of the controller less that of the reference
-    multiplier: Float[Array, "*batch"]  # that the bound was met with
-    found: Bool[Array, "*batch"]  # if not, the controller is the reference
-    indefinite: Int[Array, "*batch"]  # trials without a best controller, which were not followed
+    predicted_gain: Float[Array, "*batch"]  # expected return of the controller minus that of the reference
+    multiplier: Float[Array, "*batch"]  # multiplier that meets the bound
+    found: Bool[Array, "*batch"]  # if False, the controller is the reference
+    indefinite: Int[Array, "*batch"]  # number of trials discarded because there was no best controller
 
 
 class _Search(NamedTuple):
-    low: Float[Array, ""]  # log multiplier, too small or not tried
-    high: Float[Array, ""]  # large enough, if anything is
+    low: Float[Array, ""]  # log multiplier that is too small, or the lower end of the range
+    high: Float[Array, ""]  # log multiplier that is large enough, or the upper end of the range
     best: Controller
     info: BoundedInfo
 
@@ -38,18 +38,21 @@ class _Search(NamedTuple):
 def bounded_response(
     dynamics: Dynamics, reward: Reward, reference: Controller, max_kl: Float[Array, ""], unit: Float[Array, ""]
 ) -> tuple[Controller, BoundedInfo]:
-    """The controller with the largest expected return whose expected KL to the reference is at most `max_kl`.
+    """Finds the controller with the largest expected return whose expected KL to the reference is at most `max_kl`.
 
-    The KL falls as the multiplier of `best_response` grows, so that bisection finds the smallest that is allowed
-    (Levine & Abbeel 2014, section 3.1). A trial counts as too small where a matrix of the recursion was not positive
-    definite, or anything not finite: larger multipliers add the reference's precision to it.
+    The KL decreases as the multiplier of `best_response` grows, so bisection finds the smallest multiplier allowed
+    (Levine & Abbeel 2014, section 3.1). A multiplier also counts as too small if a matrix of the recursion is not
+    positive definite or a result is not finite, because larger multipliers add more of the reference's precision.
 
     Args:
-      dynamics: of one trajectory.
-      reward: of it.
-      reference: linear-Gaussian controller that the models were made around.
-      max_kl: nats, summed over time.
+      dynamics: dynamics along one trajectory.
+      reward: reward along the trajectory.
+      reference: linear-Gaussian controller that the models were fitted around.
+      max_kl: KL bound, nats, summed over time.
       unit: standard deviation of rewards.
+
+    Returns:
+      The controller, or the reference if none was found, and diagnostics.
     """
     before = outcome(dynamics, reward, reference, reference)
 
@@ -58,7 +61,7 @@ def bounded_response(
         candidate, definite = best_response(dynamics, reward, reference, unit * jnp.exp(middle))
         after = outcome(dynamics, reward, candidate, reference)
         predicted_gain = after.return_ - before.return_
-        # Comparisons with NaN are false, so what is not finite is never allowed.
+        # Comparisons with NaN are false, so non-finite results are never allowed.
         allowed = definite & (after.kl <= max_kl) & (predicted_gain >= 0) & all_finite(candidate)
         info = BoundedInfo(
             kl=after.kl,

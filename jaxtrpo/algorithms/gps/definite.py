@@ -8,27 +8,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-UNROLLED = 8  # up to this size the loop over pivots is unrolled, which XLA makes one operation of
+UNROLLED = 8  # up to this size the loop over pivots is unrolled, which XLA fuses into one operation
 
 
 class Inverse(NamedTuple):
-    """What became of a matrix; where it was not definite, the inverse is of another one and only finite."""
+    """Result of `inverse`. If the matrix was not positive definite, its values are finite but meaningless."""
 
-    matrix: Float[Array, "... n n"]
-    log_det: Float[Array, "..."]  # of the matrix, not of its inverse
+    matrix: Float[Array, "... n n"]  # the inverse
+    log_det: Float[Array, "..."]  # of the original matrix, not of its inverse
     definite: Bool[Array, "..."]  # whether all pivots were positive
 
 
 def inverse(matrix: Float[Array, "... n n"], floor: float = 1e-6) -> Inverse:
-    """A^-1 of symmetric positive definite A, by sweeping its pivots (Goodnight 1979, section 3).
+    """Computes A^-1 of symmetric positive definite A by sweeping its pivots (Goodnight 1979, section 3).
 
-    Its pivots are those of the Cholesky factorisation, squared: all are positive if and only if A is positive definite.
-    It is products and sums only, so that any number of matrices is one operation; LAPACK would take them one after
-    another, and loads SciPy first.
+    The pivots are the squares of those of the Cholesky factorisation: all are positive if and only if A is positive
+    definite. Sweeping needs only products and sums, so any number of matrices is inverted in one operation; LAPACK
+    would take them one after another, and requires loading SciPy.
 
     Args:
-      matrix: symmetric; any leading axes.
-      floor: a pivot counts as positive above this part of its diagonal element, and is no smaller where it does not.
+      matrix: symmetric matrices with any leading axes.
+      floor: a pivot counts as positive if it exceeds this fraction of its diagonal element; smaller pivots are raised
+        to that value.
     """
     n = matrix.shape[-1]
     diagonal = jnp.abs(jnp.diagonal(matrix, axis1=-2, axis2=-1))
@@ -40,7 +41,7 @@ def inverse(matrix: Float[Array, "... n n"], floor: float = 1e-6) -> Inverse:
         column, row = swept[..., :, k], swept[..., k, :]
         least = floor * diagonal[..., k] + tiny
         pivot = row[..., k]
-        definite = definite & (pivot > least)  # false where it is NaN
+        definite = definite & (pivot > least)  # False for NaN
         pivot = jnp.maximum(pivot, least)[..., None]
         row = row / pivot
         rest = swept - column[..., :, None] * row[..., None, :]

@@ -1,4 +1,4 @@
-"""Guided policy search in the form of mirror descent (Montgomery & Levine 2016)."""
+"""Mirror descent guided policy search (Montgomery & Levine 2016)."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from jaxtrpo.parallel.collectives import by_one, gather_envs, num_actors, sum_ov
 from jaxtrpo.policies.distributions import Gaussian, entropy, kl_divergence
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
-LEAST_SAMPLES = 2  # of a condition: with one there is nothing that its mean differs from
+LEAST_SAMPLES = 2  # per condition: a single sample does not deviate from its mean
 
 
 class GPSState(NamedTuple):
-    """What is learned. Every actor has the same."""
+    """Learner state, equal on every actor."""
 
     policy: PyTree
     obs_moments: Moments
-    frame: Moments  # those of the first batch, which states of the models are standardised with ever after
-    sums: Sums  # of the model that all conditions and the last updates share
+    frame: Moments  # moments of the first batch, with which the states of all models are standardised
+    sums: Sums  # of the regression shared by all conditions and the last updates
     optimizer: optax.OptState
-    return_: Float[Array, ""]  # mean over the samples of the update before; NaN before the first
-    predicted_gain: Float[Array, ""]  # of the step after it
+    return_: Float[Array, ""]  # mean return of the previous update; NaN before the first
+    predicted_gain: Float[Array, ""]  # of the step that followed it
 
 
 def gps(
@@ -53,29 +53,31 @@ def gps(
     prior_samples: float = 100.0,
     window: int = 2,
 ) -> Algorithm:
-    """Guided policy search: local controllers found by optimal control, and a network that learns to do what all do.
+    """Guided policy search (GPS): optimal control on fitted local models, imitated by a policy network.
 
-    Episodes begin in a few first states, again and again. Around the samples of each the dynamics are fitted as
-    time-varying linear-Gaussian and the reward as quadratic, and maximum-entropy LQR finds the controller with the
-    largest return whose KL to the policy, linearised there, is bounded. The network then minimises its own KL to these
-    controllers (mirror descent: the step to them descends, the network projects). Environments need not be
-    differentiable; actions are real numbers. Returns are not discounted: the horizon bounds them.
+    All episodes start from a small set of initial states (conditions). For each condition, dynamics are fitted as
+    time-varying linear-Gaussian and rewards as quadratic around the samples, and maximum-entropy LQR finds the
+    controller with the largest return whose KL from the linearised policy is bounded. The network then minimises its
+    own KL to these controllers: mirror descent, in which the controllers are the descent step and the network is the
+    projection. Environments need not be differentiable, but actions must be continuous. Returns are undiscounted over
+    a finite horizon.
 
     Args:
-      conditions: first states, a multiple of the actors.
-      samples: episodes from each in an update.
-      horizon: steps of an episode; the environment's time limit if not given. Where an episode ends before, what
-        follows earns 0, and the environment's steps until the others are done count for nothing.
-      max_kl: trust region of the first updates: KL of a controller to the policy, nats, mean over steps.
-      learning_rate: of Adam, for the network; it falls to 0 within each update.
-      imitation_steps: of Adam in an update.
-      minibatch_size: samples in one of them, about.
-      model_memory: updates that the model shared by all conditions remembers: those before fade.
-      prior_samples: samples that it counts as, where samples of one step of a condition correct it.
-      window: steps before and after one whose samples count for it as well.
+      conditions: number of initial states; must be a multiple of the number of actors.
+      samples: episodes per condition and update.
+      horizon: steps per episode; None uses the environment's time limit. If an episode terminates earlier, its
+        remaining rewards count as 0, and the steps its environment makes until the others finish are ignored.
+      max_kl: initial trust region: largest KL of a controller from the policy, nats, mean over steps.
+      learning_rate: learning rate of Adam for the network, decaying to 0 within each update.
+      imitation_steps: Adam steps per update.
+      minibatch_size: approximate number of samples per Adam step.
+      model_memory: number of updates that the model shared by all conditions covers, with older ones fading.
+      prior_samples: number of samples the shared model is worth when samples of a single time step of a condition
+        correct it.
+      window: number of neighbouring time steps on either side whose samples also count for a step.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(gps, locals())
     require_whole(1, conditions=conditions, imitation_steps=imitation_steps, minibatch_size=minibatch_size)
@@ -85,7 +87,7 @@ def gps(
     require_positive(max_kl=max_kl, learning_rate=learning_rate, prior_samples=prior_samples)
     require_whole(1, samples=samples)
     if samples < LEAST_SAMPLES:
-        raise ValueError(f"samples={samples}: dynamics cannot be fitted to fewer than {LEAST_SAMPLES} of a condition")
+        raise ValueError(f"samples={samples} must be at least {LEAST_SAMPLES} per condition for gps to fit dynamics")
     require_number("at least 1", lambda value: value >= 1, model_memory=model_memory)
     optimizer = optax.scale_by_adam()
 
@@ -129,9 +131,9 @@ def gps(
                 window=window,
             )
             controllers, search = controllers_of(models, found, hyperparameters["max_kl"])
-            # The network that will act sees observations through the moments that it will act with.
+            # The network imitates under the new moments, with which it will act.
             moments = merge(learner.obs_moments, fresh) if spec.normalize_observations else learner.obs_moments
-            # A gradient step takes no longer than a meeting would, so that everyone takes all of them.
+            # A gradient step takes no longer than a collective, so every actor computes all of them.
             examples = gather_envs(examples_of(controllers, models, found, moments), axis=1)
 
             def learn_to_imitate() -> tuple[PyTree, optax.OptState, Float[Array, ""]]:
@@ -190,14 +192,14 @@ def gps(
 
 
 def controllers_of(models: LocalModels, found: Samples, max_kl: Float[Array, ""]) -> tuple[Controller, BoundedInfo]:
-    """The best controller of each condition within the bound."""
+    """Finds the best controller of each condition within the KL bound."""
     unit = weighted_moments(found.reward, found.weight, sum_over_actors).std
     bound = max_kl * jnp.sum(models.seen, axis=1)
     return jax.vmap(bounded_response, (0, 0, 0, 0, None))(models.dynamics, models.reward, models.reference, bound, unit)
 
 
 def examples_of(controllers: Controller, models: LocalModels, found: Samples, moments: Moments) -> Examples:
-    """What the controllers would have done in the place of the policy."""
+    """Returns the actions that the controllers would have taken in the states of the samples."""
     num_x = found.state.shape[-1]
     away = found.state - models.centre[:, :, None, :num_x]
     mean = jnp.einsum("ctij,ctsj->ctsi", controllers.gain, away)
@@ -207,17 +209,17 @@ def examples_of(controllers: Controller, models: LocalModels, found: Samples, mo
 
 
 def _mean_over_actors(value: Array) -> Array:
-    """Of a mean over as many on each."""
+    """Averages a value over actors, all of which hold equally many samples."""
     return sum_over_actors(value) / num_actors()
 
 
 def _require_gaussian(spec: Spec) -> None:
-    """Refuses distributions that no linear-Gaussian controller is like; raises ValueError, one sentence."""
+    """Raises ValueError unless the policy is Gaussian, as the controllers are."""
     if spec.actions.counts:
-        raise ValueError("algorithm: gps needs actions that are real numbers, and these are choices")
+        raise ValueError("algorithm: gps needs continuous actions, but these are discrete; use trpo or ppo")
     made = jax.eval_shape(
         lambda key: spec.policy.apply(spec.policy.init(key), jnp.zeros((1, spec.observation_size))),
         jax.random.PRNGKey(0),
     )
     if not isinstance(made, Gaussian):
-        raise ValueError(f"policy: gps needs Gaussian distributions of actions, and these are {type(made).__name__}")
+        raise ValueError(f"policy: gps needs a Gaussian distribution of actions, not {type(made).__name__}; use mlp")

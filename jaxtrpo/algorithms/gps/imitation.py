@@ -1,4 +1,4 @@
-"""A network that learns to do what many linear-Gaussian controllers do, each around its own trajectory."""
+"""Supervised learning of one policy network from many linear-Gaussian controllers."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from jaxtrpo.policies.networks import Policy
 
 
 class Examples(NamedTuple):
-    """What controllers would do where their samples were."""
+    """Action distributions of the controllers in the states of their samples."""
 
     obs: Float[Array, "time condition sample obs"]  # normalised
     mean: Float[Array, "time condition sample u"]
     precision: Float[Array, "time condition u u"]
-    weight: Float[Array, "time condition sample"]  # 0 for one that does not count, else 1
+    weight: Float[Array, "time condition sample"]  # 1 for a sample that counts, else 0
 
 
 def divergence(acting: Gaussian, examples: Examples) -> Float[Array, "time condition sample"]:
-    """KL(policy || controller), nats.
+    """Computes KL(policy || controller), nats.
 
         1/2 [(m - m')^T P (m - m') + tr(P S) - dim u - log det P - log det S]
 
-    with m and S of the policy, m' and P of the controller. The errors of the mean are weighted by the controller's
-    precision: they may be large where it does not care (Montgomery & Levine 2016, section 3.2).
+    with mean m and covariance S of the policy, mean m' and precision P of the controller. Errors of the mean are
+    weighted by the controller's precision, so they may be large where it is indifferent (Montgomery & Levine 2016,
+    section 3.2).
     """
     away = acting.mean - examples.mean
     log_std = jnp.broadcast_to(acting.log_std, away.shape)
@@ -55,22 +56,22 @@ def imitate(
 ) -> tuple[PyTree, optax.OptState, Float[Array, ""]]:
     """Minimises the mean KL of the policy to the controllers on their samples.
 
-    A minibatch is the samples of all conditions at some moments, one from each of equal stretches of the horizon. The
-    learning rate falls to 0.
+    A minibatch holds the samples of all conditions at a few time steps, one drawn from each of equal intervals of the
+    horizon. The learning rate decays linearly to 0.
 
     Args:
-      policy: what learns.
-      params: where it starts.
-      memory: of the optimiser.
-      examples: of all conditions.
-      key: of the moments.
-      optimizer: of parameters as one vector.
-      learning_rate: at first.
-      steps: of the optimiser.
-      minibatch_size: examples in one of them, about.
+      policy: policy to train.
+      params: its initial parameters.
+      memory: optimiser state.
+      examples: examples of all conditions.
+      key: PRNG key for drawing time steps.
+      optimizer: optimiser for the parameters as one flat vector.
+      learning_rate: initial learning rate.
+      steps: number of optimiser steps.
+      minibatch_size: approximate number of examples per step.
 
     Returns:
-      Parameters, memory and the mean KL to the controllers that is left.
+      Parameters, optimiser state and the remaining mean KL to the controllers.
     """
     first, unravel = ravel_pytree(params)
     time, conditions, samples = examples.weight.shape

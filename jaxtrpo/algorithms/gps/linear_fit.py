@@ -1,4 +1,4 @@
-"""Linear models around samples, time step by time step, with a prior."""
+"""Bayesian linear regression around samples, time step by time step, with a prior model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jaxtrpo.algorithms.gps.definite import inverse
 
 
 class LinearFit(NamedTuple):
-    """y ~ N(constant_t + slope_t (z - centre_t), covariance_t)."""
+    """Time-varying linear-Gaussian model: y ~ N(constant_t + slope_t (z - centre_t), covariance_t)."""
 
     centre: Float[Array, "*batch time z"]
     constant: Float[Array, "*batch time output"]
@@ -21,7 +21,7 @@ class LinearFit(NamedTuple):
 
 
 def centres(z: Float[Array, "time sample z"], weight: Float[Array, "time sample"]) -> Float[Array, "time z"]:
-    """Weighted mean of the samples of each step; 0 where none counts."""
+    """Computes the weighted mean of the samples of each step; 0 where none counts."""
     count = jnp.maximum(jnp.sum(weight, axis=1), 1.0)
     return jnp.einsum("ts,tsz->tz", weight, z) / count[:, None]
 
@@ -36,23 +36,23 @@ def linear_fit(
     strength: float,
     window: int,
 ) -> LinearFit:
-    """The prior, corrected by what samples near each step say of its errors: the posterior mean of a linear regression.
+    """Corrects a prior model by the residuals of samples near each step: the posterior mean of a linear regression.
 
         slope = prior slope + E,   E = (sum e d^T) (sum d d^T + strength diag(scale^2))^-1
 
-    over the samples of `window` steps before and after, with d = z - centre of their step and e the residual less its
-    mean. Coefficients have a normal prior around those of the prior model, with the precision of `strength` samples
-    whose z vary by `scale`; the noise has an inverse Wishart prior of as many samples (Gelman et al. 2013, section
-    14.8).
+    The sums run over the samples of `window` steps before and after; d = z - centre of their step, and e is the
+    residual minus its mean. Coefficients have a normal prior around those of the prior model, with the precision of
+    `strength` samples whose z vary by `scale`; the noise has an inverse Wishart prior worth as many samples (Gelman et
+    al. 2013, section 14.8).
 
     Args:
       z: states and actions.
-      residual: what came after, less what the prior model said of it, at each sample.
-      weight: 0 for a sample that does not count, else 1.
-      prior: what the prior model is around the centres.
-      scale: usual deviation of each number in z.
-      strength: samples that the prior is worth.
-      window: steps on either side whose samples count as well, since models change little from step to step.
+      residual: error of the prior model at each sample: observed minus predicted output.
+      weight: 1 for a sample that counts, else 0.
+      prior: the prior model, linearised at the centres.
+      scale: typical deviation of each entry of z.
+      strength: number of samples that the prior is worth.
+      window: steps on either side whose samples also count, because models change little from step to step.
     """
     away = weight[..., None] * (z - prior.centre[:, None])
     count = jnp.sum(weight, axis=1)
@@ -60,7 +60,7 @@ def linear_fit(
     error = weight[..., None] * (residual - mean[:, None])
 
     def near(per_step: Float[Array, "time ..."]) -> Float[Array, "time ..."]:
-        """Sums over the steps of the window."""
+        """Sums over the window around each step."""
         return sum((_shifted(per_step, lag) for lag in range(-window, window + 1)), jnp.zeros_like(per_step))
 
     outer = near(jnp.einsum("tsi,tsj->tij", away, away)) + strength * jnp.diag(scale**2)
@@ -68,13 +68,13 @@ def linear_fit(
     left = error - jnp.einsum("toj,tsj->tso", change, away)
     spread = near(jnp.einsum("tso,tsp->top", left, left)) + strength * prior.covariance
     covariance = spread / (near(count) + strength)[:, None, None]
-    # The mean is a coefficient too; a step with few samples keeps some of the prior's.
+    # The constant is a coefficient too: with few samples it stays close to that of the prior.
     share = count / (count + 1.0)
     return LinearFit(prior.centre, prior.constant + share[:, None] * mean, prior.slope + change, covariance)
 
 
 def _shifted(per_step: Float[Array, "time ..."], lag: int) -> Float[Array, "time ..."]:
-    """Values of `lag` steps later, 0 where there are none."""
+    """Shifts values by `lag` steps, so that each step holds the value of `lag` steps later, or 0 beyond the end."""
     steps = per_step.shape[0]
     if abs(lag) >= steps:
         return jnp.zeros_like(per_step)

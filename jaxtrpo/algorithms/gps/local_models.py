@@ -1,4 +1,4 @@
-"""What samples say of a task around the trajectories that they follow: dynamics, reward, and the policy, linearised."""
+"""Local models around the samples of each condition: dynamics, reward and the linearised policy."""
 
 from __future__ import annotations
 
@@ -20,50 +20,51 @@ from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.types import Batch
 
-# Penalties of the shared model. A reward that is a quadratic form wants the least; dynamics with contacts want more,
-# since a model that errs in one step is unstable over a hundred.
+# Candidate penalties of the shared model. A quadratic reward needs the smallest; dynamics with contacts need more,
+# because a model with an error in one step is unstable over a hundred.
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-LEAST_SCALE = 1e-3  # of a state or an action that hardly varies, in standard deviations of what was seen first
+LEAST_SCALE = 1e-3  # of states and actions that hardly vary, in standard deviations of the first batch
 
 
 class Samples(NamedTuple):
-    """One actor's part of a batch, by condition. States are standardised, actions as the simulator took them."""
+    """One actor's part of a batch, by condition. States are standardised, actions clipped to the action space."""
 
     state: Float[Array, "condition time sample x"]
     action: Float[Array, "condition time sample u"]
-    after: Float[Array, "condition time sample x"]  # the state that the step led to
-    reward: Float[Array, "condition time sample"]  # with what an early end costs
+    after: Float[Array, "condition time sample x"]  # next state
+    reward: Float[Array, "condition time sample"]  # includes the cost of early termination
     weight: Float[Array, "condition time sample"]  # 1 while the episode lasts, else 0
-    obs: Float[Array, "condition time sample obs"]  # as the simulator gave it
+    obs: Float[Array, "condition time sample obs"]  # raw, as returned by the environment
     return_: Float[Array, "condition sample"]
 
     @property
     def z(self) -> Float[Array, "condition time sample z"]:
-        """States and actions."""
+        """States and actions, concatenated."""
         return jnp.concatenate([self.state, self.action], axis=-1)
 
 
 class LocalModels(NamedTuple):
-    """Of every condition of one actor, around the mean of its samples."""
+    """Models of every condition of one actor, around the mean of its samples at each step."""
 
     centre: Float[Array, "condition time z"]
     dynamics: Dynamics
     reward: Reward
     reference: Controller  # the policy that acted, linearised
-    seen: Float[Array, "condition time"]  # 1 where samples were left, else 0
+    seen: Float[Array, "condition time"]  # 1 where at least one episode still lasts, else 0
 
 
 def samples_of(batch: Batch, frame: Moments, samples: int, actions: ActionSpace) -> Samples:
-    """Sorts a batch that is one episode of every environment.
+    """Arranges a batch of one episode per environment by condition.
 
-    After an early end a sample counts no more, and its rewards are 0. Models go on to the horizon, where they would
-    earn what a step usually does, so that this is taken from the reward of the step that ended it.
+    After early termination, the rest of an episode has weight 0 and reward 0. Models, however, extend to the horizon
+    and would predict a typical reward for each of these steps, so that amount is subtracted from the reward of the
+    terminating step.
 
     Args:
-      batch: of one segment, whose neighbouring environments have the same first state.
-      frame: moments of observations that states are standardised with.
-      samples: environments that have the same first state.
-      actions: of the environment.
+      batch: batch of one segment, in which neighbouring environments share an initial state.
+      frame: observation moments with which states are standardised.
+      samples: number of environments that share an initial state.
+      actions: action space.
     """
     steps = batch.steps
 
@@ -89,14 +90,14 @@ def samples_of(batch: Batch, frame: Moments, samples: int, actions: ActionSpace)
 
 
 def shared_model(samples: Samples, known: Sums) -> tuple[Sums, Validated]:
-    """The regression that all conditions and the last updates share, without and with the samples of all actors.
+    """Fits the regression shared by all conditions and the last updates to the samples of all actors.
 
     Args:
-      samples: of one actor.
-      known: what is remembered of the updates before.
+      samples: samples of one actor.
+      known: sums remembered from previous updates.
 
     Returns:
-      What the samples add, and the fit to them and to what is known.
+      The sums of the new samples alone, and the fit to old and new sums together.
     """
     number, outputs = samples.weight.shape[2], _outputs(samples)
     weights = [samples.weight * (jnp.arange(number) % 2 == half) for half in (0, 1)]
@@ -125,22 +126,22 @@ def local_models(
     strength: float,
     window: int,
 ) -> LocalModels:
-    """Models around the samples of each condition; those of all conditions and the last updates are their prior.
+    """Fits models around the samples of each condition, with the shared regression as their prior.
 
-    The prior is one quadratic regression of change of state and reward on state and action, linearised around the mean
-    of the samples of each step; `linear_fit` corrects it by them. The curvature of the reward is the shared one,
-    without what is not concave.
+    The prior is a quadratic regression of state change and reward on state and action, linearised around the mean of
+    the samples of each step; `linear_fit` corrects it. The curvature of the reward is that of the shared regression,
+    projected onto concave functions.
 
     Args:
-      samples: of one actor's conditions.
-      shared: what is the prior of all.
-      policy: that acted.
+      samples: samples of one actor's conditions.
+      shared: regression shared by all conditions.
+      policy: policy that acted.
       params: its parameters.
-      moments: that its observations were normalised with.
-      frame: as in `samples_of`.
-      actions: of the environment.
-      strength: samples that the prior is worth at each step of a condition.
-      window: steps on either side whose samples count as well.
+      moments: moments that its observations were normalised with.
+      frame: observation moments with which states are standardised.
+      actions: action space.
+      strength: number of samples that the prior is worth at each step of a condition.
+      window: steps on either side whose samples also count.
     """
     num_x = samples.state.shape[-1]
     outputs, weight = _outputs(samples), samples.weight
@@ -170,7 +171,7 @@ def local_models(
 
 
 def _outputs(samples: Samples) -> Float[Array, "condition time sample output"]:
-    """Changes of state, and the reward."""
+    """Returns state changes and rewards, concatenated."""
     return jnp.concatenate([samples.after - samples.state, samples.reward[..., None]], axis=-1)
 
 
@@ -181,11 +182,11 @@ def _rows(leaf: Float[Array, "condition time sample number"]) -> Float[Array, "r
 def clipped_mean(
     mean: Float[Array, "..."], std: Float[Array, "..."], low: Float[Array, "..."], high: Float[Array, "..."]
 ) -> Float[Array, "..."]:
-    """E[clip(a, low, high)] of a ~ N(mean, std^2), where ends may be infinite.
+    """Computes E[clip(a, low, high)] for a ~ N(mean, std^2); bounds may be infinite.
 
         mean + E[max(low - a, 0)] - E[max(a - high, 0)],   E[max(b, 0)] = m Phi(m / std) + std phi(m / std)
 
-    for b ~ N(m, std^2). Its derivative in the mean is the probability that a is within the range.
+    for b ~ N(m, std^2). The derivative with respect to the mean is the probability that a is within the bounds.
     """
 
     def excess(beyond: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -197,7 +198,7 @@ def clipped_mean(
 
 
 def _dynamics(found: LinearFit, num_x: int, seen: Float[Array, "condition time"]) -> Dynamics:
-    """x_{t+1} - centre_{t+1} in terms of z_t - centre_t; a state that nobody was in leads to the centre."""
+    """Returns the dynamics of x_{t+1} - centre_{t+1} in z_t - centre_t; steps without samples lead to the centre."""
     slope = found.slope[..., :num_x, :].at[..., :num_x].add(jnp.eye(num_x))
     state = found.centre[..., :num_x]
     following = jnp.concatenate([state[:, 1:], state[:, -1:]], axis=1)
@@ -226,10 +227,10 @@ def _linearised(
     action: Float[Array, "condition time u"],
     actions: ActionSpace,
 ) -> Controller:
-    """The policy around the samples: means over them of its actions, its derivatives in the state and its precision.
+    """Linearises the policy: means over samples of its actions, their derivatives in the state and its precision.
 
-    Its actions are those that the simulator takes. Where a network asks for more than there is, what it does hardly
-    depends on the state, and a model that believed in the network's own gain would see states run away.
+    Actions are clipped to the action space, as in the simulator. Where the network's output is out of bounds, the
+    clipped action hardly depends on the state; with the network's own gain, the model would predict diverging states.
     """
     low, high = map(jnp.asarray, actions.policy_range())
 
@@ -242,7 +243,7 @@ def _linearised(
     rows = samples.obs.reshape(-1, samples.obs.shape[-1])
     slope, (taken, std) = jax.vmap(jax.jacrev(mean_action, has_aux=True))(rows)
     share = samples.weight / jnp.maximum(jnp.sum(samples.weight, axis=2, keepdims=True), 1.0)
-    # Where no sample was left nothing is linearised; any precision serves there.
+    # Steps without samples have no linearisation, but need some finite precision.
     share = jnp.where(jnp.any(samples.weight > 0, axis=2, keepdims=True), share, 1.0 / samples.weight.shape[2])
 
     def mean_of(each: Float[Array, "row ..."]) -> Float[Array, "condition time ..."]:

@@ -1,7 +1,7 @@
-"""Maximum-entropy linear-quadratic regulation: the best controller, and what it does, in local models of a task.
+"""Maximum-entropy linear-quadratic regulation in local models, and the expected outcome of a controller.
 
-States and actions are deviations from a nominal trajectory, z_t = (x_t, u_t), so that no model needs to be linear far
-away from it. Functions are of one trajectory, to be mapped over many.
+States and actions are deviations from a nominal trajectory, z_t = (x_t, u_t), so models need to be linear only close to
+it. Functions take one trajectory; map them over many with `vmap`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtrpo.algorithms.gps.definite import inverse
 
 
 class Dynamics(NamedTuple):
-    """Time-varying linear-Gaussian: x_{t+1} ~ N(slope_t z_t + offset_t, covariance_t)."""
+    """Time-varying linear-Gaussian dynamics: x_{t+1} ~ N(slope_t z_t + offset_t, covariance_t)."""
 
     slope: Float[Array, "*batch time x z"]
     offset: Float[Array, "*batch time x"]
@@ -24,7 +24,7 @@ class Dynamics(NamedTuple):
 
 
 class Reward(NamedTuple):
-    """Time-varying quadratic: r_t = constant_t + gradient_t . z_t + 1/2 z_t^T curvature_t z_t."""
+    """Time-varying quadratic reward: r_t = constant_t + gradient_t . z_t + 1/2 z_t^T curvature_t z_t."""
 
     constant: Float[Array, "*batch time"]
     gradient: Float[Array, "*batch time z"]
@@ -32,7 +32,7 @@ class Reward(NamedTuple):
 
 
 class Controller(NamedTuple):
-    """Time-varying linear-Gaussian: u_t ~ N(gain_t x_t + offset_t, precision_t^-1)."""
+    """Time-varying linear-Gaussian controller: u_t ~ N(gain_t x_t + offset_t, precision_t^-1)."""
 
     gain: Float[Array, "*batch time u x"]
     offset: Float[Array, "*batch time u"]
@@ -40,14 +40,14 @@ class Controller(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a controller comes to in a model."""
+    """Expected return and KL of a controller in a model."""
 
     return_: Float[Array, "*batch"]  # expected sum of rewards
     kl: Float[Array, "*batch"]  # expected KL(controller || reference), nats, summed over time
 
 
 class _Value(NamedTuple):
-    """What follows a state, but for a constant: gradient . x + 1/2 x^T curvature x."""
+    """Value function of a state up to a constant: gradient . x + 1/2 x^T curvature x."""
 
     gradient: Float[Array, " x"]
     curvature: Float[Array, "x x"]
@@ -56,7 +56,7 @@ class _Value(NamedTuple):
 def best_response(
     dynamics: Dynamics, reward: Reward, reference: Controller, multiplier: Float[Array, ""]
 ) -> tuple[Controller, Bool[Array, ""]]:
-    """The controller p that maximises E[sum_t r_t - multiplier KL(p_t || reference_t)], by a Riccati recursion.
+    """Finds the controller p that maximises E[sum_t r_t - multiplier KL(p_t || reference_t)], by a Riccati recursion.
 
     With w = u - (gain x + offset) of the reference, whose precision is P, and Q(x, w) = r + V_{t+1}:
 
@@ -64,12 +64,12 @@ def best_response(
         V_xx = Q_xx + Q_xw A^-1 Q_wx      V_x = Q_x + Q_xw A^-1 Q_w
 
     This is maximum-entropy LQR of r / multiplier + log reference (Levine & Koltun 2013, section 3; Levine & Abbeel
-    2014, section 3.1). In changes of the action instead of actions nothing large is subtracted from anything large
-    where the multiplier is.
+    2014, section 3.1). Working with w, the change of the action, avoids cancellation between large numbers when the
+    multiplier is large.
 
     Returns:
-      The controller, and whether every A was positive definite. If not, there is no best controller, and what is
-      returned is only finite.
+      The controller, and whether every A was positive definite. If not, there is no best controller, and the returned
+      one is finite but meaningless.
     """
     num_x = dynamics.offset.shape[-1]
 
@@ -97,7 +97,7 @@ def best_response(
 
 
 def outcome(dynamics: Dynamics, reward: Reward, controller: Controller, reference: Controller) -> Outcome:
-    """Expected return of a controller that begins at the nominal first state, and its KL to another.
+    """Computes the expected return of a controller from the nominal initial state, and its KL to a reference.
 
         x_t ~ N(m_t, S_t), m_0 = 0, S_0 = 0
         KL_t = 1/2 [tr(P' P^-1) - dim u + log det P - log det P' + E (D x + d)^T P' (D x + d)]

@@ -1,4 +1,4 @@
-"""Least squares with quadratic features, from sums that can be collected piece by piece."""
+"""Least squares with quadratic features, from sufficient statistics that can be summed over batches."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-NEGLIGIBLE = 1e-12  # mean square of a feature of numbers whose usual size is 1
+NEGLIGIBLE = 1e-12  # a feature with a smaller mean square is constant zero up to rounding; inputs are of order 1
 
 
 class Sums(NamedTuple):
-    """What the rows seen so far say of a regression."""
+    """Sufficient statistics of a regression."""
 
     outer: Float[Array, "feature feature"]  # sum of weight * features features^T
     cross: Float[Array, "feature output"]  # sum of weight * features output^T
@@ -22,58 +22,58 @@ class Sums(NamedTuple):
 
 
 class Quadratic(NamedTuple):
-    """y = constant + slope z + 1/2 z^T curvature z, for each output."""
+    """Quadratic model of several outputs, y = constant + slope z + 1/2 z^T curvature z."""
 
     constant: Float[Array, " output"]
     slope: Float[Array, "output z"]
     curvature: Float[Array, "output z z"]  # symmetric
 
     def __call__(self, z: Float[Array, "... z"]) -> Float[Array, "... output"]:
-        """The outputs of some rows."""
+        """Predicts the outputs for each row of z."""
         curved = jnp.einsum("oij,...i,...j->...o", self.curvature, z, z)
         return self.constant + z @ self.slope.T + 0.5 * curved
 
     def slope_at(self, z: Float[Array, "... z"]) -> Float[Array, "... output z"]:
-        """The derivative of the outputs in z."""
+        """Computes the derivatives of the outputs with respect to z."""
         return self.slope + jnp.einsum("oij,...j->...oi", self.curvature, z)
 
 
 def num_features(size: int) -> int:
-    """Features of rows of `size` numbers."""
+    """Returns the number of features for rows of length `size`."""
     return 1 + size + size * (size + 1) // 2
 
 
 def features(z: Float[Array, "row z"]) -> Float[Array, "row feature"]:
-    """[1, z, z_i z_j for i <= j]."""
+    """Returns the features [1, z, z_i z_j for i <= j]."""
     first, second = np.triu_indices(z.shape[-1])
     return jnp.concatenate([jnp.ones_like(z[:, :1]), z, z[:, first] * z[:, second]], axis=-1)
 
 
 def no_sums(size: int, outputs: int) -> Sums:
-    """Before the first row."""
+    """Returns the sums before the first row."""
     number = num_features(size)
     return Sums(jnp.zeros((number, number)), jnp.zeros((number, outputs)), jnp.zeros(()))
 
 
 def sums_of(z: Float[Array, "row z"], y: Float[Array, "row output"], weight: Float[Array, " row"]) -> Sums:
-    """What some rows add."""
+    """Computes the sums of a batch of rows."""
     x = features(z)
     weighted = weight[:, None] * x
     return Sums(weighted.T @ x, weighted.T @ y, jnp.sum(weight))
 
 
 def fit(sums: Sums, size: int, ridge: float) -> Quadratic:
-    """Ridge regression on features that have root mean square 1.
+    """Solves ridge regression on features scaled to root mean square 1.
 
     Args:
-      sums: of the rows.
-      size: numbers in z.
-      ridge: added to the diagonal of the mean outer product of the scaled features, but for the constant one. With too
-        little of it the solution may be NaN where features depend on each other.
+      sums: sums of the rows.
+      size: length of z.
+      ridge: penalty, added to the diagonal of the mean outer product of the scaled features except the constant one. If
+        it is too small and features are linearly dependent, the solution may be NaN.
     """
     count = jnp.maximum(sums.count, 1.0)
     mean_square = jnp.diagonal(sums.outer) / count
-    # What never varied has no scale: its coefficient would be rounding, enlarged without bounds.
+    # A feature that never varied has no scale; its coefficient would be amplified rounding error.
     varied = mean_square > NEGLIGIBLE
     scale = jnp.where(varied, jax.lax.rsqrt(jnp.where(varied, mean_square, 1.0)), 0.0)
     outer = scale[:, None] * sums.outer / count * scale
@@ -83,10 +83,10 @@ def fit(sums: Sums, size: int, ridge: float) -> Quadratic:
 
 
 class Validated(NamedTuple):
-    """A fit whose penalties were chosen by rows that it had not seen."""
+    """A fit whose penalties were chosen by cross-validation."""
 
     quadratic: Quadratic
-    unexplained: Float[Array, " output"]  # mean squared error on such rows, over the variance of the output
+    unexplained: Float[Array, " output"]  # fraction of variance unexplained on held-out rows
     ridge: Float[Array, " output"]
 
 
@@ -98,15 +98,15 @@ def validated_fit(
     size: int,
     ridges: Sequence[float],
 ) -> Validated:
-    """Ridge regression with the penalty of each output that predicts best: cross-validation with two folds.
+    """Solves ridge regression with the penalty of each output chosen by two-fold cross-validation.
 
     Args:
-      known: sums of rows of before, that both fits have.
-      halves: of the new rows.
+      known: sums of earlier rows, included in both fits.
+      halves: sums of the two halves of the new rows.
       squared_error: (fit, half) -> mean squared error of each output on the rows of that half.
-      variance: of the outputs.
-      size: numbers in z.
-      ridges: to choose from, in order; the last is taken where none leaves an error that is finite.
+      variance: variance of the outputs.
+      size: length of z.
+      ridges: candidate penalties in ascending order; the last is used if no candidate has a finite error.
     """
     errors = [
         sum(squared_error(fit(add(known, halves[1 - half]), size, ridge), half) / 2 for half in (0, 1))
@@ -122,7 +122,7 @@ def validated_fit(
 
 
 def add(a: Sums, b: Sums) -> Sums:
-    """Of the rows of both."""
+    """Adds the sums of two sets of rows."""
     return jax.tree.map(jnp.add, a, b)
 
 
@@ -134,6 +134,6 @@ def _unpacked(coefficients: Float[Array, "feature output"], size: int) -> Quadra
 
 
 def concave(curvature: Float[Array, "z z"]) -> Float[Array, "z z"]:
-    """The nearest symmetric matrix without positive eigenvalues, in the Frobenius norm (Higham 1988, theorem 2.1)."""
+    """Returns the nearest negative semi-definite matrix in the Frobenius norm (Higham 1988, theorem 2.1)."""
     values, vectors = jnp.linalg.eigh((curvature + curvature.T) / 2)
     return (vectors * jnp.minimum(values, 0.0)) @ vectors.T

@@ -1,4 +1,4 @@
-"""TRPO with a critic of actions that learns from a replay buffer."""
+"""TRPO with an action-value critic that learns from a replay buffer."""
 
 from jaxtrpo.algorithms.trpo_replay.trpo_replay import trpo_replay
 

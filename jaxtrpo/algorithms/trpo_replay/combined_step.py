@@ -1,4 +1,4 @@
-"""The policy step along several directions, each followed as far as batches that did not choose it say."""
+"""The policy step along several natural directions, weighted by how well later batches confirm each."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from jaxtrpo.policies.networks import Policy
 
 
 class Followed(NamedTuple):
-    """What is known of the directions of before."""
+    """Memory of the directions of previous updates."""
 
     judge: Judge
-    # Natural gradients of all surrogates but that of the batch alone, where the next solutions start.
+    # Natural gradients of all surrogates but the first, from which the next conjugate-gradient solves start.
     solutions: Float[Array, "other parameter"]
 
 
 class UnitDirection(NamedTuple):
-    """The natural direction of one surrogate, of length one in the Fisher norm."""
+    """The natural gradient of one surrogate, scaled to length one in the Fisher norm."""
 
     unit: Float[Array, " parameter"]
-    product: Float[Array, " parameter"]  # with the Fisher matrix
-    length: Float[Array, ""]  # of the natural gradient before
+    product: Float[Array, " parameter"]  # of the Fisher matrix with `unit`
+    length: Float[Array, ""]  # of the natural gradient before scaling
     solved: Solution
 
 
 def none_followed(directions: int, parameters: int) -> Followed:
-    """Before the first batch."""
+    """Returns the memory before the first batch."""
     return Followed(no_judgement(directions, parameters), jnp.zeros((directions - 1, parameters)))
 
 
@@ -51,28 +51,30 @@ def judged_direction(
     cg_iterations: int,
     cg_damping: tuple[float, ...],
 ) -> tuple[NaturalGradient, Followed, Info]:
-    """The sum of natural directions that the judge thinks most of.
+    """Computes the weighted sum of the natural directions of several surrogates.
 
-    The gradient of the batch alone is mostly noise, which damping keeps out where the policy hardly depends on a
-    parameter. Those of others hardly differ from batch to batch: their solutions go on from where the last ones ended,
-    as in Hessian-free optimisation (Martens 2010, section 4.5), and with less damping get further in a few updates than
-    many more iterations would from nothing.
+    The gradient of the first surrogate, from the batch alone, is mostly noise; damping suppresses it in directions that
+    the policy hardly depends on. The other gradients change little between batches, so their conjugate-gradient solves
+    start from the previous solutions, as in Hessian-free optimisation (Martens 2010, section 4.5). With less damping,
+    these get further in a few updates than many more iterations from zero would.
 
     Args:
-      policy: whose.
-      params: that it acted with.
-      followed: what is known about the directions of the steps before.
-      action: that the policy took, in policy units.
-      found: advantages, and the observations they are of.
-      key: chooses the states of the Fisher matrix.
-      surrogates: objectives per step, one a direction; the first is that of the batch alone, which judges.
-      fisher_samples: states of all actors that the Fisher matrix is estimated on.
-      cg_iterations: products with the Fisher matrix for each direction, at most.
-      cg_damping: added to its diagonal, as a part of the curvature along the gradient; of each surrogate.
+      policy: policy that acted.
+      params: its parameters.
+      followed: memory of the directions of previous updates.
+      action: actions taken, in policy units.
+      found: advantages and their observations.
+      key: PRNG key for choosing the states of the Fisher matrix.
+      surrogates: objectives per step, one for each direction. The first uses the batch alone; its gradient evaluates
+        all directions.
+      fisher_samples: states of all actors on which the Fisher matrix is estimated.
+      cg_iterations: largest number of products with the Fisher matrix per direction.
+      cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient; one
+        value for each surrogate.
 
     Returns:
-      The combined direction as that of the weighted sum of the surrogates, but that `gradient` is the first one's: it
-      is what promises and judges are about. And what is known now, and what was found.
+      The natural gradient of the weighted sum of the surrogates (but its field `gradient` is that of the first
+      surrogate, from which predicted and actual gains are computed), the updated memory, and metrics.
     """
     seen = look(policy, params, action, found, key, surrogates=surrogates, fisher_samples=fisher_samples)
     judge = hear(followed.judge, seen.gradients[0])
@@ -82,7 +84,7 @@ def judged_direction(
     ) -> UnitDirection:
         solved = solve(seen.fisher, gradient, cg_iterations=cg_iterations, cg_damping=damping, start=start)
         length = jnp.sqrt(jnp.maximum(solved.curvature, 0.0))
-        safe = jnp.where(length > 0, length, 1.0)  # a gradient of zero has no direction; it stays zero
+        safe = jnp.where(length > 0, length, 1.0)  # a zero gradient stays zero
         unit = solved.direction / safe
         return UnitDirection(unit, seen.fisher(unit), safe, solved)
 

@@ -1,4 +1,4 @@
-"""Trust region policy optimisation that learns from more than the last batch: a critic of actions beside the score."""
+"""TRPO that combines the score-function gradient of the batch with an action-value critic fitted to replay."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from jaxtrpo.rollout.replay import Ring, make_replay
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
 VALUE_CRITIC = "mlp(hidden=(128, 128))"
-RULE = "trust(kl_range=(0.25, 2.5))"  # the bounds of `trpo` in nats, but it starts with twice as much
-FEWEST_ENVS = 4  # with fewer a batch goes on where the one before ended, and is no independent judge of it
+RULE = "trust(kl_range=(0.25, 2.5))"  # the same bounds in nats as for `trpo`, whose initial max KL is half as large
+FEWEST_ENVS = 4  # with fewer, a batch mostly continues the previous one and cannot evaluate its step independently
 
 
 class Memory(NamedTuple):
-    """What a step knows of those before."""
+    """Memory of previous policy steps."""
 
     path: Path
     followed: Followed
-    advantage_variance: RunningMean  # of the last updates, before standardising
+    advantage_variance: RunningMean  # over the last updates, before standardising
 
 
 class ReplayState(NamedTuple):
-    """What is learned. Every actor has the same."""
+    """Learner state, equal on every actor."""
 
     policy: PyTree
     critic: PyTree
@@ -75,36 +75,37 @@ def trpo_replay(
     line_search_shrink: float = 0.8,
     line_search_steps: int = 10,
 ) -> Algorithm:
-    """TRPO that also follows a critic of actions, which learns from a replay buffer, as far as new batches confirm it.
+    """TRPO plus an action-value critic fitted to a replay buffer, weighted by how well new batches confirm it.
 
-    The critic V(s) + D(s, a) is fitted to what the steps in the buffer were worth, whichever policy made them: their
-    rewards, and what a slow copy V' says that the present policy makes of where they led. The gradient of D in the
-    action goes through the policy (stochastic value gradients, Heess et al. 2015, with one step). Its natural direction
-    and that of the batch's own score function are added with weights that batches which chose neither give them (see
-    `jaxtrpo.algorithms.trpo_replay.weighting`), and the step along the sum keeps TRPO's KL bound and line search.
+    The critic V(s) + D(s, a) is fitted off-policy to the steps in a replay buffer: to their rewards plus the value,
+    under the current policy, of the states they led to, given by a target network V' (a slow copy of V). The gradient
+    of D with respect to the action is backpropagated through the policy (one-step stochastic value gradients, Heess et
+    al. 2015). Its natural direction and that of the batch's score function are added, with weights from later batches,
+    which are independent of both (see `jaxtrpo.algorithms.trpo_replay.weighting`). The step along the sum keeps TRPO's
+    KL bound and line search.
 
     Args:
-      max_kl: trust region of the first updates: mean KL divergence between the policies before and after one, nats.
-      gae_lambda: bias (0) against variance (1) of the batch's advantages.
+      max_kl: initial trust region: largest mean KL divergence between the policies before and after an update, nats.
+      gae_lambda: lambda of GAE for the advantages of the batch, trading bias (0) against variance (1).
       advantage_memory: as in `trpo`.
-      replay: environment steps that are kept.
-      replay_ratio: gradient steps of the critic of actions for each environment step.
-      minibatch_size: environment steps in one of them.
-      hidden: sizes of the hidden layers of D.
-      value_hidden: of V.
-      target_rate: part of the way that V' goes towards V in a gradient step.
-      learning_rate: of Adam.
-      critic_lambda: bias (0) against variance (1) of what steps were worth. With 0 only V' says what follows a step;
-        with more the rewards that followed it do too, and how the policies acted that got them is taken out.
+      replay: capacity of the replay buffer, environment steps.
+      replay_ratio: gradient steps of the action-value critic per environment step.
+      minibatch_size: environment steps per gradient step.
+      hidden: sizes of the hidden layers of the advantage network D.
+      value_hidden: sizes of the hidden layers of the value network V.
+      target_rate: fraction by which the target network V' moves towards V in each gradient step.
+      learning_rate: learning rate of Adam for the action-value critic.
+      critic_lambda: lambda of the critic's return targets, trading bias (0) against variance (1). 0 bootstraps from V'
+        after one step; larger values include the rewards that followed, corrected for the actions of older policies.
       fisher_samples: as in `trpo`.
       cg_iterations: as in `trpo`, for each direction.
       cg_damping: as in `trpo`.
-      critic_cg_damping: `cg_damping` of the direction of the critic of actions, which has less noise to be kept out.
+      critic_cg_damping: `cg_damping` for the direction of the action-value critic, which is less noisy.
       line_search_shrink: as in `trpo`.
       line_search_steps: as in `trpo`.
 
     Raises:
-      ValueError: a setting is out of bounds; one sentence that names it.
+      ValueError: a setting is out of range; the message names it.
     """
     words = call_in_words(trpo_replay, locals())
     require_positive(max_kl=max_kl, replay_ratio=replay_ratio, learning_rate=learning_rate)
@@ -163,17 +164,17 @@ def trpo_replay(
                 action_advantage=advantage_over(actions, learner.actions, policy, learner.policy),
             )
             samples = unscaled.targets.weight.size * num_actors()
-            beside = worth_side_by_side(
+            split = worth_side_by_side(
                 [
                     step_work(fisher_samples, 2 * cg_iterations)(learner.policy, samples),
                     critic.work(learner.critic, samples),
                 ],
                 [actions.work(replay_ratio * samples)],
             )
-            if beside:
+            if split:
                 steps, unscaled = of_everyone(batch.steps, unscaled, learner.obs_moments)
                 batch = batch._replace(steps=steps)
-            once = by_one if beside else lambda task: task  # whoever has everything meets nobody for it
+            once = by_one if split else lambda task: task  # with all samples gathered, no collectives are needed
 
             def take_in() -> tuple[Advantages, Moments]:
                 found = standardize(unscaled, learner.obs_moments)
@@ -228,7 +229,7 @@ def trpo_replay(
                 return optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
 
             tasks = learn_from_batch, learn_from_replay
-            done: tuple[Any, ...] = side_by_side(*tasks) if beside else tuple(task() for task in tasks)
+            done: tuple[Any, ...] = side_by_side(*tasks) if split else tuple(task() for task in tasks)
             (params, path, followed, info, fitted), (learned, unexplained) = done
 
             def conclude() -> tuple[Moments, Info]:
@@ -247,12 +248,12 @@ def trpo_replay(
 
 
 def _require_fitting(spec: Spec) -> None:
-    """Checks that the parts of a run go together; raises ValueError, one sentence."""
+    """Raises ValueError if the number of environments or the policy's distribution does not suit the algorithm."""
     num_envs = spec.segment_steps // spec.segment_length
     if num_envs < FEWEST_ENVS:
         raise ValueError(
-            f"num_envs={num_envs}: trpo_replay needs at least {FEWEST_ENVS} environments, since a batch of fewer is no "
-            "independent judge of the step before it"
+            f"num_envs={num_envs}: trpo_replay needs at least {FEWEST_ENVS} environments, or batches would not be "
+            "independent of the step that they evaluate"
         )
     made = jax.eval_shape(
         lambda key: spec.policy.apply(spec.policy.init(key), jnp.zeros((1, spec.observation_size))),
@@ -260,6 +261,6 @@ def _require_fitting(spec: Spec) -> None:
     )
     if not isinstance(made, Differentiable):
         raise ValueError(
-            f"policy: trpo_replay needs distributions with expected_value, such as Gaussian and Categorical, and "
+            f"policy: trpo_replay needs distributions with expected_value, such as Gaussian or Categorical; "
             f"{type(made).__name__} has none"
         )

@@ -1,4 +1,4 @@
-"""The judge: how much of each direction to follow, by what batches that did not choose them say."""
+"""Weights of the natural directions, from the slopes that later, independent batches measure along them."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from jaxtyping import Array, Float, Int
 from jaxtrpo.ops.cg import conjugate_gradient
 from jaxtrpo.ops.tree import all_finite
 
-BATCHES = 100  # that a judgement is a mean of; older ones fade. With 20 noise decides, not what is true
-STEPS = 5  # whose directions are judged together: what a single one shows is mostly noise
-DAMPING = 0.05  # of the inner products, which are estimates
-UNJUDGED = 10  # batches before which nothing is known, and all directions count alike
+BATCHES = 100  # batches that measured slopes are averaged over, with older ones fading; with 20, noise decides
+STEPS = 5  # policy steps whose directions are evaluated together; the slope along a single one is mostly noise
+DAMPING = 0.05  # added to the inner products, which are estimates
+UNJUDGED = 10  # batches during which all directions get equal weight, for lack of evidence
 
 
 class Judge(NamedTuple):
-    """What is known about directions; the first is that of the batch itself, which is never wholly left."""
+    """Evidence about the directions. The first, of the batch's score function, is never dropped."""
 
-    directions: Float[Array, "direction parameter"]  # mean of the last steps', each of length one in the Fisher norm
-    slope: Float[Array, " direction"]  # mean of what batches saw along them, of standardised advantages
-    square: Float[Array, " direction"]  # mean of its square
-    weight_square: Float[Array, ""]  # sum of the squared weights of batches in the mean: one over how many count
-    batches: Int[Array, ""]  # so far
+    directions: Float[Array, "direction parameter"]  # mean over the last steps, each of length one in the Fisher norm
+    slope: Float[Array, " direction"]  # mean slope measured along them by later batches, standardised advantages
+    square: Float[Array, " direction"]  # mean squared slope
+    weight_square: Float[Array, ""]  # sum of squared weights in the means; its inverse is the effective sample size
+    batches: Int[Array, ""]  # number of batches so far
 
 
 def no_judgement(directions: int, parameters: int) -> Judge:
-    """Before the first batch."""
+    """Returns the state before the first batch."""
     nothing = jnp.zeros(directions)
     return Judge(jnp.zeros((directions, parameters)), nothing, nothing, jnp.float32(1), jnp.int32(0))
 
 
 def hear(judge: Judge, gradient: Float[Array, " parameter"]) -> Judge:
-    """Takes in what a new batch says about the directions of before, which it has not seen.
+    """Updates the mean slopes with those that a new batch measures along previous directions.
 
-    Its gradient is an unbiased estimate, and so is its slope along any direction that does not depend on it; along
-    directions that it chose itself the slope is that of its noise.
+    The gradient of a batch is unbiased, and so is its slope along any direction that is independent of the batch. Along
+    directions computed from the batch itself, the slope would be biased by its noise.
     """
     rate = 1 / jnp.clip(judge.batches, 1, BATCHES)
     found = judge.directions @ gradient
-    heard = (judge.batches > 0) & all_finite(found)  # there was a step before, and this batch can be used
+    heard = (judge.batches > 0) & all_finite(found)  # there is a previous direction, and the slopes are finite
     return judge._replace(
         slope=jnp.where(heard, (1 - rate) * judge.slope + rate * found, judge.slope),
         square=jnp.where(heard, (1 - rate) * judge.square + rate * found**2, judge.square),
@@ -50,7 +50,7 @@ def hear(judge: Judge, gradient: Float[Array, " parameter"]) -> Judge:
 
 
 def remember(judge: Judge, directions: Float[Array, "direction parameter"]) -> Judge:
-    """Takes in the directions of one more batch, each of length one in the Fisher norm; not any that is not finite."""
+    """Updates the mean directions with those of a new batch, each of length one in the Fisher norm and finite."""
     rate = 1 / STEPS
     usable = jnp.isfinite(directions).all(axis=1, keepdims=True)
     return judge._replace(
@@ -59,23 +59,23 @@ def remember(judge: Judge, directions: Float[Array, "direction parameter"]) -> J
 
 
 def standard_error(judge: Judge) -> Float[Array, " direction"]:
-    """Of the slopes, from how much they differ between batches."""
+    """Returns the standard error of the mean slopes, from their variance between batches."""
     variance = jnp.maximum(judge.square - judge.slope**2, 0.0)
     number = 1 / judge.weight_square
     return jnp.sqrt(variance / jnp.maximum(number - 1, 1.0))
 
 
 def weights(judge: Judge, gram: Float[Array, "direction direction"]) -> Float[Array, " direction"]:
-    """How much of each direction to follow; they sum to one and none is negative.
+    """Computes the weights of the directions, which are non-negative and sum to one.
 
-    The direction d = sum w_i d_i that rises most for its length solves G w = slope, with G the inner products of the
-    directions. A slope counts for the part of it that its noise leaves (the positive-part estimate of James & Stein
-    1961), max(0, 1 - (error / slope)^2), so that a direction that shows nothing gets nothing. That of the batch itself
-    counts for its error at least: its gradient is unbiased, however little of it can be seen; with nothing else to
-    follow the step is TRPO's.
+    The direction d = sum w_i d_i with the largest slope for its length solves G w = slope, where G holds the inner
+    products of the directions. Each slope is multiplied by max(0, 1 - (error / slope)^2), the positive-part estimate of
+    James & Stein (1961), so a direction without evidence gets no weight. The slope of the first direction, of the
+    batch's score function, counts at least as much as its standard error, because that gradient is unbiased however
+    weak the evidence; if no other direction has weight, the step is that of TRPO.
 
     Args:
-      judge: what is known.
+      judge: evidence about the directions.
       gram: inner products of this batch's directions in the Fisher norm.
     """
     error = standard_error(judge)
@@ -84,7 +84,7 @@ def weights(judge: Judge, gram: Float[Array, "direction direction"]) -> Float[Ar
     believed = slope * left
     believed = believed.at[0].max(error[0])
     number, shown = len(gram), believed > 0
-    # What shows nothing is left out before, or one that points away from another would be followed to undo that one.
+    # Directions without evidence are excluded first; else one could get weight only for opposing another.
     inner = jnp.where(shown[:, None] & shown, gram, 0.0)
     solved, _ = conjugate_gradient(lambda w: inner @ w + DAMPING * w, believed, max_iterations=number)
     found = jnp.maximum(solved, 0.0)

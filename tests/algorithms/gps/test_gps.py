@@ -1,4 +1,4 @@
-"""Guided policy search: a task solved in one iteration, what is the same for all actors, and what is refused."""
+"""Guided policy search: an exactly solvable task, several actors, resuming, metrics and refused settings."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Physics(NamedTuple):
 
 
 class LinearQuadratic:
-    """x' = F x + B u without noise, and a reward that is a quadratic form (see `jaxtrpo.envs.base.Environment`)."""
+    """Deterministic x' = F x + B u with a quadratic reward (see `jaxtrpo.envs.base.Environment`)."""
 
     name = "linear-quadratic"
     observation_size, action_size = 2, 1
@@ -63,7 +63,7 @@ class LinearQuadratic:
 
 
 def optimal_gains() -> list[np.ndarray]:
-    """Of the finite horizon, by the textbook's recursion in float64."""
+    """Computes finite-horizon LQR gains by the textbook recursion in float64."""
     env, value, gains = LinearQuadratic, np.zeros((2, 2)), []
     f, b = np.float64(env.F), np.float64(env.B)
     for _ in range(env.episode_length):
@@ -85,8 +85,8 @@ def optimal_return(x: np.ndarray) -> float:
 WIDE = "gps(conditions=4, samples=8, max_kl=1000.0, imitation_steps=2000, prior_samples=1.0)"
 
 
-def test_linear_quadratic_task_is_solved_in_one_iteration():
-    """The local controllers, in the task itself, earn what the textbook's do; the bound holds nothing back."""
+def test_linear_quadratic_task_is_solved_in_one_update():
+    """With an inactive KL bound, the local controllers earn the optimal LQR return in the real environment."""
     run = prepare(LinearQuadratic(), algorithm=WIDE, actors=1, total_steps=1, seed=1)
     _, batch = run.update.lower(run.state).compile_collect()(run.state)
 
@@ -136,13 +136,13 @@ def test_mean_of_clipped_actions_is_differentiable_far_outside():
 
 
 class Narrow(LinearQuadratic):
-    """The same with a motor that does no more than 1."""
+    """The same with actions bounded by 1."""
 
     action_low, action_high = np.float32([-1.0]), np.float32([1.0])
 
 
-def test_reference_is_what_the_simulator_takes_of_the_policy():
-    """Of a network that asks for a hundred times what there is, it takes all that there is, whatever the state."""
+def test_reference_uses_clipped_actions():
+    """If the network outputs a hundred times the bound, the action is the bound in every state."""
     run = prepare(Narrow(), algorithm=WIDE, actors=1, total_steps=1, seed=1)
     _, batch = run.update.lower(run.state).compile_collect()(run.state)
 
@@ -167,7 +167,7 @@ def test_reference_is_what_the_simulator_takes_of_the_policy():
 
 
 class Recorded(LinearQuadratic):
-    """Its observation is the action that it was given."""
+    """An environment that observes the action it received."""
 
     def __init__(self, low: float, high: float):
         super().__init__()
@@ -180,8 +180,8 @@ class Recorded(LinearQuadratic):
 @pytest.mark.parametrize(
     ("low", "high"), [(0.0, np.inf), (-np.inf, 0.25), (float(np.finfo(np.float32).min), 0.25), (-0.5, 0.5)]
 )
-def test_models_are_fitted_to_the_actions_that_the_simulator_took(low, high):
-    """Whichever bounds there are, of which those of a dtype are none."""
+def test_models_are_fitted_to_clipped_actions(low, high):
+    """Holds for all kinds of bounds; the limits of a dtype do not count as bounds."""
     env = Recorded(low, high)
     run = prepare(env, algorithm=WIDE, actors=1, total_steps=1, seed=1)
     _, batch = run.update.lower(run.state).compile_collect()(run.state)
@@ -192,13 +192,13 @@ def test_models_are_fitted_to_the_actions_that_the_simulator_took(low, high):
         return found.action[..., 0], frame.mean[1] + found.after[..., 1] * frame.std[1]
 
     known, taken = map(np.asarray, first(run.actors.map(samples)(batch)))
-    unit, ends = (0.5, (-1, 1)) if low == -high else (1.0, (low, high))  # of the policy, in the simulator's
+    unit, ends = (0.5, (-1, 1)) if low == -high else (1.0, (low, high))  # a policy unit in simulator units
     np.testing.assert_allclose(known, taken / unit, atol=1e-5)
     assert np.all((known >= ends[0]) & (known <= ends[1])) and np.any((known == ends[0]) | (known == ends[1]))
 
 
-def test_network_comes_near_the_optimum_of_a_linear_quadratic_task():
-    """It knows no time, and sees at first only what it did itself."""
+def test_network_nearly_solves_linear_quadratic_task():
+    """The network is not given the time and starts from its own samples."""
     result = jaxtrpo.train(LinearQuadratic(), algorithm=WIDE, actors=1, total_steps=1600, seed=1, progress=False)
     begun = np.asarray(result.state.actors.env.physics.first_obs, np.float64).reshape(-1, 2)[::8]
     best = np.mean([optimal_return(x) for x in begun])
@@ -217,7 +217,7 @@ def tiny(words=WORDS, **settings):
     )
 
 
-def test_an_update_is_whole_episodes_from_the_same_first_states():
+def test_batch_is_whole_episodes_from_same_initial_states():
     seen = []
     run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=150)
     lowered = run.update.lower(run.state)
@@ -237,7 +237,7 @@ def test_an_update_is_whole_episodes_from_the_same_first_states():
     assert np.all(first_obs[0] != first_obs[3]) and np.ptp(seen[0].action[0, 0]) > 0
 
 
-def test_steps_after_an_early_end_count_for_nothing():
+def test_steps_after_early_termination_do_not_count():
     run = prepare(LinearQuadratic(falls=True), algorithm=WORDS, policy=POLICY, actors=1, total_steps=150)
     lowered = run.update.lower(run.state)
     state, batch = lowered.compile_collect()(run.state)
@@ -247,17 +247,17 @@ def test_steps_after_an_early_end_count_for_nothing():
     assert ended.any()
     for env in np.flatnonzero(ended):
         assert steps.invalid[0, ends[env] + 1 :, env].all() and not steps.invalid[0, : ends[env] + 1, env].any()
-    assert np.sum(~np.isnan(steps.episode_return)) == 6  # one of each environment
+    assert np.sum(~np.isnan(steps.episode_return)) == 6  # one per environment
     _, again = lowered.compile_collect()(state)
     np.testing.assert_array_equal(first(again.steps).obs[0, 0], steps.obs[0, 0])
     metrics = run.run(progress=False).metrics
     assert np.all(np.isfinite(metrics["kl"])) and np.all(metrics["episodes"] == 6)
 
 
-def test_an_early_end_costs_what_the_steps_that_are_left_usually_earn():
-    """Two samples of one condition, five steps: the first ends with its second step, the other with its fourth.
+def test_early_termination_costs_mean_reward_of_remaining_steps():
+    """Two samples of one condition over five steps: one terminates in its second step, the other in its fourth.
 
-    The six steps that count earn 1, 2 and 3, 4, 5, 6: 3.5 a step. Three and one steps are left.
+    The six steps that count earn 1, 2 and 3, 4, 5, 6: 3.5 per step. Three steps and one step remain.
     """
     batch = random_batch(0, segments=1, length=5, envs=2, obs_size=2, action_size=1)
     reward = np.float32([[1, 3], [2, 4], [90, 5], [90, 6], [90, 90]])
@@ -278,7 +278,7 @@ def test_an_early_end_costs_what_the_steps_that_are_left_usually_earn():
     samples, models = map(first, actors(1).map(found)(deal_batch(batch._replace(steps=steps), 1)))
     np.testing.assert_allclose(samples.reward[0, :, 0], [1, 2 - 3 * 3.5, 0, 0, 0], rtol=1e-6)
     np.testing.assert_allclose(samples.reward[0, :, 1], [3, 4, 5, 6 - 3.5, 0], rtol=1e-6)
-    np.testing.assert_allclose(samples.return_[0], [3, 18], rtol=1e-6)  # what was earned
+    np.testing.assert_allclose(samples.return_[0], [3, 18], rtol=1e-6)  # actual rewards
     np.testing.assert_array_equal(samples.weight[0], ~invalid)
     np.testing.assert_array_equal(models.seen[0], [1, 1, 1, 1, 0])
     for part in (models.dynamics.slope, models.dynamics.offset, models.reward.curvature):
@@ -294,7 +294,7 @@ def test_nothing_is_compiled_after_the_first_update():
     assert not compiled and len(rows) > 3 and {row["steps_per_update"] for row in rows} == {48}
 
 
-def test_run_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path):
+def test_resumed_run_equals_uninterrupted_run(tmp_path):
     whole = tiny(out=tmp_path / "whole")
     tiny(out=tmp_path / "parts", total_steps=90)
     resumed = tiny(out=tmp_path / "parts", resume=True)
@@ -303,7 +303,7 @@ def test_run_that_goes_on_ends_as_if_it_had_never_stopped(tmp_path):
         np.testing.assert_array_equal(resumed.metrics[name], whole.metrics[name], err_msg=name)
 
 
-def test_one_and_two_actors_train_alike():
+def test_training_does_not_depend_on_number_of_actors():
     one, two = (tiny(actors=count, total_steps=140) for count in (1, 2))
     for leaf in jax.tree.leaves(two.state._replace(actors=None)):
         np.testing.assert_array_equal(leaf[0], leaf[1])
@@ -313,18 +313,18 @@ def test_one_and_two_actors_train_alike():
 
 
 @pytest.mark.parametrize(("memory", "counts"), [(1.0, 48), (2.0, 48 + 24 + 12), (4.0, 48 + 36 + 27)])
-def test_shared_model_remembers_so_many_updates(memory, counts):
-    """An update has 48 samples; what is remembered fades by 1/memory with each."""
+def test_shared_model_fades_old_updates(memory, counts):
+    """An update has 48 samples; each update shrinks the remembered sums by 1/memory."""
     words = WORDS.replace("gps(", f"gps(model_memory={memory}, ")
     run = prepare(LinearQuadratic(), algorithm=words, policy=POLICY, actors=1, total_steps=3 * 48)
     result = run.run(progress=False)
     assert len(result.metrics["update"]) == 3
     sums = first(result.state.learner).sums
     np.testing.assert_allclose(sums.count, counts, rtol=1e-6)
-    np.testing.assert_allclose(sums.outer[0, 0], counts, rtol=1e-6)  # of the constant
+    np.testing.assert_allclose(sums.outer[0, 0], counts, rtol=1e-6)  # of the constant feature
 
 
-def test_what_was_promised_stands_beside_what_was_gained():
+def test_actual_gain_is_reported_with_the_previous_prediction():
     run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=3 * 48)
     metrics = run.run(progress=False).metrics
     np.testing.assert_allclose(metrics["actual_gain"][1:], np.diff(metrics["mean_return"]), rtol=1e-3, atol=1e-4)
@@ -332,7 +332,7 @@ def test_what_was_promised_stands_beside_what_was_gained():
     assert np.isnan(metrics["actual_gain"][0]) and np.isnan(metrics["previous_predicted_gain"][0])
 
 
-def test_states_are_standardised_as_in_the_first_update_for_ever_and_observations_as_in_all():
+def test_states_are_standardised_by_first_batch_and_observations_by_all():
     first_of, last = (
         first(
             prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=steps)
@@ -346,8 +346,8 @@ def test_states_are_standardised_as_in_the_first_update_for_ever_and_observation
     assert last.obs_moments.count == 144 and last.frame.count == 48
 
 
-def told(spoil=lambda state: state, count: int = 1, **settings):
-    """State before, batch, state after and columns of a first update, in which some episodes end early."""
+def first_update(spoil=lambda state: state, count: int = 1, **settings):
+    """Returns policy, state before, batch, state after and metrics of a first update with early terminations."""
     run = prepare(LinearQuadratic(falls=True), algorithm=WORDS, policy=POLICY, actors=count, total_steps=1, seed=3)
     lowered = run.update.lower(run.state)
     state, batch = lowered.compile_collect()(run.state)
@@ -359,9 +359,9 @@ def told(spoil=lambda state: state, count: int = 1, **settings):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_what_an_update_tells_is_that_of_numpy(count):
-    """Over the steps that count alone, of all actors."""
-    policy, before, batch, after, columns = told(count=count)
+def test_metrics_match_numpy(count):
+    """Means are over the steps that count, of all actors."""
+    policy, before, batch, after, columns = first_update(count=count)
     learners = [jax.tree.map(lambda leaf: leaf[0], state.learner) for state in (before, after)]
     counts = ~np.asarray(batch.steps.invalid)
     assert 0 < counts.sum() < counts.size
@@ -378,18 +378,18 @@ def test_what_an_update_tells_is_that_of_numpy(count):
     assert columns["dynamics_explained_variance"] > 1 - 1e-3 > columns["reward_explained_variance"]
 
 
-def test_networks_that_are_not_finite_are_not_kept():
+def test_non_finite_network_is_discarded():
     def spoil(state):
         rate = jnp.full_like(state.hyperparameters["learning_rate"], jnp.nan)
         return state._replace(hyperparameters={**state.hyperparameters, "learning_rate": rate})
 
-    _, before, _, after, columns = told(spoil)
+    _, before, _, after, columns = first_update(spoil)
     assert columns["accepted"] == 0 and columns["kl"] < 1e-3
     for part in ("policy", "optimizer"):
         jax.tree.map(np.testing.assert_array_equal, getattr(after.learner, part), getattr(before.learner, part))
 
 
-def test_bound_holds_for_the_local_controllers():
+def test_local_controllers_keep_the_kl_bound():
     metrics = tiny("gps(conditions=2, samples=3, max_kl=0.05, imitation_steps=50)", total_steps=300).metrics
     assert np.all(metrics["local_kl"] <= 1.001 * metrics["max_kl"]) and np.all(metrics["local_kl"] > 0)
 
@@ -398,7 +398,7 @@ def test_bound_holds_for_the_local_controllers():
     ("predicted", "actual", "factor"),
     [(1.0, 1.0, 2.0), (1.0, 3.0, 2.0), (1.0, 0.5, 1.0), (1.0, 0.25, 2 / 3), (1.0, -5.0, 0.5), (np.nan, np.nan, 1.0)],
 )
-def test_max_kl_follows_the_actual_gain(predicted, actual, factor):
+def test_model_accuracy_adapts_max_kl_to_actual_gain(predicted, actual, factor):
     rule, settings = model_accuracy(), {"max_kl": jnp.float32(0.1)}
     state = rule.init(settings)
     _, after = rule.update(
@@ -407,7 +407,7 @@ def test_max_kl_follows_the_actual_gain(predicted, actual, factor):
     np.testing.assert_allclose(after["max_kl"], 0.1 * factor, rtol=1e-6)
 
 
-def test_steps_end_where_nothing_comes_of_them():
+def test_max_kl_vanishes_without_actual_gain():
     rule, now = model_accuracy(), {"max_kl": jnp.float32(0.5)}
     state = rule.init(now)
     for _ in range(12):
@@ -417,21 +417,21 @@ def test_steps_end_where_nothing_comes_of_them():
     np.testing.assert_allclose(now["max_kl"], 0.0005, rtol=1e-5)
 
 
-def test_promise_keeps_its_range():
+def test_model_accuracy_keeps_kl_range():
     rule, settings = model_accuracy(kl_range=(0.5, 1.5)), {"max_kl": jnp.float32(0.1)}
     state = rule.init(settings)
     for gained, end in ((1.0, 0.15), (-9.0, 0.05)):
         now = settings
         for _ in range(5):
-            told = {"previous_predicted_gain": jnp.float32(1.0), "actual_gain": jnp.float32(gained)}
-            state, now = rule.update(state, now, told)
+            metrics = {"previous_predicted_gain": jnp.float32(1.0), "actual_gain": jnp.float32(gained)}
+            state, now = rule.update(state, now, metrics)
         np.testing.assert_allclose(now["max_kl"], end, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
-    ("words", "settings", "told"),
+    ("words", "settings", "message"),
     [
-        ("gps(samples=1)", {}, "samples=1: dynamics cannot be fitted to fewer than 2"),
+        ("gps(samples=1)", {}, "samples=1 must be at least 2 per condition"),
         ("gps(conditions=3)", {"actors": 2}, "conditions=3 must be a multiple of the 2 actors"),
         ("gps(horizon=11)", {}, "horizon=11: the episodes of linear-quadratic are not longer than 10"),
         ("gps", {"num_envs": 4}, "num_envs=4 are fewer than conditions=8"),
@@ -441,8 +441,8 @@ def test_promise_keeps_its_range():
         ("gps(max_kl=0.0)", {}, "max_kl=0.0 must be positive"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_one_sentence(words, settings, told):
-    with counted_compilations() as compiled, pytest.raises(ValueError, match=told) as error:
+def test_unsuitable_settings_are_refused_with_one_line(words, settings, message):
+    with counted_compilations() as compiled, pytest.raises(ValueError, match=message) as error:
         prepare(LinearQuadratic(), algorithm=words, **{"actors": 1, **settings})
     assert not compiled and "\n" not in str(error.value)
 
@@ -450,52 +450,54 @@ def test_what_does_not_fit_is_refused_in_one_sentence(words, settings, told):
 @pytest.mark.parametrize(
     ("words", "rule", "missing"),
     [
-        (WORDS, "trust", "gain_ratio and predicted_gain"),
+        (WORDS, "trust", "gain_ratio"),
         ("trpo", "model_accuracy", "previous_predicted_gain and actual_gain"),
     ],
 )
-def test_rule_that_goes_by_what_is_not_measured_is_refused(words, rule, missing):
+def test_rule_that_reads_missing_metric_is_refused(words, rule, missing):
     with pytest.raises(ValueError) as error:
         prepare(LinearQuadratic(), algorithm=words, adapt=rule, policy=POLICY, actors=1, total_steps=100)
-    assert str(error.value) == f"adapt={rule}: it goes by {missing}, which this algorithm does not measure"
+    assert str(error.value) == f"adapt={rule} reads {missing}, which this algorithm does not report; use adapt=fixed"
 
 
-def test_choices_are_refused():
-    with pytest.raises(ValueError, match="gps needs actions that are real numbers, and these are choices"):
+def test_discrete_actions_are_refused():
+    with pytest.raises(
+        ValueError, match="^algorithm: gps needs continuous actions, but these are discrete; use trpo or ppo$"
+    ):
         prepare(Choosing(), algorithm="gps", actors=1)
 
 
 class Choosing(ActingProbe):
-    """A probe whose actions are choices."""
+    """A probe with discrete actions."""
 
     action_low, action_high, action_counts = np.float32([0]), np.float32([1]), (2,)
     episode_length = 8
 
 
 class Unsaved(LinearQuadratic):
-    """As if its states were handles."""
+    """An environment whose states are mere handles to a simulator."""
 
     saves_state = False
 
 
-def test_simulators_that_cannot_be_put_back_are_refused():
+def test_simulators_that_cannot_restore_states_are_refused():
     with pytest.raises(
         ValueError, match="linear-quadratic: fixed initial states need an environment whose state can be saved"
     ):
         prepare(Unsaved(), algorithm="gps", actors=1)
 
 
-def test_episodes_without_end_need_a_horizon():
+def test_environment_without_time_limit_needs_horizon():
     endless = LinearQuadratic()
     endless.episode_length = np.iinfo(np.int32).max
     with pytest.raises(ValueError, match="algorithm=gps without a horizon: .* has no time limit"):
         prepare(endless, algorithm="gps", actors=1)
 
 
-# ---- the environment that repeats its first states
+# ---- the environment that repeats its initial states
 
 
-def test_repeated_environment_begins_in_its_first_states_for_ever():
+def test_repeated_environment_always_restarts_in_its_initial_states():
     env = Repeated(LinearQuadratic(), 3, episode_length=4)
     state = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 6)
     begun = np.asarray(state.obs)
@@ -512,7 +514,7 @@ def test_repeated_environment_begins_in_its_first_states_for_ever():
 
 
 @pytest.mark.parametrize("name", ["InvertedPendulum-v5", "Reacher-v5"])
-def test_mujoco_goes_on_from_a_repeated_state_as_from_the_first(name):
+def test_mujoco_episodes_from_repeated_state_are_identical(name):
     env = Repeated(jaxtrpo.make_env(name), 2, episode_length=3)
     state = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 2)
     step, action = jax.jit(env.step), jnp.full((2, env.action_size), 0.3)

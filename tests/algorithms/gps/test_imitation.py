@@ -1,4 +1,4 @@
-"""A network that imitates linear-Gaussian controllers: the divergence, and what minimising it leads to."""
+"""Imitation of linear-Gaussian controllers by a network: the divergence and its minimum."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from jaxtrpo.policies.networks import gaussian_policy
 
 TIME, CONDITIONS, SAMPLES, X, U = 6, 2, 8, 2, 2
 GAIN = np.float32([[0.5, -1.0], [0.2, 0.3]])
-POLICY = gaussian_policy(X, U, hidden=())  # can do all that the controllers do
+POLICY = gaussian_policy(X, U, hidden=())  # can represent the controllers exactly
 OPTIMIZER = optax.scale_by_adam()
 PRECISION = np.float32([[4.0, 1.0], [1.0, 9.0]])
 
 
 def examples(*, wrong: bool = False) -> Examples:
-    """All controllers are the same one; where `wrong`, half of the samples say something else and count for nothing."""
+    """Returns examples of equal controllers; if `wrong`, half of the samples are garbage without weight."""
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(TIME, CONDITIONS, SAMPLES, X)).astype(np.float32)
     mean, weight = obs @ GAIN.T, np.ones((TIME, CONDITIONS, SAMPLES), np.float32)
@@ -40,16 +40,16 @@ def learned(some: Examples):
     return imitate(POLICY, params, memory, some, key, OPTIMIZER, rate, steps=1500, minibatch_size=32)
 
 
-def test_divergence_is_the_kl_of_sampling():
-    """KL(policy || controller), in float64; the other way round it is another number."""
+def test_divergence_matches_sampled_kl():
+    """Estimates KL(policy || controller) in float64; the reverse KL has a different value."""
     with jax.enable_x64(True):
         rng, count = np.random.default_rng(0), 400_000
         mean, log_std, target = rng.normal(size=U), np.array([-0.3, 0.4]), rng.normal(size=U)
         precision = np.array([[2.0, 0.7], [0.7, 1.5]])
         acting = Gaussian(jnp.asarray(mean[None, None, None]), jnp.asarray(log_std[None, None, None]))
-        told = Examples(jnp.zeros((1, 1, 1, 3)), *(jnp.asarray(leaf[None, None]) for leaf in (target[None], precision)),
+        case = Examples(jnp.zeros((1, 1, 1, 3)), *(jnp.asarray(leaf[None, None]) for leaf in (target[None], precision)),
                         jnp.ones((1, 1, 1)))  # fmt: skip
-        found = float(divergence(acting, told)[0, 0, 0])
+        found = float(divergence(acting, case)[0, 0, 0])
     u = mean + np.exp(log_std) * rng.normal(size=(count, U))
     away, std = u - target, np.exp(log_std)
     own = -0.5 * np.sum(((u - mean) / std) ** 2, axis=1) - np.sum(log_std)
@@ -60,8 +60,8 @@ def test_divergence_is_the_kl_of_sampling():
 
 
 @pytest.mark.parametrize("wrong", [False, True], ids=["all count", "half count"])
-def test_network_that_can_do_what_the_controllers_do_learns_it(wrong):
-    """What has no weight is not looked at. Of the noise the nearest without correlations is left: 1 / diagonal."""
+def test_network_learns_controllers_it_can_represent(wrong):
+    """Samples without weight are ignored. The best uncorrelated noise has variance 1 / diagonal of the precision."""
     params, _, left = learned(examples(wrong=wrong))
     obs = np.float32([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0]])
     acting = POLICY.apply(params, jnp.asarray(obs))
@@ -71,8 +71,8 @@ def test_network_that_can_do_what_the_controllers_do_learns_it(wrong):
     np.testing.assert_allclose(left, nearest, atol=2e-3)
 
 
-def test_precision_says_whom_to_follow():
-    """Two controllers that want different things: the mean that is left is weighted by their precisions."""
+def test_conflicting_controllers_are_averaged_by_precision():
+    """For two controllers with different means, the result is their mean weighted by precision."""
     some = examples()
     mean = jnp.stack([jnp.zeros_like(some.mean[:, 0]), jnp.ones_like(some.mean[:, 0])], axis=1)
     precision = jnp.stack([jnp.broadcast_to(part * jnp.eye(U), (TIME, U, U)) for part in (1.0, 3.0)], axis=1)

@@ -46,7 +46,7 @@ def mean_of_actions(controller: Controller, dynamics: Dynamics) -> np.ndarray:
 
 
 def penalised(actions, dynamics: Dynamics, reward: Reward, reference: Controller, multiplier: float, x=None, begin=0):
-    """Return of a sequence of actions without noise, less what changing the reference's costs."""
+    """Computes the noiseless return of a sequence of actions minus the penalty for deviating from the reference."""
     x, total = jnp.zeros(X) if x is None else x, 0.0
     for i, t in enumerate(range(begin, T)):
         u = actions[U * i : U * (i + 1)]
@@ -60,8 +60,8 @@ def penalised(actions, dynamics: Dynamics, reward: Reward, reference: Controller
 
 @settings(deadline=None, max_examples=5)
 @given(seed=st.integers(0, 1000), multiplier=st.sampled_from([1e-3, 1.0, 100.0]))
-def test_best_response_is_the_dense_solution(seed, multiplier):
-    """One system of equations over all actions; the precision of one is the curvature of the best of what follows."""
+def test_best_response_matches_dense_solution(seed, multiplier):
+    """Solves one linear system over all actions; a precision is the curvature of the optimal return from there on."""
     dynamics, reward, reference = problem(seed)
     found, definite = best_response(dynamics, reward, reference, jnp.float64(multiplier))
 
@@ -83,7 +83,7 @@ def test_best_response_is_the_dense_solution(seed, multiplier):
     assert definite
 
 
-def test_outcome_is_that_of_sampling():
+def test_outcome_matches_sampling():
     dynamics, reward, reference = problem(3)
     controller, _ = best_response(dynamics, reward, reference, jnp.float64(5.0))
     found = outcome(dynamics, reward, controller, reference)
@@ -109,13 +109,13 @@ def test_outcome_is_that_of_sampling():
     assert found.kl > 0.1
 
 
-def test_kl_to_itself_is_nothing():
+def test_kl_to_itself_is_zero():
     dynamics, reward, reference = problem(0)
     assert abs(outcome(dynamics, reward, reference, reference).kl) < 1e-10
 
 
 @pytest.mark.parametrize("max_kl", [0.01, 1.0, 30.0])
-def test_bound_is_met_and_nothing_within_it_is_better(max_kl):
+def test_bound_is_met_and_controller_is_optimal_within_it(max_kl):
     dynamics, reward, reference = problem(1)
     found, info = bounded_response(dynamics, reward, reference, jnp.float64(max_kl), jnp.float64(1.0))
     assert info.found and 0.999 * max_kl < info.kl <= max_kl and info.indefinite == 0
@@ -125,11 +125,11 @@ def test_bound_is_met_and_nothing_within_it_is_better(max_kl):
         other = jax.tree.map(lambda leaf: leaf + 0.01 * rng.normal(size=leaf.shape), found)
         other = other._replace(precision=(other.precision + other.precision.mT) / 2)
         moved = outcome(dynamics, reward, other, reference)
-        # The multiplier is the price of KL: no other controller earns more for what it uses.
+        # The multiplier is the price of KL: no other controller has a better penalised return.
         assert moved.return_ - info.multiplier * moved.kl <= best.return_ - info.multiplier * best.kl + 1e-9
 
 
-def test_large_bound_gives_the_optimum_of_the_task():
+def test_large_bound_gives_unconstrained_optimum():
     dynamics, reward, reference = problem(2)
     found, info = bounded_response(dynamics, reward, reference, jnp.float64(1e9), jnp.float64(1.0))
     free, _ = best_response(dynamics, reward, reference, jnp.float64(1e-9))
@@ -137,23 +137,23 @@ def test_large_bound_gives_the_optimum_of_the_task():
     np.testing.assert_allclose(found.gain, free.gain, atol=1e-3)
 
 
-def test_indefinite_matrix_is_never_followed_in_silence():
-    """A reward that is convex in the action has no best one; only a large multiplier makes one of it."""
+def test_indefinite_trials_are_reported_and_discarded():
+    """If the reward is convex in the action, there is an optimum only with a large multiplier."""
     dynamics, reward, reference = problem(4)
     convex = reward._replace(curvature=reward.curvature.at[2, X:, X:].set(50 * np.eye(U)))
     _, definite = best_response(dynamics, convex, reference, jnp.float64(1e-3))
     assert not definite
     found, info = bounded_response(dynamics, convex, reference, jnp.float64(1e9), jnp.float64(1.0))
     assert info.found and info.indefinite > 0 and np.all(np.linalg.eigvalsh(found.precision) > 0)
-    endless = reward._replace(curvature=jnp.full_like(reward.curvature, jnp.nan))
-    stayed, info = bounded_response(dynamics, endless, reference, jnp.float64(1.0), jnp.float64(1.0))
+    undefined = reward._replace(curvature=jnp.full_like(reward.curvature, jnp.nan))
+    stayed, info = bounded_response(dynamics, undefined, reference, jnp.float64(1.0), jnp.float64(1.0))
     assert not info.found and info.kl == 0 and info.predicted_gain == 0
     jax.tree.map(np.testing.assert_array_equal, stayed, reference)
 
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1000), n=st.sampled_from([1, 2, 5, 12]))
-def test_inverse_is_numpy_s(seed, n):
+def test_inverse_matches_numpy(seed, n):
     matrix = positive(np.random.default_rng(seed), 4, n, n)
     found = inverse(jnp.asarray(matrix))
     np.testing.assert_allclose(found.matrix, np.linalg.inv(matrix), rtol=1e-7, atol=1e-9)
@@ -162,20 +162,20 @@ def test_inverse_is_numpy_s(seed, n):
 
 
 @pytest.mark.parametrize("unit", [2.0**-40, 2.0**40])
-def test_whether_a_matrix_is_definite_does_not_depend_on_its_unit(unit):
+def test_definiteness_does_not_depend_on_scale(unit):
     matrix = positive(np.random.default_rng(3), 5, 5)
     of_one, of_other = inverse(jnp.asarray(matrix)), inverse(jnp.asarray(unit * matrix))
     assert of_one.definite and of_other.definite
     np.testing.assert_array_equal(of_other.matrix * unit, of_one.matrix)
 
 
-def test_matrix_that_is_not_definite_is_told():
+def test_indefinite_matrix_is_reported():
     matrices = np.stack([np.diag([1.0, -1e-3]), np.array([[1.0, 2.0], [2.0, 1.0]]), np.full((2, 2), np.nan), np.eye(2)])
     found = inverse(jnp.asarray(matrices))
     np.testing.assert_array_equal(found.definite, [False, False, False, True])
 
 
-def test_mapped_over_conditions_it_is_the_same():
+def test_vmapped_response_matches_single_responses():
     problems = [problem(seed) for seed in (5, 6)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *problems)
     many, _ = jax.vmap(lambda *one: bounded_response(*one, jnp.float64(0.5), jnp.float64(1.0)))(*stacked)

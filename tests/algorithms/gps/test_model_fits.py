@@ -1,4 +1,4 @@
-"""Models fitted to samples, against known systems, in float64."""
+"""Models fitted to samples of known systems, in float64."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def known_quadratic(seed: int = 0):
     return (constant, slope, curvature), evaluate
 
 
-def test_quadratic_regression_finds_a_known_quadratic():
+def test_quadratic_regression_recovers_known_quadratic():
     (constant, slope, curvature), evaluate = known_quadratic()
     z = np.random.default_rng(1).normal(size=(ROWS, Z))
     weight = np.arange(ROWS) % 3 > 0
-    y = np.where(weight[:, None], evaluate(z), 1e3)  # what has no weight is not looked at
+    y = np.where(weight[:, None], evaluate(z), 1e3)  # rows without weight are garbage
     sums = sums_of(jnp.asarray(z), jnp.asarray(y), jnp.asarray(weight, jnp.float64))
     found = fit(sums, Z, 1e-12)
     for value, wanted in zip(found, (constant, slope, curvature), strict=True):
@@ -54,7 +54,7 @@ def test_quadratic_regression_finds_a_known_quadratic():
     np.testing.assert_allclose(found.slope_at(jnp.asarray(z[0])), jacobian, atol=1e-9)
 
 
-def test_sums_of_parts_are_those_of_all():
+def test_sums_of_parts_add_up():
     z, y = jnp.asarray(np.random.default_rng(0).normal(size=(2, 50, 3)))
     ones = jnp.ones(50)
     whole = sums_of(z, y, ones)
@@ -63,13 +63,13 @@ def test_sums_of_parts_are_those_of_all():
     assert features(z).shape == (50, num_features(3)) == (50, 10)
 
 
-def test_no_rows_say_nothing():
+def test_fit_without_rows_is_zero():
     for leaf in fit(no_sums(3, 2), 3, 0.1):
         np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
 
 
-def test_number_that_never_varies_has_no_coefficient():
-    """Its coefficient would be rounding, enlarged without bounds, and spoil the curvature of all others."""
+def test_constant_input_has_zero_coefficient():
+    """Otherwise its coefficient would be amplified rounding error and spoil all other curvatures."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(ROWS, 2))
     z[:, 1] = 1e-8 * rng.normal(size=ROWS)
@@ -77,8 +77,8 @@ def test_number_that_never_varies_has_no_coefficient():
     np.testing.assert_allclose(found.curvature[0], [[2, 0], [0, 0]], atol=1e-6)
 
 
-def test_penalty_is_chosen_by_rows_that_were_not_seen():
-    """An output without noise wants the least, one that is nothing but noise the most."""
+def test_penalty_is_chosen_on_held_out_rows():
+    """An output without noise gets the smallest penalty, pure noise the largest."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(60, Z))
     y = np.stack([z[:, 0] * z[:, 1], rng.normal(size=60)], axis=1)
@@ -99,7 +99,7 @@ def test_penalty_is_chosen_by_rows_that_were_not_seen():
     np.testing.assert_allclose(found.quadratic.curvature[0, 0, 1], 1.0, atol=1e-6)
 
 
-def test_concave_part_is_the_nearest():
+def test_concave_part_is_nearest_in_frobenius_norm():
     rng = np.random.default_rng(0)
     matrix = rng.normal(size=(4, 4))
     matrix = matrix + matrix.T
@@ -128,7 +128,7 @@ def no_prior(z, weight) -> LinearFit:
     )
 
 
-def test_dynamics_of_a_known_linear_system_are_found():
+def test_linear_fit_recovers_known_linear_system():
     slope, constant, z, y = linear_system(0, 20_000, 0.1)
     weight = jnp.ones(z.shape[:2])
     found = linear_fit(z, y, weight, no_prior(z, weight), jnp.ones(Z), strength=1e-6, window=0)
@@ -137,8 +137,8 @@ def test_dynamics_of_a_known_linear_system_are_found():
     np.testing.assert_allclose(found.covariance, np.broadcast_to(0.01 * np.eye(OUT), found.covariance.shape), atol=5e-4)
 
 
-@pytest.mark.parametrize("window", [0, 1, 7])  # the last is longer than all five steps
-def test_posterior_is_ridge_regression_of_each_step(window):
+@pytest.mark.parametrize("window", [0, 1, 7])  # the last is longer than the five steps
+def test_posterior_is_ridge_regression_at_each_step(window):
     _, _, z, y = linear_system(1, 6, 0.5)
     weight = jnp.asarray(np.random.default_rng(0).random(z.shape[:2]) < 0.7, jnp.float64)
     scale, strength = np.array([1.0, 2.0, 0.5, 1.0]), 3.0
@@ -164,7 +164,7 @@ def test_posterior_is_ridge_regression_of_each_step(window):
         np.testing.assert_allclose(found.covariance[t], wanted, rtol=1e-7, atol=1e-9)
 
 
-def test_without_samples_the_prior_stays():
+def test_without_samples_prior_is_kept():
     _, _, z, y = linear_system(2, 3, 0.1)
     weight = jnp.zeros(z.shape[:2])
     prior = no_prior(z, weight)._replace(slope=jnp.ones((5, OUT, Z)), constant=jnp.ones((5, OUT)))

@@ -1,4 +1,4 @@
-"""Several directions of one batch: how they are found, and that what is not finite is not kept."""
+"""Several natural directions combined into one step: solutions, weights and non-finite values."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from jaxtrpo.algorithms.trpo_replay.weighting import STEPS, standard_error, weig
 from jaxtrpo.policies.networks import gaussian_policy
 
 SHAPE, DAMPING = SHAPES[0], 0.003
-FEW = 3  # iterations, by far not enough to solve for a direction at once
+FEW = 3  # iterations, far too few to solve for a direction from zero
 
 
 def mapped(second):
-    """One step along the direction of the batch and that of a second surrogate."""
+    """Returns the step along the directions of the batch and of a second surrogate."""
     policy = gaussian_policy(*SHAPE[:2], hidden=SHAPE[2])
 
     def one(params, followed, action, found, key):
@@ -45,7 +45,7 @@ def nothing_followed(problem: Problem) -> Followed:
 
 
 def follow(problem: Problem, followed: Followed | None = None, *, times: int = 1, scale: float = 1.0) -> Followed:
-    """What is known after the same batch so many times; the second surrogate is the first one, `scale` times."""
+    """Returns the memory after the same batch `times` times; the second surrogate is `scale` times the first."""
     params, _, action, found, _, key = arguments(problem, 1.0)
     step = mapped(lambda new, old: scale * importance_weighted_advantage(new, old))
     now = spread(nothing_followed(problem) if followed is None else followed, 1)
@@ -54,8 +54,8 @@ def follow(problem: Problem, followed: Followed | None = None, *, times: int = 1
     return first(now)
 
 
-def test_curvature_is_that_of_the_sum_of_directions_of_length_one():
-    """By the Fisher matrix in float64. Fails if what the directions have in common is left out."""
+def test_curvature_is_that_of_weighted_unit_directions():
+    """Compares with a dense float64 Fisher matrix. Fails if the inner product of the directions is left out."""
     problem = make_problem(3, SHAPE)
     params, _, action, found, _, key = arguments(problem, 1.0)
     nothing = spread(nothing_followed(problem), 1)
@@ -71,12 +71,12 @@ def test_curvature_is_that_of_the_sum_of_directions_of_length_one():
 
 
 def where_seen(new, old):
-    """The usual surrogate of some steps alone."""
+    """The default surrogate, restricted to some steps."""
     return (old.obs[:, 0] > 0) * importance_weighted_advantage(new, old)
 
 
-def test_the_batch_s_own_gradient_judges_and_the_judge_decides():
-    """The judge has heard 39 batches, and knows both slopes, the second one better."""
+def test_batch_gradient_updates_slopes_and_weights_follow():
+    """After 39 batches, both slopes are known, the second one more precisely."""
     problem = make_problem(3, SHAPE)
     params, _, action, found, _, key = arguments(problem, 1.0)
     before = np.float32(np.random.default_rng(0).normal(size=(2, ravel_pytree(problem.params)[0].size)))
@@ -94,8 +94,8 @@ def test_the_batch_s_own_gradient_judges_and_the_judge_decides():
     np.testing.assert_allclose(after.slope, judge.slope + (heard - judge.slope) / 40, rtol=1e-4)
     error = standard_error(after)
     assert error[0] > 1.5 * error[1] > 0
-    told = [info[name] for name in ("score_gain", "critic_gain", "score_gain_error", "critic_gain_error")]
-    np.testing.assert_allclose(told, [*after.slope, *error], rtol=1e-5)
+    reported = [info[name] for name in ("score_gain", "critic_gain", "score_gain_error", "critic_gain_error")]
+    np.testing.assert_allclose(reported, [*after.slope, *error], rtol=1e-5)
     units = STEPS * (np.float64(after.directions) - (1 - 1 / STEPS) * before)
     gram = units @ dense(problem, SHAPE, DAMPING).fisher @ units.T
     shares = np.asarray(weights(after, jnp.float32(gram)))
@@ -105,7 +105,7 @@ def test_the_batch_s_own_gradient_judges_and_the_judge_decides():
     np.testing.assert_allclose(natural.curvature, shares @ gram @ shares, rtol=1e-3)
 
 
-def test_direction_of_another_surrogate_is_solved_for_from_batch_to_batch():
+def test_second_direction_converges_over_batches():
     problem = make_problem(3, SHAPE)
     wanted = dense(problem, SHAPE, DAMPING).direction
     missed = [
@@ -114,8 +114,8 @@ def test_direction_of_another_surrogate_is_solved_for_from_batch_to_batch():
     assert missed[0] > 0.5 and missed[1] < 0.15 and missed[2] < 0.05
 
 
-def test_solution_that_is_not_finite_is_begun_anew():
-    """Whether it was found so, or was where this one started."""
+def test_non_finite_solution_is_reset():
+    """Covers a solution that became NaN and a start that is NaN."""
     problem = make_problem(3, SHAPE)
     nothing = nothing_followed(problem)
     of_nan = follow(problem, scale=np.nan)

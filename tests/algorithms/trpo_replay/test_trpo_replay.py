@@ -1,4 +1,4 @@
-"""TRPO with a critic of actions: its labels, its gradients, the judge, and what happens if the critic is wrong."""
+"""TRPO with an action-value critic: labels, gradients, updates, and learning with right and wrong critics."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def some_critic(**changed) -> ActionCritic:
 
 
 def known_critic(known=None) -> ActionCritic:
-    """Its values are linear in the observation, and so is what is known of actions."""
+    """Returns a critic with values linear in the observation and the given advantages of actions."""
     return some_critic()._replace(
         value=lambda state, obs: obs @ state.target,
         advantage_over=lambda state, usual, obs, action, other: known(obs, action) if known else 0.0 * obs[..., 0],
@@ -61,7 +61,7 @@ def known_critic(known=None) -> ActionCritic:
 
 
 def stretches(batch) -> Transitions:
-    """Every segment of every environment, by itself."""
+    """Returns every segment of every environment as a stretch of its own."""
     steps = batch.steps
     found = Transitions(
         steps.obs, steps.action, steps.reward, np.float32(steps.terminated), steps.final_obs,
@@ -75,7 +75,7 @@ def known_of_actions(obs, action):
 
 
 def plain_labels(batch, gae_lambda: float, known=lambda obs, action: 0.0) -> np.ndarray:
-    """By a loop backwards over every segment, in float64."""
+    """Computes labels by a backward float64 loop over every segment."""
     steps, labels = batch.steps, []
 
     def normalised(obs):
@@ -96,7 +96,7 @@ def plain_labels(batch, gae_lambda: float, known=lambda obs, action: 0.0) -> np.
                     later = 0.0
                     continue
                 now = value(steps.obs[here])
-                # What it led to, not what stands in the next row: that may be after a reset.
+                # Uses final_obs, because the next row may come after a reset.
                 beyond = 0.0 if steps.terminated[here] else value(steps.final_obs[here])
                 delta = steps.reward[here] + 0.99 * beyond - now
                 later = delta + (0.0 if over or last else 0.99 * gae_lambda * later)
@@ -114,8 +114,8 @@ def labelled(batch, gae_lambda: float, known=None) -> Labelled:
 
 
 @pytest.mark.parametrize("truncated", [(), (0,), (1,), (3,), (4,), (0, 2), (0, 1, 2, 3, 4)])
-def test_labels_stop_where_every_stretch_is_cut(truncated):
-    """In any number of places, which may be the first or the last. Fails if only some of them are looked at."""
+def test_labels_stop_at_every_cut(truncated):
+    """Covers any number of cuts, including the first and last step. Fails if only some of them are handled."""
     batch = random_batch(5, segments=2, length=5, envs=3, end=0, broken=0)
     steps, elapsed, now = batch.steps, np.zeros_like(batch.steps.elapsed), 7
     flags = np.zeros_like(steps.truncated)
@@ -123,17 +123,16 @@ def test_labels_stop_where_every_stretch_is_cut(truncated):
         for t in range(5):
             elapsed[segment, t], flags[segment, t] = now, t in truncated
             now = 0 if t in truncated else now + 1
-    final_obs = np.where(
-        flags[..., None], 3 * steps.final_obs, steps.final_obs
-    )  # not what the next episode begins with
+    # Different from the first observation of the next episode.
+    final_obs = np.where(flags[..., None], 3 * steps.final_obs, steps.final_obs)
     batch = batch._replace(steps=steps._replace(truncated=flags, elapsed=elapsed, final_obs=final_obs))
     for gae_lambda in (0.0, 0.5, 1.0):
         worth = labelled(batch, gae_lambda).worth
         np.testing.assert_allclose(worth, plain_labels(batch, gae_lambda), rtol=1e-4, atol=1e-5)
 
 
-def test_choices_are_whole_numbers_again_when_they_are_drawn():
-    """The buffer holds real numbers."""
+def test_discrete_actions_are_integers_again_when_drawn():
+    """The buffer stores floats."""
     spec = spec_of()._replace(
         policy=categorical_policy(3, (2, 3), hidden=(8,)),
         actions=ActionSpace(np.zeros(2), np.float32([1, 2]), counts=(2, 3)),
@@ -153,10 +152,10 @@ def test_choices_are_whole_numbers_again_when_they_are_drawn():
 
 @pytest.mark.parametrize("truncating", ["often", "once", "never"])
 @pytest.mark.parametrize(("gae_lambda", "known"), [(0.0, None), (0.5, None), (1.0, None), (0.5, known_of_actions)])
-def test_labels_are_those_of_a_loop_in_float64(gae_lambda, known, truncating):
-    """Fails if a terminated step looks beyond its end, a truncated one into the next episode, or a reset is passed."""
+def test_labels_match_float64_loop(gae_lambda, known, truncating):
+    """Fails if terminated steps bootstrap, truncated ones look into the next episode, or sums cross a reset."""
     batch = random_batch(4, segments=6, length=5, envs=3, end=0.2, broken=0.1 * (truncating == "often"))
-    if truncating != "often":  # values of few states are asked for then
+    if truncating != "often":  # then values of only a few states are needed
         steps = batch.steps
         allowed = np.cumsum(steps.truncated, axis=1) <= 1 if truncating == "once" else np.zeros_like(steps.truncated)
         truncated = steps.truncated & allowed
@@ -170,7 +169,7 @@ def test_labels_are_those_of_a_loop_in_float64(gae_lambda, known, truncating):
     np.testing.assert_array_equal(found.weight == 0, broken)
 
 
-def test_actions_are_seen_as_the_simulator_takes_them():
+def test_actions_are_encoded_as_the_simulator_takes_them():
     half = ActionSpace(np.float32([-1, 0, -np.inf]), np.float32([3, np.inf, np.inf]))
     np.testing.assert_array_equal(encoded(jnp.float32([-2, -2, -2]), half), [-1, 0, -2])
     np.testing.assert_array_equal(encoded(jnp.float32([5, 5, 5]), half), [1, 5, 5])
@@ -181,8 +180,8 @@ def test_actions_are_seen_as_the_simulator_takes_them():
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1000))
-def test_gradient_of_what_a_critic_expects_is_the_critic_s_own(seed):
-    """For a quadratic value the mean over many samples is known, and so is its derivative in the policy's mean."""
+def test_gradient_of_expected_value_matches_analytic(seed):
+    """For a quadratic value, the expectation and its derivative with respect to the policy's mean are known."""
     rng = np.random.default_rng(seed)
     mean, log_std = (jnp.float32(rng.normal(size=2)) for _ in range(2))
     slope, matrix = rng.normal(size=2), np.diag(rng.normal(size=2))
@@ -196,16 +195,16 @@ def test_gradient_of_what_a_critic_expects_is_the_critic_s_own(seed):
         return jnp.mean(value)
 
     found, (of_mean, of_std) = jax.value_and_grad(expected, argnums=(0, 1))(mean, log_std)
-    spread = np.mean(np.exp(2 * np.asarray(log_std)) * noise**2, axis=0)  # mean and its opposite: odd terms are gone
+    spread = np.mean(np.exp(2 * np.asarray(log_std)) * noise**2, axis=0)  # odd terms cancel between antithetic samples
     np.testing.assert_allclose(
         found, mean @ slope + mean @ matrix @ mean + spread @ np.diag(matrix), rtol=1e-3, atol=1e-3
     )
     np.testing.assert_allclose(of_mean, slope + 2 * matrix @ mean, rtol=1e-3, atol=1e-3)
-    np.testing.assert_array_equal(of_std, 0.0)  # exploration is not the critic's to take away
+    np.testing.assert_array_equal(of_std, 0.0)  # the critic must not reduce exploration
 
 
-def test_choices_are_all_looked_at():
-    """For one coordinate it is the sum over choices; for several, where values add up, the mean of what each adds."""
+def test_expected_value_sums_over_discrete_actions():
+    """For one coordinate the result is the sum over choices; for several, the mean of the coordinates' effects."""
     one = Categorical((jnp.float32([[0.1, 0.7, -0.3]]),))
     table = jnp.float32([1.0, 5.0, -2.0])
     found = one.expected_value(one, jnp.int32([[0]]), lambda action: table[action[..., 0]])
@@ -220,8 +219,8 @@ def test_choices_are_all_looked_at():
     np.testing.assert_allclose(gradient(*two.logits), alone / 2, rtol=1e-5, atol=1e-6)
 
 
-def test_critic_surrogate_is_what_the_critic_says_of_each_step():
-    """Actions count as the simulator takes them: cut to their range."""
+def test_critic_surrogate_is_expected_advantage_per_step():
+    """Actions are clipped to their bounds, as in the simulator."""
     rng, actions = np.random.default_rng(0), some_critic()
     state = actions.init(jax.random.PRNGKey(0))
     obs, mean = jnp.float32(rng.normal(size=(6, 3))), jnp.float32(rng.normal(size=(6, 2)))
@@ -234,8 +233,8 @@ def test_critic_surrogate_is_what_the_critic_says_of_each_step():
     np.testing.assert_allclose(found, 0.5 * (here + opposite), rtol=1e-5, atol=1e-6)
 
 
-def test_advantage_over_a_policy_is_the_critic_s_less_its_mean():
-    """Over many of the policy's own actions the mean is 0."""
+def test_advantage_over_policy_has_mean_zero():
+    """The mean over many of the policy's own actions is 0."""
     spec, rng, actions, number = spec_of(), np.random.default_rng(0), some_critic(), 20_000
     state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(30.0))
     params = spec.policy.init(jax.random.PRNGKey(0))
@@ -252,12 +251,12 @@ def test_advantage_over_a_policy_is_the_critic_s_less_its_mean():
 
 
 @pytest.mark.parametrize("length", [3, 5, 40])
-def test_steps_at_the_end_of_a_stretch_are_drawn_as_often(length):
-    """32 are wanted, which are no whole number of stretches."""
+def test_all_steps_of_a_stretch_are_drawn_equally_often(length):
+    """32 steps are drawn, which is not a whole number of stretches."""
     spec = spec_of()._replace(segment_length=length)
     sizes = {"segment_steps": 4 * length, "segment_length": length, "observation_size": 3, "action_size": 2}
     buffer, batch = make_replay(4 * length, **sizes), random_batch(0, segments=1, length=length, broken=0)
-    batch.steps.obs[..., 0] = np.arange(length)[:, None]  # time, of which moments change nothing
+    batch.steps.obs[..., 0] = np.arange(length)[:, None]  # the time step, kept distinguishable by the moments below
     ring = actors(1).map(buffer.insert)(spread(buffer.empty(), 1), deal_batch(batch, 1))
     ring = jax.tree.map(jnp.asarray, first(ring))
     unchanged = Moments(jnp.float32(1e6), jnp.zeros(3), jnp.full(3, 100.0))
@@ -271,14 +270,14 @@ def test_steps_at_the_end_of_a_stretch_are_drawn_as_often(length):
 
 
 def chain(rng: np.random.Generator, number: int):
-    """Steps of any policy: the action is added to the first coordinate, whose square is what they cost."""
+    """Returns off-policy steps in which the action is added to the first coordinate, whose square is the cost."""
     obs, action = rng.uniform(-1, 1, (number, 3)), rng.uniform(-1, 1, (number, 2))
     after = np.clip(0.5 * (obs[:, :1] + action[:, :1]), -1, 1) * np.array([1.0, 0.0, 0.0])
     return obs, action, -(obs[:, 0] ** 2), after
 
 
-def test_the_critic_finds_what_a_policy_is_worth_from_steps_of_others():
-    """Against the recursion V(s) = r + discount E V(s'), by sampling; the policy is another than who made the steps."""
+def test_critic_learns_values_of_a_policy_off_policy():
+    """Compares with Monte Carlo returns of a policy other than the one that made the steps."""
     discount, rng, spread = 0.8, np.random.default_rng(0), 0.3
     obs, action, reward, after = (jnp.float32(part) for part in chain(rng, 4_000))
     actions = some_critic(hidden=(64,), value_hidden=(64,), learning_rate=3e-3)
@@ -299,7 +298,7 @@ def test_the_critic_finds_what_a_policy_is_worth_from_steps_of_others():
         return actions.fit(state, unit, draw, jnp.int32(3_000), key)
 
     state = actions.init(jax.random.PRNGKey(0))
-    for number, unit in enumerate((1.0, 1.0, 4.0, 4.0)):  # predictions stay what they were in other units
+    for number, unit in enumerate((1.0, 1.0, 4.0, 4.0)):  # a new unit preserves predictions
         state, unexplained = fit(state, jax.random.PRNGKey(number), jnp.float32(unit))
     starts = np.linspace(-0.9, 0.9, 7)
 
@@ -315,10 +314,10 @@ def test_the_critic_finds_what_a_policy_is_worth_from_steps_of_others():
     found = actions.value(state, jnp.float32(starts[:, None] * np.array([1.0, 0.0, 0.0])))
     error = np.abs(found - wanted).mean()
     assert error < 0.35 * np.abs(of_others - wanted).mean(), (found, wanted, of_others)
-    assert unexplained < 0.3, unexplained  # of what actions make of a step
+    assert unexplained < 0.3, unexplained  # fraction of variance unexplained by the advantages
 
 
-def test_other_units_leave_predictions_as_they_were():
+def test_changing_unit_preserves_predictions():
     actions, rng = some_critic(), np.random.default_rng(0)
     state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(2.0))
     obs, action = jnp.float32(rng.normal(size=(5, 3))), jnp.float32(rng.normal(size=(5, 2)))
@@ -331,8 +330,8 @@ def test_other_units_leave_predictions_as_they_were():
     np.testing.assert_allclose(actions.advantage(other, obs, action), actions.advantage(state, obs, action), rtol=1e-5)
 
 
-def test_what_steps_were_worth_is_asked_of_a_critic_in_the_new_units():
-    """It predicts what it did before; the first minibatches are drawn before the first gradient step."""
+def test_labels_are_drawn_with_the_rescaled_critic():
+    """Predictions are unchanged when the first minibatches are drawn, before the first gradient step."""
     actions, asked = some_critic(), []
     state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(2.0))
     obs = jnp.float32(np.random.default_rng(0).normal(size=(64, 3)))
@@ -352,7 +351,7 @@ def test_what_steps_were_worth_is_asked_of_a_critic_in_the_new_units():
 
 
 def wrong(actions, state):
-    """A critic that is certain that the best is to go as far away from every good action as possible."""
+    """Surrogate of a confidently wrong critic, which is largest at the opposite of the best action."""
     return lambda new, samples: -jnp.sum((-new.mean - 0.5 * samples.obs[:, :1]) ** 2, axis=-1)
 
 
@@ -361,7 +360,10 @@ def wrong(actions, state):
 
 @functools.cache
 def learning(critic=None, count: int = 1):
-    """(batch) -> the state before, with the batch in its buffer, the state after, and info; `change` may spoil it."""
+    """Returns a function from a batch to (state before, with the batch in its buffer; state after; info).
+
+    Its argument `change` modifies the state before the update.
+    """
     words = trpo_replay(replay=1000, minibatch_size=16, hidden=(8,), value_hidden=(8,), cg_iterations=4)
     made = learner_of(
         words, gaussian_policy(3, 2, hidden=(8,)), critic or mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16),
@@ -374,7 +376,7 @@ def learning(critic=None, count: int = 1):
         key = jax.random.PRNGKey(1)
         dealt = deal_batch(batch, count)
         begun = made.init(key, key)
-        # Some were seen before: from the first batch of a run policies do not learn.
+        # Observation moments are known, because policies do not learn from the first batch of a run.
         begun = begun._replace(obs_moments=Moments(jnp.float32(50), jnp.zeros(3), jnp.ones(3)))
         state = change(insert(spread(begun, count), dealt))
         hyperparameters = {"max_kl": np.full(count, 0.02, np.float32)}
@@ -391,25 +393,25 @@ def same(one, two) -> bool:
 @pytest.mark.parametrize(
     "most_flops", [jaxtrpo.parallel.collectives.MOST_FLOPS_ALONE, 0.0], ids=["split up", "together"]
 )
-def test_two_actors_learn_what_one_does(most_flops, monkeypatch):
+def test_update_does_not_depend_on_number_of_actors(most_flops, monkeypatch):
     monkeypatch.setattr(jaxtrpo.parallel.collectives, "MOST_FLOPS_ALONE", most_flops)
     batch = random_batch(0)
     (_, one, info), (_, two, info_of_two) = (learning.__wrapped__(count=count)(batch) for count in (1, 2))
     close = functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-4)
     jax.tree.map(close, two._replace(memory=(), actions=()), one._replace(memory=(), actions=()))
-    # Adam enlarges differences in rounding where a gradient is next to nothing.
+    # Adam amplifies rounding differences where a gradient is close to zero.
     assert np.mean(np.abs(two.actions.params - one.actions.params) > 1e-4) < 0.05
     for name in ("kl", "critic_explained_variance", "critic_weight", "advantage_std", "explained_variance"):
         close(info_of_two[name], info[name], err_msg=name)
 
 
-def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region():
+def test_smaller_advantages_than_usual_shrink_trust_region():
     """Half the advantages have a quarter of the variance; larger ones change nothing."""
     batch = random_batch(0, broken=0)
     variance = learning()(batch)[2]["advantage_std"] ** 2
 
     def usual(times: float):
-        # So many updates that one more hardly changes the mean.
+        # After this many updates, one more hardly changes the mean.
         mean = RunningMean(np.full(1, times * variance, np.float32), np.full(1, 10**6, np.int32))
         return lambda state: state._replace(memory=state.memory._replace(advantage_variance=mean))
 
@@ -419,22 +421,22 @@ def test_a_batch_with_smaller_advantages_than_usual_has_a_smaller_trust_region()
 
 
 @pytest.mark.parametrize("num_segments", [1, 3])
-def test_gradient_steps_of_the_critic_follow_the_steps_that_were_taken(num_segments):
-    """Half as many; a segment has twelve."""
+def test_critic_gradient_steps_are_proportional_to_new_steps(num_segments):
+    """There is one gradient step per two environment steps; a segment has twelve."""
     _, after, _ = learning()(random_batch(0, num_segments=num_segments))
     assert optax.tree.get(after.actions.optimizer, "count") == 6 * num_segments
 
 
-def test_critics_are_in_units_of_the_rewards_that_they_are_fitted_to():
-    """Those of this batch, already in the first update."""
+def test_critic_unit_is_proportional_to_rewards():
+    """The unit is that of the current batch, even in the first update."""
     batch = random_batch(0)
     larger = batch._replace(steps=batch.steps._replace(reward=1000 * batch.steps.reward))
     units = [learning()(each)[1].actions.unit for each in (batch, larger)]
     np.testing.assert_allclose(units[1] / units[0], 1000, rtol=1e-4)
 
 
-def test_a_critic_of_actions_that_is_not_finite_is_not_kept():
-    """No number of the buffer is one; the batch is sound, and the policy and its values learn from it."""
+def test_non_finite_action_value_critic_is_discarded():
+    """The buffer holds only NaN, but the batch is sound, and the policy and the value critic learn from it."""
     before, after, info = learning()(
         random_batch(0, broken=0),
         lambda state: state._replace(replay=state.replay._replace(rows=state.replay.rows * np.nan)),
@@ -443,7 +445,7 @@ def test_a_critic_of_actions_that_is_not_finite_is_not_kept():
     assert info["accepted"] and not same(after.policy, before.policy) and not same(after.critic, before.critic)
 
 
-def test_a_critic_of_values_that_is_not_finite_is_not_kept():
+def test_non_finite_value_critic_is_discarded():
     sound = mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16)
     broken = sound._replace(fit=lambda state, targets, key, rate: jax.tree.map(lambda leaf: leaf * jnp.nan, state))
     before, after, info = learning(broken)(random_batch(0))
@@ -451,7 +453,7 @@ def test_a_critic_of_values_that_is_not_finite_is_not_kept():
     assert info["accepted"] and not same(after.policy, before.policy) and not same(after.actions, before.actions)
 
 
-# ---- what it learns
+# ---- learning
 
 
 WORDS = "trpo_replay(max_kl=0.02, replay=1000, minibatch_size=32, hidden=(8,))"
@@ -461,40 +463,40 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def test_a_critic_that_is_wrong_loses_its_weight_and_what_remains_learns(monkeypatch):
+def test_wrong_critic_loses_its_weight_and_training_succeeds(monkeypatch):
     monkeypatch.setattr(module, "critic_surrogate", wrong)
     misled = train(WORDS, **SETTINGS)
     plain = train("trpo(max_kl=0.02)", **SETTINGS)
     share = misled.metrics["critic_weight"]
     np.testing.assert_allclose(share[: UNJUDGED - 1], 0.5)
     assert np.mean(share[40:]) < 0.05, share
-    # One step an episode; 0 is the best return without noise, and the untrained policy has about -0.6.
+    # One-step episodes: the best return without noise is 0, and the untrained policy gets about -0.6.
     ends = [np.nanmean(run.metrics["mean_return"][-20:]) for run in (misled, plain)]
     assert ends[0] > ends[1] - 0.05 and ends[1] > -0.3, ends
 
 
 def right(actions, state):
-    """The reward itself, expected over the policy's noise; normalised observations have the sign of the raw ones."""
+    """Surrogate that equals the true reward up to noise; normalised observations keep the sign of the raw ones."""
     return lambda new, samples: -jnp.sum((new.mean - 0.5 * jnp.sign(samples.obs[:, :1])) ** 2, axis=-1)
 
 
-def test_a_critic_that_is_right_is_confirmed_and_keeps_a_share(monkeypatch):
-    """The batches' own direction is as good here, so that both share what they have in common."""
+def test_right_critic_is_confirmed_and_keeps_weight(monkeypatch):
+    """The batch's own direction is equally good here, so the two share the weight."""
     monkeypatch.setattr(module, "critic_surrogate", right)
     metrics = train(WORDS.replace("0.02", "0.0005"), **{**SETTINGS, "total_steps": 8_000}).metrics
     assert np.all(metrics["critic_gain"][20:] > 3 * metrics["critic_gain_error"][20:])
     assert np.mean(metrics["critic_weight"][20:]) > 0.1
 
 
-def test_the_critic_of_a_run_explains_what_actions_are_worth():
+def test_critic_explains_variance_during_a_run():
     result = train(WORDS, **{**SETTINGS, "total_steps": 8_000})
-    # Later the policy does what is best, and actions make no difference any more.
+    # Later the policy is nearly optimal, and actions make little difference.
     explained = result.metrics["critic_explained_variance"]
     assert np.mean(explained[5:15]) > 0.5, explained
     assert np.nanmean(result.metrics["mean_return"][-10:]) > -0.4
 
 
-def test_replay_with_choices_trains():
+def test_replay_trains_with_discrete_actions():
     result = train_cartpole(total_steps=6_000)
     assert np.all(np.isfinite(result.metrics["critic_gain"])) and np.all(
         result.metrics["kl"] <= result.metrics["max_kl"]
@@ -507,13 +509,13 @@ def train_cartpole(**changed):
     )
 
 
-def test_too_few_environments_are_no_judge():
-    with pytest.raises(ValueError, match="^num_envs=2: trpo_replay needs at least 4 environments, since"):
+def test_too_few_environments_are_refused():
+    with pytest.raises(ValueError, match="^num_envs=2: trpo_replay needs at least 4 environments, or"):
         prepare(ActingProbe(), **{**tiny("trpo_replay"), "num_envs": 2})
 
 
 class Plain(NamedTuple):
-    """Normal distributions of the user's own, through which nothing can be differentiated."""
+    """User-defined normal distribution without `expected_value`."""
 
     mean: jax.Array
     log_std: jax.Array
@@ -531,13 +533,13 @@ class PlainPolicy(nn.Module):
         return Plain(mean, jnp.zeros_like(mean))
 
 
-def test_a_policy_without_an_expected_value_is_refused():
+def test_policy_without_expected_value_is_refused():
     with pytest.raises(ValueError, match="^policy: trpo_replay needs distributions with expected_value, .* Plain has"):
         prepare(ActingProbe(), **{**tiny("trpo_replay"), "policy": PlainPolicy()})
     prepare(ActingProbe(), **{**tiny("trpo"), "policy": PlainPolicy()})
 
 
-def test_a_replay_beyond_the_memory_is_refused(monkeypatch):
+def test_replay_buffer_beyond_memory_is_refused(monkeypatch):
     monkeypatch.setattr("jaxtrpo.parallel.devices.memory", lambda: 1e3)
     with pytest.raises(ValueError, match="^replay: 256 steps need 3 x "):
         prepare(ActingProbe(), **tiny("trpo_replay"))

@@ -1,4 +1,4 @@
-"""The judge: what it knows of directions, and how much of each it follows."""
+"""Weights of directions: mean slopes, standard errors and the resulting weights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from jaxtrpo.algorithms.trpo_replay.weighting import (
 
 
 def judged(slopes: np.ndarray, directions: int = 2) -> Judge:
-    """After batches that saw these slopes along the unit vectors."""
+    """Returns the state after batches that measured these slopes along the unit vectors."""
     judge = remember(no_judgement(directions, directions), jnp.eye(directions))
     judge = judge._replace(directions=jnp.eye(directions), batches=jnp.int32(1))
     for found in slopes:
@@ -32,7 +32,7 @@ def judged(slopes: np.ndarray, directions: int = 2) -> Judge:
 
 @settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1000), number=st.integers(1, 60))
-def test_judge_knows_the_mean_and_its_error(seed, number):
+def test_slopes_are_running_means_with_standard_errors(seed, number):
     slopes = np.random.default_rng(seed).normal(size=(number, 2))
     judge, share = judged(slopes), np.zeros(0)
     for batch in range(1, number + 1):
@@ -45,7 +45,7 @@ def test_judge_knows_the_mean_and_its_error(seed, number):
     np.testing.assert_allclose(standard_error(judge), np.sqrt(variance / max(count - 1, 1)), rtol=1e-2, atol=1e-3)
 
 
-def test_the_first_batch_has_no_directions_to_judge_and_counts_for_nothing():
+def test_first_batch_measures_no_slopes():
     judge = remember(hear(no_judgement(2, 2), jnp.float32([5.0, 5.0])), jnp.eye(2))
     for found in ([1.0, 2.0], [3.0, -6.0]):
         judge = hear(judge, jnp.float32(found))
@@ -56,7 +56,7 @@ def test_the_first_batch_has_no_directions_to_judge_and_counts_for_nothing():
 
 @settings(deadline=None, max_examples=30)
 @given(seed=st.integers(0, 1000), number=st.integers(1, 60))
-def test_shares_are_none_below_zero_and_sum_to_one(seed, number):
+def test_weights_are_non_negative_and_sum_to_one(seed, number):
     rng = np.random.default_rng(seed)
     inner = rng.uniform(-0.9, 0.9)
     found = weights(judged(rng.normal(size=(number, 2))), jnp.float32([[1, inner], [inner, 1]]))
@@ -64,25 +64,25 @@ def test_shares_are_none_below_zero_and_sum_to_one(seed, number):
     np.testing.assert_allclose(np.sum(found), 1, rtol=1e-5)
 
 
-def test_what_is_seen_clearly_is_followed_in_proportion_and_what_is_not_seen_is_left():
+def test_clear_slopes_get_proportional_weight_and_unclear_ones_none():
     noise = 1e-3 * np.random.default_rng(0).normal(size=(40, 2))
-    noise -= np.mean(noise, axis=0)  # so that the slopes are what is written here
+    noise -= np.mean(noise, axis=0)  # so that the mean slopes are exactly those below
     both = weights(judged(noise + [0.01, 0.03]), jnp.eye(2))
     np.testing.assert_allclose(both, [0.25, 0.75], atol=0.02)
     against = weights(judged(noise + [0.01, -0.03]), jnp.eye(2))
     np.testing.assert_allclose(against, [1, 0], atol=1e-6)
     lost_in_noise = weights(judged(100 * noise * [1e-2, 1] + [0.01, 0.001]), jnp.eye(2))
     np.testing.assert_allclose(lost_in_noise, [1, 0], atol=0.02)
-    # One that shows nothing and points the other way is not followed to undo the first.
+    # A direction without evidence gets no weight just for opposing the first.
     opposite = weights(judged(noise + [0.01, -0.01]), jnp.float32([[1, -0.99], [-0.99, 1]]))
     np.testing.assert_allclose(opposite, [1, 0], atol=1e-6)
-    # Nothing to be seen anywhere: what is left is the batch's own direction.
+    # Without any evidence, only the batch's own direction is left.
     nothing = weights(judged(noise - [0.02, 0.02]), jnp.eye(2))
     np.testing.assert_allclose(nothing, [1, 0], atol=1e-6)
 
 
-def test_a_slope_counts_for_what_its_noise_leaves():
-    """An error of half the slope leaves 1 - 1/4 of it (James & Stein 1961); the first has none."""
+def test_slope_is_shrunk_by_its_noise():
+    """A standard error of half the slope leaves 1 - 1/4 of it (James & Stein 1961); the first slope has no error."""
     batches = 40
     noise = np.sqrt(batches - 1) * np.tile([1.0, -1.0], batches // 2)
     slopes = np.stack([np.full(batches, 0.03), 0.02 + 0.01 * noise], axis=1)
@@ -90,11 +90,11 @@ def test_a_slope_counts_for_what_its_noise_leaves():
     np.testing.assert_allclose(found, np.array([0.03, 0.75 * 0.02]) / 0.045, rtol=1e-3)
 
 
-def test_where_nothing_at_all_is_seen_the_batch_s_own_direction_is_followed():
+def test_zero_slopes_leave_only_the_batch_direction():
     np.testing.assert_array_equal(weights(judged(np.zeros((20, 3)), 3), jnp.eye(3)), [1, 0, 0])
 
 
-def test_directions_that_say_the_same_share_it():
+def test_correlated_directions_share_weight():
     gram = jnp.float32([[1, 0.5], [0.5, 1]])
     noise = 1e-4 * np.random.default_rng(0).normal(size=(40, 2))
     found = weights(judged(noise + [0.01, 0.02]), gram)
@@ -102,15 +102,15 @@ def test_directions_that_say_the_same_share_it():
     np.testing.assert_allclose(found, np.maximum(wanted, 0) / np.maximum(wanted, 0).sum(), atol=0.01)
 
 
-def test_all_count_alike_for_so_many_batches_and_then_no_more():
-    """The first batch hears of no direction, so that the judgement has one slope less than there were batches."""
+def test_weights_are_equal_until_enough_batches():
+    """The first batch has no previous directions, so there is one slope less than there were batches."""
     slopes = np.tile([0.01, 0.03], (UNJUDGED, 1))
     np.testing.assert_array_equal(weights(judged(slopes[1:]), jnp.eye(2)), [0.5, 0.5])
     np.testing.assert_allclose(weights(judged(slopes), jnp.eye(2)), [0.25, 0.75], rtol=1e-3)
 
 
-def test_what_a_batch_itself_says_never_loses_all_its_weight():
-    """Its slope counts for its standard error at least, here 0.02 / sqrt(39) beside a slope of 0.01."""
+def test_batch_direction_always_keeps_weight():
+    """Its slope counts at least as its standard error, here 0.02 / sqrt(39), against a slope of 0.01."""
     batches = 40
     noise = np.tile([1.0, -1.0], batches // 2)
     slopes = np.stack([0.02 * noise - 0.001, np.full(batches, 0.01)], axis=1)
@@ -119,7 +119,7 @@ def test_what_a_batch_itself_says_never_loses_all_its_weight():
     np.testing.assert_allclose(found, np.array([error, 0.01]) / (error + 0.01), rtol=1e-3)
 
 
-def test_a_batch_that_is_not_finite_is_not_heard():
+def test_non_finite_batch_is_ignored():
     judge = judged(np.ones((5, 2)))
     broken = remember(hear(judge, jnp.float32([jnp.nan, 1.0])), jnp.float32([[jnp.inf, 0.0], [0.0, 1.0]]))
     for name in ("slope", "square", "weight_square"):
@@ -128,7 +128,7 @@ def test_a_batch_that_is_not_finite_is_not_heard():
     assert np.all(np.isfinite(weights(broken, jnp.eye(2))))
 
 
-def test_directions_are_remembered_for_some_steps():
+def test_directions_are_averaged_over_steps():
     judge = no_judgement(1, 2)
     for _ in range(60):
         judge = remember(judge, jnp.float32([[1.0, 0.0]]))
