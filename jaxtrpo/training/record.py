@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from jaxtrpo.config import Config
-from jaxtrpo.parallel.group import Group
-from jaxtrpo.parallel.processes import is_first
+from jaxtrpo.parallel.processes import Patience, is_first
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.loggers import Follower
@@ -48,7 +47,6 @@ class Record:
         self,
         run: Run,
         state: Callable[[], TrainState],
-        others: Group | None = None,
         interrupts: Interrupts | None = None,
     ):
         """Begins with a state, that of the last of `run.metrics`; OutputError is raised as by `Output`.
@@ -56,21 +54,18 @@ class Record:
         Args:
           run: that it is of.
           state: gives it when asked.
-          others: processes that train with this one.
-          interrupts: that all of them shall obey at the same time.
+          interrupts: of this process, that all processes obey at the same time; None if there is only one.
         """
-        self._run, self._followers, self._others, self._interrupts = run, list[Follower](), others, interrupts
+        self._run, self._followers, self._interrupts, self._patience = run, list[Follower](), interrupts, Patience()
         # One name: an interrupt finds a state and the number of updates that led to it.
         self._reached = self._gathered(state, int(run.metrics["update"][-1]) if run.metrics else 0)
-        self._speaks = others is None or is_first()
-        self._writing = nullcontext if others is None else others.busy
+        self._speaks = interrupts is None or is_first()
         directory = run.directory if self._speaks else None
-        if others is not None:
+        if interrupts is not None:
             self._reached.home()
-        with self._writing():
-            self._output = Output(
-                directory, run.saving, run.metrics, lambda place, metrics: run.write(place, metrics, *self._at_home())
-            )
+        self._output = Output(
+            directory, run.saving, run.metrics, lambda place, metrics: run.write(place, metrics, *self._at_home())
+        )
 
     def _gathered(self, state: Callable[[], TrainState], update: int) -> _Reached:
         return _Reached(state, functools.cache(lambda: gather(state())), update)
@@ -98,35 +93,39 @@ class Record:
         self._reached = self._gathered(state, int(rows[-1]["update"] or 0))
         for follower in self._followers:
             follower.add(rows)
-        urgency = self._agree(self._output.wants(len(rows)))
-        with self._writing():
-            self._output.keep(len(rows))
+        agreed = self._agree(self._output.wants(len(rows)))
+        self._output.keep(len(rows))
+        if agreed:
+            self._run.actors.agree(0)  # without patience: the first process writes for as long as it takes
         if self._run.on_update is not None:
             for row in rows:
                 self._run.on_update(row, state())
-        interruption = KINDS[urgency]
+        interruption = KINDS[agreed // 2]
         if interruption is not None:
             raise interruption
 
     def _agree(self, wants: bool) -> int:
-        """Gathers the state if the first process wants to write it; the urgency of interrupts of all processes."""
-        if self._others is None or self._interrupts is None:
+        """Returns twice the urgency of interrupts, plus whether there is to be written, of all processes.
+
+        If it is not 0, the state is gathered.
+        """
+        if self._interrupts is None:
             return 0
-        self._others.turn()
-        agreed = self._run.actors.agree(2 * self._interrupts.urgency + wants)
+        with self._patience():
+            agreed = self._run.actors.agree(2 * self._interrupts.urgency + wants)
         if agreed:
             self._reached.home()
-        return agreed // 2
+        return agreed
 
     def save(self) -> None:
         """Makes what was reached a checkpoint."""
-        if self._others is not None:
+        if self._interrupts is not None:
             self._reached.home()
         self._output.save()
 
     def save_alone(self) -> None:
         """The same where something went wrong: other processes do not know of it, so nothing is left to be gathered."""
-        if self._others is None:
+        if self._interrupts is None:
             self._output.save()
 
     def result(self) -> Result:

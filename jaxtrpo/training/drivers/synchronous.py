@@ -6,6 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 
 import jax
 import numpy as np
@@ -22,7 +23,7 @@ def synchronous_updates(
     update: Update,
     state: TrainState,
     read: Callable[[Array], np.ndarray],
-    meet: Callable[[], None] | None = None,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Generator[Moment]:
     """Updates without end, from a state on.
 
@@ -30,14 +31,16 @@ def synchronous_updates(
       update: its functions.
       state: on the devices.
       read: what was measured, on the host, without the axis of actors.
-      meet: called before actors first meet in an update.
+      waiting: watches what waits for other processes.
     """
-    meet = meet or (lambda: None)
-    return (_several if update.at_once > 1 else _one_by_one)(update, state, read, meet)
+    return (_several if update.at_once > 1 else _one_by_one)(update, state, read, waiting)
 
 
 def _one_by_one(
-    update: Update, state: TrainState, read: Callable[[Array], np.ndarray], meet: Callable[[], None]
+    update: Update,
+    state: TrainState,
+    read: Callable[[Array], np.ndarray],
+    waiting: Callable[[], AbstractContextManager[None]],
 ) -> Generator[Moment]:
     """All actors collect, and then they learn."""
     lowered = update.lower(state)
@@ -53,9 +56,9 @@ def _one_by_one(
         state, batch = jax.block_until_ready(collect(state))
         collected = time.perf_counter()
         run_learn, columns = learn()
-        meet()
-        state, measured = run_learn(state._replace(learner=replay.take_in(state.learner, batch)), batch)
-        values = read(measured)[..., None, :]
+        with waiting():
+            state, measured = run_learn(state._replace(learner=replay.take_in(state.learner, batch)), batch)
+            values = read(measured)[..., None, :]
         learned = time.perf_counter()
         # Whoever asks twice gets the same.
         reach = functools.cache(functools.partial(whole, state))
@@ -63,13 +66,16 @@ def _one_by_one(
 
 
 def _several(
-    update: Update, state: TrainState, read: Callable[[Array], np.ndarray], meet: Callable[[], None]
+    update: Update,
+    state: TrainState,
+    read: Callable[[Array], np.ndarray],
+    waiting: Callable[[], AbstractContextManager[None]],
 ) -> Generator[Moment]:
     """Updates so short that starting each would take longest: several are one program."""
     run, columns = update.compile_several(state)
     while True:
         begin = time.perf_counter()
-        meet()
-        state, measured = jax.block_until_ready(run(state))
-        values = read(measured)
+        with waiting():
+            state, measured = jax.block_until_ready(run(state))
+            values = read(measured)
         yield Moment(lambda state=state: state, columns, values, math.nan, time.perf_counter() - begin)
