@@ -66,7 +66,7 @@ def speed(folder: Path, rounds: int, share: float) -> list[str]:
 
 
 def killed(folder: Path, number: int, whole: Path, updates: int, rng: random.Random) -> tuple[bool, float, bool]:
-    """Kills one of two processes: whether the other said so, seconds until all was over, whether it ended alike."""
+    """Kills one of two processes: whether the launcher said so, seconds until all was over, whether it ended alike."""
     out = folder / f"killed-{number}"
     with subprocess.Popen(
         train(LAUNCH, "InvertedPendulum-v5", out, **TASK), stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -82,7 +82,7 @@ def killed(folder: Path, number: int, whole: Path, updates: int, rng: random.Ran
         said = launcher.stderr.read()
     over = time.perf_counter() - begun
     subprocess.run(train(LAUNCH, "InvertedPendulum-v5", out, **TASK), check=True, capture_output=True)
-    sentence = f"process {number % 2} of 2 is gone; resume=True (--resume) goes on with the last checkpoint in"
+    sentence = f"process {number % 2} of 2 was ended by SIGKILL; --resume resumes from the last checkpoint in {out}"
     return sentence in said and launcher.returncode == 1, over, not differences(out, whole)
 
 

@@ -32,12 +32,6 @@ ALLOWED = {
     ("envs/mujoco/native.py", "._mjPRIVATE_setTlsLogHandler"): (
         "the public log handler is global to the process, not to a thread; every test of a MuJoCo task fails"
     ),
-    ("parallel/processes.py", "jax._src.distributed"): (
-        "JAX does not say publicly which processes it has joined; tests/parallel/test_processes.py fails"
-    ),
-    ("parallel/processes.py", "jax._src.clusters.cluster.ClusterEnv"): (
-        "JAX does not say publicly which launcher it detects; tests/parallel/test_processes.py fails"
-    ),
     ("runs/sweep/study.py", "._trial_id"): (
         "Optuna resumes a running trial only by its private id; tests/runs/sweep/test_sweep.py fails"
     ),
@@ -117,11 +111,6 @@ def test_private_interfaces_are_those_listed():
     assert found() == set(ALLOWED), "list new uses in ALLOWED with their reason, and remove those that are gone"
 
 
-@pytest.mark.xfail(
-    any("jax._src" in name for _, name in ALLOWED),
-    strict=True,
-    reason="the uses in parallel/processes.py are about to go; until then JAX has no upper bound",
-)
 def test_jax_has_an_upper_bound_if_its_private_interfaces_are_used():
     dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     [jax] = [each for each in map(Requirement, dependencies) if each.name == "jax"]

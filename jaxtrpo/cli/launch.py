@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from typing import Annotated
 
 from tyro.conf import Positional, arg
 
-from jaxtrpo.cli.command import FAILED, Work
+from jaxtrpo.cli.command import FAILED, INPUT_ERROR, INTERRUPTED, Work
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.parallel.connections import LOOPBACK, free_port
-from jaxtrpo.parallel.group import ADDRESS, COUNT, INDEX
+from jaxtrpo.parallel.processes import ADDRESS, COUNT, INDEX
 
-GRACE_SECONDS = 90.0  # in which processes end by themselves when one of them has
+GRACE_SECONDS = 25.0  # within which JAX ends the other processes when one has ended
+EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of processes that have said why
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,76 +38,46 @@ class Launch:
         return self._work
 
     def _work(self) -> int:
-        address = f"{LOOPBACK}:{free_port(LOOPBACK)}"
         started: list[subprocess.Popen] = []
-        with _passing_on_termination(started):
-            for number in range(self.processes):
-                started.append(self._start(number, address))
-            return _exit_code(started)
+        # An interrupt of the terminal goes to all processes anyway.
+        signal.signal(signal.SIGINT, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, lambda number, frame: [each.send_signal(number) for each in started])
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+        with ThreadPoolExecutor(self.processes) as pool:
+            try:
+                for number in range(self.processes):
+                    started.append(self._start(number, address))
+                return self._exit_code({pool.submit(each.wait): number for number, each in enumerate(started)})
+            finally:
+                for each in started:
+                    each.kill()
 
     def _start(self, number: int, address: str) -> subprocess.Popen:
-        environment = {**os.environ, ADDRESS: address, COUNT: str(self.processes), INDEX: str(number)}
-        with _on_cores(_share(number, self.processes)):
-            return subprocess.Popen([sys.executable, "-m", "jaxtrpo", *self.words], env=environment)
+        said = {ADDRESS: address, COUNT: str(self.processes), INDEX: str(number)}
+        said["JAX_COORDINATOR_BIND_ADDRESS"] = address  # not on all interfaces
+        process = subprocess.Popen([sys.executable, "-m", "jaxtrpo", *self.words], env={**os.environ, **said})
+        if hasattr(os, "sched_setaffinity"):
+            cores = sorted(os.sched_getaffinity(0))
+            each = len(cores) // self.processes  # if there are too few, several processes share one
+            os.sched_setaffinity(process.pid, cores[number * each :][:each] or [cores[number % len(cores)]])
+        return process
 
+    def _exit_code(self, ends: dict) -> int:
+        """Waits for all processes; returns the exit code of the first that failed."""
+        failed = next((end for end in as_completed(ends) if end.result() != 0), None)
+        if failed is None:
+            return 0
+        number, code = ends[failed], failed.result()
+        if late := wait(ends, GRACE_SECONDS).not_done:
+            self._say(min(ends[end] for end in late), "did not end with the others and was killed")
+        elif code not in EXPLAINED:
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+            self._say(number, how)
+        return code if code > 0 else FAILED
 
-@contextlib.contextmanager
-def _on_cores(cores: set[int]) -> Iterator[None]:
-    """While it lasts, processes that are started get these cores, if any are said."""
-    if not cores:
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)  # is inherited
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def _share(number: int, count: int) -> set[int]:
-    """The cores of one process; several share one if there are too few. Nothing where the system cannot say."""
-    if not hasattr(os, "sched_getaffinity"):
-        return set()
-    cores = sorted(os.sched_getaffinity(0))
-    each = len(cores) // count
-    return set(cores[number * each : (number + 1) * each]) if each else {cores[number % len(cores)]}
-
-
-@contextlib.contextmanager
-def _passing_on_termination(started: Sequence[subprocess.Popen]) -> Iterator[None]:
-    """While it lasts, SIGTERM goes to all of them; an interrupt of the terminal does anyway."""
-
-    def pass_on(number: int, frame: object) -> None:
-        for process in started:
-            process.send_signal(number)
-
-    before = {kind: signal.signal(kind, handler) for kind, handler in
-              ((signal.SIGTERM, pass_on), (signal.SIGINT, lambda number, frame: None))}  # fmt: skip
-    try:
-        yield
-    finally:
-        for kind, handler in before.items():
-            signal.signal(kind, handler)
-        for process in started:
-            process.kill()
-
-
-def _exit_code(started: Sequence[subprocess.Popen]) -> int:
-    """Of the first that did not end well; the others have some time to notice."""
-    end = None
-    while any(process.poll() is None for process in started):
-        if end is None and any(process.returncode for process in started):
-            end = time.monotonic() + GRACE_SECONDS
-        if end is not None and time.monotonic() > end:
-            break
-        time.sleep(0.05)
-    failed = [(number, process.poll()) for number, process in enumerate(started) if process.poll() != 0]
-    if not failed:
-        return 0
-    for number, code in failed:
-        if code is not None and code < 0:
-            name = signal.Signals(-code).name
-            print(f"jaxtrpo: error: process {number} of {len(started)} was ended by {name}", file=sys.stderr)
-    code = failed[0][1]
-    return FAILED if code is None or code < 0 else code
+    def _say(self, number: int, how: str) -> None:
+        words = [part for word in self.words for part in word.split("=", 1)]
+        out = words[words.index("--out") + 1] if "--out" in words[:-1] else None
+        then = f"--resume resumes from the last checkpoint in {out}" if out else "nothing was saved without --out"
+        print(f"jaxtrpo: error: process {number} of {self.processes} {how}; {then}", file=sys.stderr)

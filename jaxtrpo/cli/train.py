@@ -61,19 +61,20 @@ class Train:
     def prepare(self) -> Work:
         """See `Command.prepare`."""
         from jaxtrpo.envs.registry import make_env
-        from jaxtrpo.parallel.processes import is_first, join
+        from jaxtrpo.parallel.processes import is_first, join, telling_errors
         from jaxtrpo.training.prepare import actors_of
         from jaxtrpo.training.train import prepare
 
         if self.seeds is None:
             join(self.config.processes)
-        watched = self._watched() if is_first() else contextlib.nullcontext()
-        # Before an environment starts JAX with a single device.
-        actors_of(self.env, self.config, for_good=True)
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env
-        if self.backend is not None:
-            env = make_env(env, backend=self.backend, max_episode_steps=self.config.max_episode_steps)
+        with telling_errors():
+            # Before an environment starts JAX, with one device.
+            actors_of(self.env, self.config, for_good=True)
+            watched = self._watched() if is_first() else contextlib.nullcontext()
+            if self.backend is not None:
+                env = make_env(env, backend=self.backend, max_episode_steps=self.config.max_episode_steps)
         files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every", "tensorboard", "wandb")
         arguments = {**{name: getattr(self, name) for name in files}, **settings}
         if self.seeds is not None:

@@ -25,7 +25,7 @@ def choose_actors(
     device: str = "cpu",
     for_good: bool = False,
     program: bool = False,
-    together: int = 1,
+    together: int | None = 1,
 ) -> Actors:
     """Takes `num` devices as actors, or all of them.
 
@@ -37,7 +37,7 @@ def choose_actors(
       for_good: this process will have no others, so that JAX need not make a device of every core: one that is not used
         costs a thread that gets in the way.
       program: environments are JAX programs, which may solve equations by LAPACK.
-      together: processes whose devices are taken, as many of each.
+      together: processes whose devices are taken, as many of each; None if only JAX, once started, knows.
 
     Raises:
       ValueError: there are fewer devices than asked for, or none of this kind; or JAX is in double precision.
@@ -47,9 +47,7 @@ def choose_actors(
             f"{DOUBLE_PRECISION} is on, but jaxtrpo works in float32: unset {DOUBLE_PRECISION.upper()}, or call "
             f"jax.config.update({DOUBLE_PRECISION!r}, False)"
         )
-    if num is not None and num % together:
-        raise ValueError(f"actors={num} must be a multiple of the {together} processes")
-    own = num and num // together
+    own = num and num // (together or 1)
     already_started = not _make_devices(
         min(own, available_cores()) if own and for_good else available_cores(), program=program
     )
@@ -57,6 +55,10 @@ def choose_actors(
     with nullcontext() if together == 1 else _threads_that_do_not_interrupt():
         platform = _platform(device, program=program)
         here = jax.local_devices(backend=platform)
+    together = together or jax.process_count()
+    if num is not None and num % together:
+        raise ValueError(f"actors={num} must be a multiple of the {together} processes")
+    own = num and num // together
     if own is not None and own > len(here):
         how = _how_to_get_more(own) if platform == "cpu" else "each is an actor"
         whose = "" if together == 1 else " in each process"

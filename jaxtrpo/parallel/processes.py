@@ -1,149 +1,167 @@
-"""Which processes train together: found where a launcher says it, joined by JAX's distributed runtime, of one mind."""
+"""Processes that train jointly: joining JAX's distributed runtime, agreeing on settings, ending together.
+
+JAX's coordination service ends all processes when one dies or sends no heartbeats. What it does not notice is a process
+that lives but never reaches a collective, in which the others would wait forever: `Patience` does.
+"""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
+import json
 import os
+import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-from jax._src import distributed
-from jax._src.clusters.cluster import ClusterEnv
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxtrpo.parallel.connections import free_port, relay
-from jaxtrpo.parallel.group import ADDRESS, COUNT, INDEX, Group, Place
-
-COORDINATOR_SECONDS = 60.0  # until all have to be there
-TOGETHER_SECONDS = 600.0  # that one process may take longer than another to read what it is asked for
-FOREVER = 10**6  # seconds; `Group` notices earlier, and says a sentence
-
-_groups: list[Group] = []  # at most one
-
-
-def group() -> Group | None:
-    """The processes that this one has joined, if there are others."""
-    return _groups[0] if _groups else None
+ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"  # set by a launcher
+FAILED = 1  # exit code
+START_SECONDS = 60  # within which all processes must join
+HEARTBEAT_SECONDS = 20  # without a heartbeat until a process counts as dead
+LATE_SECONDS, FIRST_LATE_SECONDS = 45.0, 600.0  # that a collective waits; before the first one all compile
+MOST_BYTES = 2**17  # of what one process tells the others
 
 
 def is_first() -> bool:
-    """Whether this process writes and speaks for all."""
-    return not _groups or _groups[0].place.index == 0
+    """Whether this process writes files and prints. Where there are several, this starts JAX."""
+    return not jax.distributed.is_initialized() or jax.process_index() == 0
+
+
+def expected(processes: int | None) -> int | None:
+    """Returns the number of joined processes before JAX starts; None if only JAX will know."""
+    return (int(os.environ.get(COUNT, "0")) or processes) if jax.distributed.is_initialized() else 1
+
+
+def require_count(processes: int | None) -> None:
+    """Raises ValueError if JAX, once started, knows another number of processes than the setting."""
+    if processes is not None and jax.distributed.is_initialized() and jax.process_count() != processes:
+        raise ValueError(f"processes={processes}, but the launcher started {jax.process_count()}")
 
 
 def require_alone(what: str) -> None:
     """Raises ValueError where a launcher has started several processes."""
-    number = max(distributed.global_state.num_processes, int(os.environ.get(COUNT, "1")))
+    number = max(jax.process_count() if jax.distributed.is_initialized() else 1, int(os.environ.get(COUNT, "1")))
     if number > 1:
         raise ValueError(f"{what} uses the devices of one process; a launcher has started {number}")
 
 
 def join(processes: int | None) -> None:
-    """Joins the other processes of a launcher, if there are any; what is done before JAX starts has to be done.
+    """Joins the other processes of a launcher, if there are any; JAX must not have started.
 
     Args:
-      processes: how many there must be; None takes as many as JAX_NUM_PROCESSES says, or 1.
+      processes: how many there must be; None takes JAX_NUM_PROCESSES, or 1.
 
     Raises:
-      ValueError: there are not so many.
-      ConnectionError: they do not find each other; one sentence.
+      ValueError: no launcher was found, or its variables are malformed.
+      ConnectionError: the first process cannot listen at its address.
     """
-    if processes == 1 and not _groups:
+    address, count, index = (os.environ.get(name) for name in (ADDRESS, COUNT, INDEX))
+    if jax.distributed.is_initialized() or processes == 1 or count == "1" or processes is count is None:
         return
-    if _groups or distributed.global_state.client is not None:
-        _require(processes, _groups[0].place.count if _groups else distributed.global_state.num_processes)
-        if not _groups and distributed.global_state.num_processes > 1:
-            _know_each_other(_place_beside_jax())
-            atexit.register(_groups[0].close)
-        return
-    place = _place(processes)
-    if place is None:
-        return
-    _require(processes, place.count)
-    if place.count == 1:
-        return
-    found = _know_each_other(place)
-    # Everyone is there: JAX, which ends a process that waits in vain, need not wait for anyone.
-    host = place.address.rsplit(":", 1)[0]
-    port = found.exchange(free_port() if place.index == 0 else None, COORDINATOR_SECONDS)[0]
-    jax.distributed.initialize(
-        f"{host}:{port}" if place.index == 0 else relay(host, port),
-        place.count,
-        place.index,
-        cluster_detection_method="deactivate",
-        heartbeat_timeout_seconds=FOREVER,
+    jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM from us
+    initialize = functools.partial(
+        jax.distributed.initialize,
+        initialization_timeout=START_SECONDS,
+        heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
     )
-    atexit.register(found.close)  # what is registered last is called first
-
-
-def require_same(said: Sequence[Mapping[str, Any]], own: int) -> None:
-    """Refuses processes that are not of one mind, in all of them.
-
-    Args:
-      said: by each process: its settings, or the `error` that ends it.
-      own: number of this one.
-
-    Raises:
-      ValueError: one sentence with what differs, or with the error of another.
-    """
-    for number, each in enumerate(said):
-        if number != own and "error" in each:
-            raise ValueError(f"process {number}: {each['error']}")
-    for name in said[0]:
-        values = [each.get(name) for each in said]
-        for number, value in enumerate(values):
-            if value != values[0]:
-                raise ValueError(
-                    f"processes differ: {name}={values[0]} in process 0, {name}={value} in process {number}"
-                )
-
-
-def _know_each_other(place: Place) -> Group:
-    made = Group(place, COORDINATOR_SECONDS)
-    _groups.append(made)
-    threading.Thread(target=made.end_without_others, daemon=True).start()
-    return made
-
-
-def _require(asked: int | None, there: int) -> None:
-    if asked is not None and asked != there:
-        raise ValueError(f"processes={asked}, but the launcher started {there}")
-
-
-def _place(processes: int | None) -> Place | None:
-    """What the launcher says, in our words or in those that JAX knows (Slurm, Open MPI, Kubernetes, ...)."""
-    said = [os.environ.get(name) for name in (ADDRESS, COUNT, INDEX)]
-    if said[1] is not None:
-        return _as_place(*said)
-    if processes is None:
-        return None
-    address, count, index, _ = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, 60)
-    if address is None or count is None or index is None:
-        raise ValueError(
-            f"processes={processes}, but nothing has started so many: on one machine "
-            f"`jaxtrpo launch --processes {processes} -- train ...` does, on several Slurm, Open MPI or Kubernetes, or "
-            f"whoever sets {ADDRESS}, {COUNT} and {INDEX}"
-        )
-    return Place(address, count, index)
-
-
-def _as_place(address: str | None, count: str | None, index: str | None) -> Place:
     try:
-        place = Place(str(address), int(str(count)), int(str(index)))
-        if place.count >= 1 and 0 <= place.index < place.count and 0 < int(place.address.rsplit(":", 1)[1]) < 2**16:
-            return place
-    except (ValueError, IndexError):
-        pass
-    raise ValueError(
-        f"{ADDRESS}={address}, {COUNT}={count}, {INDEX}={index} must be HOST:PORT, a number, and one below it"
+        if count is None:
+            initialize()  # finds Slurm, Open MPI, Kubernetes, ...
+        else:
+            initialize(str(address), int(count), int(str(index)), cluster_detection_method="deactivate")
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"{ADDRESS}={address}, {COUNT}={count}, {INDEX}={index} must be HOST:PORT, a number, and one below it"
+            if count is not None
+            else f"processes={processes}, but no launcher was found: use `jaxtrpo launch --processes {processes} -- "
+            f"train ...`, or Slurm, Open MPI or Kubernetes, or set {ADDRESS}, {COUNT} and {INDEX}"
+        ) from error
+    except jax.errors.JaxRuntimeError as error:
+        raise ConnectionError(f"{ADDRESS}={address}: process 0 cannot listen there: {error}") from error
+
+
+def exchange(said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns what every process says, in order; all must call it, with what JSON can hold."""
+    devices = {one.process_index: one for one in reversed(jax.devices())}  # the first of each process
+    mesh = Mesh([devices[index] for index in sorted(devices)], "process")
+    own = np.frombuffer(json.dumps(said).encode().ljust(MOST_BYTES), np.uint8)[None]
+    rows = jax.make_array_from_callback(
+        (len(devices), MOST_BYTES), NamedSharding(mesh, PartitionSpec("process")), lambda _: own
     )
+    gathered = jax.jit(lambda rows: rows, out_shardings=NamedSharding(mesh, PartitionSpec()))(rows)
+    return [json.loads(bytes(row)) for row in np.asarray(gathered.addressable_data(0))]
 
 
-def _place_beside_jax() -> Place:
-    """Where a script has called `jax.distributed.initialize` itself, whose port is taken."""
-    state: Any = distributed.global_state
-    if state.process_id == 0:
-        state.client.key_value_set("jaxtrpo/port", str(free_port()))
-    port = state.client.blocking_key_value_get("jaxtrpo/port", int(1000 * COORDINATOR_SECONDS))
-    return Place(f"{state.coordinator_address.rsplit(':', 1)[0]}:{port}", state.num_processes, state.process_id)
+@contextlib.contextmanager
+def telling_errors() -> Iterator[None]:
+    """Tells the others, which wait in `require_same`, about an error."""
+    try:
+        yield
+    except Exception as error:
+        if jax.distributed.is_initialized():
+            exchange({"error": str(error)[:1000]})
+        raise
+
+
+def require_same(own: Mapping[str, Any]) -> None:
+    """Raises ValueError in all processes if settings differ, or if one of them had an error."""
+    said = exchange(own)
+    for number, each in enumerate(said):
+        if "error" in each:
+            raise ValueError(f"process {number}: {each['error']}")
+        for name, value in each.items():
+            if value != said[0].get(name):
+                first = said[0].get(name)
+                raise ValueError(f"processes differ: {name}={first} in process 0, {name}={value} in process {number}")
+
+
+@contextlib.contextmanager
+def ending_together() -> Iterator[None]:
+    """Waits for the others at the end; after an error it makes this process exit at once, and so ends the others.
+
+    JAX's own exit would wait for the others, which wait for this process in a collective.
+    """
+    try:
+        yield
+    except SystemExit:  # on which all have agreed
+        exchange({})
+        raise
+    except BaseException:
+        atexit.register(_exit)  # before what JAX has registered
+        raise
+    exchange({})
+
+
+class Patience:
+    """Ends this process if another does not come to a collective."""
+
+    def __init__(self) -> None:
+        self._seconds = FIRST_LATE_SECONDS
+
+    @contextlib.contextmanager
+    def __call__(self) -> Iterator[None]:
+        """Limits a wait to `LATE_SECONDS`, or to ten times the last one, since some of it may be work."""
+        sentence = f"jaxtrpo: error: another process did not come within {self._seconds:.0f} s"
+        timer, begin = threading.Timer(self._seconds, _exit, (sentence,)), time.monotonic()
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+        self._seconds = max(LATE_SECONDS, 10 * (time.monotonic() - begin))
+
+
+def _exit(sentence: str | None = None) -> None:
+    if sentence is not None:
+        print(sentence, file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(FAILED)

@@ -24,7 +24,7 @@ from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_li
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
 from jaxtrpo.parallel.devices import THREADS_OF_PROGRAMS, choose_actors, memory_of, threads_may_run_out
-from jaxtrpo.parallel.processes import TOGETHER_SECONDS, group, is_first, join, require_same
+from jaxtrpo.parallel.processes import expected, is_first, join, require_count, require_same, telling_errors
 from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.rollout.replay import Replay
 from jaxtrpo.rollout.types import TrainState
@@ -116,16 +116,12 @@ def plan(
     if actors is not None:
         return _plan(env, arguments, actors, trainings)
     _join(arguments.get("processes"))
-    others = group()
-    if others is None:
-        return _plan(env, arguments)
-    try:
+    with telling_errors():
         planned = _plan(env, arguments)
-    except (ValueError, TypeError, OSError) as error:
-        others.exchange({"error": str(error)}, TOGETHER_SECONDS)
-        raise
+    if planned.actors.here:
+        return planned
     try:
-        require_same(others.exchange(_to_compare(planned, arguments), TOGETHER_SECONDS), others.place.index)
+        require_same(_to_compare(planned, arguments))
     except BaseException:
         planned.close()
         raise
@@ -160,12 +156,12 @@ def _plan(
     _require_saving(saving, options.out, config)
     _require_loggers(options.out, options.tensorboard, options.wandb)
     parts, usual_steps = _parts(config, options)
+    actors = actors or actors_of(env, config)  # starts JAX, which knows the first process
     directory = _open(options)
     going_on = directory is not None and options.resume and has_checkpoint(directory)
     saved = load_checkpoint(directory) if directory is not None and going_on else None
     if saved is not None and config.num_envs is None:  # whose default depends on the actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
-    actors = actors or actors_of(env, config)
     # Sizes of batches that are whole episodes follow from the environment's.
     filled = fill_in(parts, config, actors, usual_steps) if parts.algorithm.episodes is None else None
     cache_compilations()
@@ -208,15 +204,17 @@ def _plan(
 
 def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
     """The devices that a training takes, of all processes; arguments and errors as for `choose_actors`."""
-    program, others = is_program(env), group()
+    program = is_program(env)
     if config.device in ("gpu", "tpu") and not program:
         name = getattr(env, "name", None) or (env if isinstance(env, str) else short(env))
         raise ValueError(
             f"device={config.device}: {name} is stepped by CPU cores; environments that are JAX "
             "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own) run there"
         )
-    together = 1 if others is None else others.place.count
-    return choose_actors(config.actors, device=config.device, for_good=for_good, program=program, together=together)
+    together = expected(config.processes)
+    actors = choose_actors(config.actors, device=config.device, for_good=for_good, program=program, together=together)
+    require_count(config.processes)
+    return actors
 
 
 def _parts(config: Config, options: Options) -> tuple[Parts, int]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from jaxtrpo.config import Config
-from jaxtrpo.parallel.group import Group
-from jaxtrpo.parallel.processes import is_first
+from jaxtrpo.parallel.processes import Patience, is_first
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.loggers import Logger
@@ -49,7 +48,6 @@ class Record:
         plan: Plan,
         metrics: Mapping[str, np.ndarray],
         state: Callable[[], TrainState],
-        others: Group | None = None,
         interrupts: Interrupts | None = None,
     ):
         """Begins with a state, that of the last of `metrics`; OutputError is raised as by `Output`.
@@ -58,21 +56,18 @@ class Record:
           plan: of the run.
           metrics: columns of the updates before, if it is resumed.
           state: gives it when asked.
-          others: processes that train with this one.
-          interrupts: that all of them shall obey at the same time.
+          interrupts: of this process, that all processes obey at the same time; None if there is only one.
         """
-        self._plan, self._loggers, self._others, self._interrupts = plan, list[Logger](), others, interrupts
+        self._plan, self._loggers, self._interrupts, self._patience = plan, list[Logger](), interrupts, Patience()
         # One name: an interrupt finds a state and the number of updates that led to it.
         self._reached = self._gathered(state, int(metrics["update"][-1]) if metrics else 0)
-        self._speaks = others is None or is_first()
-        self._writing = nullcontext if others is None else others.busy
+        self._speaks = interrupts is None or is_first()
         directory = plan.directory if self._speaks else None
-        if others is not None:
+        if interrupts is not None:
             self._reached.home()
-        with self._writing():
-            self._output = Output(
-                directory, plan.saving, metrics, lambda place, metrics: plan.write(place, metrics, *self._at_home())
-            )
+        self._output = Output(
+            directory, plan.saving, metrics, lambda place, metrics: plan.write(place, metrics, *self._at_home())
+        )
 
     def _gathered(self, state: Callable[[], TrainState], update: int) -> _Reached:
         return _Reached(state, functools.cache(lambda: gather(state())), update)
@@ -100,35 +95,39 @@ class Record:
         self._reached = self._gathered(state, int(rows[-1]["update"] or 0))
         for logger in self._loggers:
             logger.add(rows)
-        pending = self._agree(self._output.wants(len(rows)))
-        with self._writing():
-            self._output.keep(len(rows))
+        agreed = self._agree(self._output.wants(len(rows)))
+        self._output.keep(len(rows))
+        if agreed:
+            self._plan.actors.agree(0)  # without patience: the first process writes for as long as it takes
         if self._plan.on_update is not None:
             for row in rows:
                 self._plan.on_update(row, state())
-        interrupt = INTERRUPT_TYPES[pending]
+        interrupt = INTERRUPT_TYPES[agreed // 2]
         if interrupt is not None:
             raise interrupt
 
     def _agree(self, wants: bool) -> int:
-        """Gathers the state if the first process wants to write it; returns the pending interrupt of all processes."""
-        if self._others is None or self._interrupts is None:
+        """Returns twice the pending interrupt, plus whether the first process wants to write, of all processes.
+
+        If it is not 0, the state is gathered.
+        """
+        if self._interrupts is None:
             return 0
-        self._others.turn()
-        agreed = self._plan.actors.agree(2 * self._interrupts.pending + wants)
+        with self._patience():
+            agreed = self._plan.actors.agree(2 * self._interrupts.pending + wants)
         if agreed:
             self._reached.home()
-        return agreed // 2
+        return agreed
 
     def save(self) -> None:
         """Makes what was reached a checkpoint."""
-        if self._others is not None:
+        if self._interrupts is not None:
             self._reached.home()
         self._output.save()
 
     def save_alone(self) -> None:
         """The same where something went wrong: other processes do not know of it, so nothing is left to be gathered."""
-        if self._others is None:
+        if self._interrupts is None:
             self._output.save()
 
     def result(self) -> Result:

@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from pathlib import Path
 
 import jax
@@ -18,7 +18,7 @@ from jaxtrpo.envs.abilities import copy_of, observations_of, require_working
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, first
-from jaxtrpo.parallel.processes import group, is_first
+from jaxtrpo.parallel.processes import Patience, ending_together, is_first
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.evaluation import Evaluator, evaluation_key, make_evaluator
@@ -119,27 +119,20 @@ class Run(Plan):
           OutputError: the directory cannot be written to any more.
           Terminated: SIGTERM was received; everything is saved.
         """
-        others = None if self.actors.here else group()
         interrupts = None
         try:
             with ExitStack() as stack:
-                if others is None:
+                if self.actors.here:
                     stack.enter_context(termination_as_interrupt())
                 else:
-                    stack.enter_context(others.together(self._what_then()))
+                    stack.enter_context(ending_together())
                     interrupts = stack.enter_context(Interrupts())
                 if self.directory is not None and is_first():
                     stack.enter_context(hold(self.directory))
-                return self._run(
-                    Record(self, self.metrics, lambda: self.state, others, interrupts), progress=progress and is_first()
-                )
+                record = Record(self, self.metrics, lambda: self.state, interrupts)
+                return self._run(record, progress=progress and is_first())
         finally:
             self.close()
-
-    def _what_then(self) -> str:
-        if self.directory is None:
-            return "; nothing was saved, since there was no out"
-        return f"; resume=True (--resume) goes on with the last checkpoint in {self.directory}"
 
     def _run(self, record: Record, *, progress: bool) -> Result:
         interrupt, looked_for = None, symptoms(invalid_is_broken=self.invalid_is_broken)
@@ -198,5 +191,4 @@ class Run(Plan):
             return asynchronous_updates(self.update, self.state, self.actors)
         if self.update.learner.replaying is not None:
             return replaying_updates(self.update, self.state, self.actors)
-        others = None if self.actors.here else group()
-        return synchronous_updates(self.update, self.state, first, others.turn if others else None)
+        return synchronous_updates(self.update, self.state, first, nullcontext if self.actors.here else Patience())

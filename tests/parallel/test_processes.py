@@ -5,16 +5,16 @@ from __future__ import annotations
 import csv
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
-from test_group import free_address
 
 from jaxtrpo.cli import main as cli
-from jaxtrpo.parallel.group import ADDRESS, COUNT, INDEX
+from jaxtrpo.parallel.processes import ADDRESS, COUNT, INDEX
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
 SECONDS_BETWEEN = "0.05"  # checkpoints
@@ -51,6 +51,11 @@ def begin(*words: object) -> subprocess.Popen:
     return subprocess.Popen(
         command("launch", "--processes", 2, "--", *words), stderr=subprocess.PIPE, text=True, env=environment()
     )
+
+
+def free_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def by_hand(*codes: str) -> list[tuple[int, str]]:
@@ -119,7 +124,7 @@ def test_two_processes_are_the_training_of_one_with_two_actors_and_go_on_as_it(t
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_process_that_is_killed_ends_the_other_with_a_sentence_and_the_run_goes_on_exactly(
+def test_a_process_that_is_killed_ends_the_other_with_a_sentence_and_the_run_resumes_exactly(
     which, tmp_path, one_process
 ):
     out = tmp_path / "run"
@@ -130,13 +135,27 @@ def test_a_process_that_is_killed_ends_the_other_with_a_sentence_and_the_run_goe
     os.kill(children_of(started)[which], signal.SIGKILL)
     errors = started.communicate(timeout=100)[1]
     assert started.returncode == cli.FAILED and time.monotonic() - begun < 60
-    assert f"jaxtrpo: error: process {which} of 2 is gone; resume=True (--resume) goes on with the last" in errors
+    assert f"process {which} of 2 was ended by SIGKILL; --resume resumes from the last checkpoint in {out}" in errors
     done = load_checkpoint(out).metrics["env_steps"][-1]
     words = (*words, "--total-steps", done + 640, "--resume")
     launch_well(*words)
     other = tmp_path / "other"
     launch_well(*TRAIN, "--eval-every", 320, "--out", other, "--total-steps", done + 640)
     assert_same_run(out, other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_that_is_stopped_ends_the_other_and_is_killed(which, tmp_path):
+    out = tmp_path / "run"
+    started = begin(*TRAIN, "--out", out, "--total-steps", 10**7)
+    wait_for_updates(out, 5)
+    children, begun = children_of(started), time.monotonic()
+    os.kill(children[which], signal.SIGSTOP)
+    errors = started.communicate(timeout=100)[1]
+    assert started.returncode == cli.FAILED and time.monotonic() - begun < 60
+    assert f"process {which} of 2 did not end with the others and was killed; --resume resumes from" in errors
+    assert not any(os.path.exists(f"/proc/{child}") for child in children)
 
 
 def test_termination_of_the_launcher_ends_all_at_the_same_update_with_everything_saved(tmp_path):
@@ -160,13 +179,22 @@ jaxtrpo.train("InvertedPendulum-v5", num_envs=4, segment_length=8, steps_per_upd
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_an_error_of_one_process_is_the_sentence_of_the_other(which):
+def test_an_error_of_one_process_ends_the_other(which):
     begun = time.monotonic()
     ended = by_hand(*(CODE.format(look="1 / 0" if index == which else "pass", more="") for index in (0, 1)))
     assert ended[0][0] != 0 and ended[1][0] != 0 and time.monotonic() - begun < 60
-    sentence = f"process {which} of 2 ended by ZeroDivisionError: division by zero; nothing was saved"
-    assert sentence in ended[1 - which][1]
-    assert "Traceback" in ended[which][1]  # its own keeps it
+    assert "ZeroDivisionError" in ended[which][1] and "ZeroDivisionError" not in ended[1 - which][1]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_process_that_lives_but_never_comes_ends_the_other(which):
+    less_patient = "import jaxtrpo.parallel.processes as processes; processes.LATE_SECONDS = 3\n"
+    hangs = CODE.format(look="import time; time.sleep(1000)", more="")
+    ended = by_hand(
+        *(hangs if index == which else less_patient + CODE.format(look="pass", more="") for index in (0, 1))
+    )
+    assert ended[1 - which][0] == cli.FAILED and ended[which][0] == -signal.SIGABRT  # by JAX
+    assert "jaxtrpo: error: another process did not come within" in ended[1 - which][1]
 
 
 def test_who_interrupts_twice_does_not_wait_for_the_others():
@@ -176,8 +204,7 @@ def test_who_interrupts_twice_does_not_wait_for_the_others():
     begun = time.monotonic()
     of_first, of_second = by_hand(heed + CODE.format(look=twice, more=""), CODE.format(look="pass", more=""))
     assert "interrupted twice" in of_first[1] and time.monotonic() - begun < 60
-    assert "process 0 of 2 ended by SecondInterrupt: interrupted twice; nothing was saved" in of_second[1]
-    assert of_second[0] == cli.FAILED
+    assert of_second[0] != 0
 
 
 # gloo's thread may not interrupt the one that sends, and that one is like any other.
@@ -194,8 +221,7 @@ def test_a_process_that_is_killed_on_the_way_out_does_not_keep_the_other(which):
     killed = train + "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     looks = train + (LOOK_AT_THREADS if sys.platform == "linux" else "")
     ended = by_hand(*(killed if index == which else looks for index in (0, 1)))
-    assert ended[which][0] == -signal.SIGKILL and ended[1 - which][0] == 0
-    assert "other processes did not wait for the end of this one" in ended[1 - which][1]
+    assert ended[which][0] == -signal.SIGKILL and "AssertionError" not in ended[1 - which][1]
     assert time.monotonic() - begun < 60
 
 
@@ -229,7 +255,7 @@ def test_what_a_launcher_must_say():
     assert "launch: evaluate is no `train ...` after --" in launch("evaluate", "run").stderr
     assert "processes=0 must be a whole number" in run("launch", "--processes", 0, "--", "train").stderr
     assert (
-        "processes=2, but nothing has started so many: on one machine `jaxtrpo launch"
+        "processes=2, but no launcher was found: use `jaxtrpo launch --processes 2 -- train ...`"
         in run(*TRAIN, "--processes", 2).stderr
     )
     said = {ADDRESS: "here", COUNT: "2", INDEX: "0"}

@@ -6,6 +6,7 @@ import functools
 import math
 import time
 from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 
 import jax
 
@@ -20,7 +21,7 @@ def synchronous_updates(
     update: Update,
     state: TrainState,
     read: Callable[[Measured], Measured],
-    meet: Callable[[], None] | None = None,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Generator[Moment]:
     """Updates without end, from a state on.
 
@@ -28,14 +29,16 @@ def synchronous_updates(
       update: its functions.
       state: on the devices.
       read: copies metrics to the host, and takes away the axis of actors.
-      meet: called before actors first meet in an update.
+      waiting: limits how long an update waits for other processes.
     """
-    meet = meet or (lambda: None)
-    return (_several if update.algorithm.updates_at_once > 1 else _one_by_one)(update, state, read, meet)
+    return (_several if update.algorithm.updates_at_once > 1 else _one_by_one)(update, state, read, waiting)
 
 
 def _one_by_one(
-    update: Update, state: TrainState, read: Callable[[Measured], Measured], meet: Callable[[], None]
+    update: Update,
+    state: TrainState,
+    read: Callable[[Measured], Measured],
+    waiting: Callable[[], AbstractContextManager[None]],
 ) -> Generator[Moment]:
     """All actors collect, and then they learn."""
     lowered = update.lower(state)
@@ -51,9 +54,9 @@ def _one_by_one(
         state, batch = jax.block_until_ready(collect(state))
         collected = time.perf_counter()
         run_learn = learn()
-        meet()
-        state, measured = run_learn(state._replace(learner=replay.insert(state.learner, batch)), batch)
-        values = jax.tree.map(lambda values: values[..., None, :], read(measured))
+        with waiting():
+            state, measured = run_learn(state._replace(learner=replay.insert(state.learner, batch)), batch)
+            values = jax.tree.map(lambda values: values[..., None, :], read(measured))
         learned = time.perf_counter()
         # Whoever asks twice gets the same.
         reach = functools.cache(functools.partial(whole, state))
@@ -61,13 +64,16 @@ def _one_by_one(
 
 
 def _several(
-    update: Update, state: TrainState, read: Callable[[Measured], Measured], meet: Callable[[], None]
+    update: Update,
+    state: TrainState,
+    read: Callable[[Measured], Measured],
+    waiting: Callable[[], AbstractContextManager[None]],
 ) -> Generator[Moment]:
     """Updates so short that starting each would take longest: several are one program."""
     run = update.compile_several(state)
     while True:
         begin = time.perf_counter()
-        meet()
-        state, measured = jax.block_until_ready(run(state))
-        values = read(measured)
+        with waiting():
+            state, measured = jax.block_until_ready(run(state))
+            values = read(measured)
         yield Moment(lambda state=state: state, values, math.nan, time.perf_counter() - begin)
