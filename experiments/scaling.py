@@ -240,8 +240,8 @@ def measured_hosts(path: Path) -> list[str]:
     lines += [
         "",
         "Updates of HalfCheetah on two hosts, one actor each. Computed: the update without delay, and what the "
-        "collectives take longer by the formula above, with the costs in the table. Lower quartiles of all updates of two "
-        "runs, since the machine was shared.",
+        "collectives take longer by the formula above, with the costs in the table. Lower quartiles of all updates of "
+        "two runs, since the machine was shared.",
         "",
         "| steps of an update | delay each way, ms | update, ms | speed kept, measured | speed kept, computed |",
         "| --- | --- | --- | --- | --- |",
