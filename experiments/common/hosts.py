@@ -100,6 +100,7 @@ def _join_by_bridge(stack: contextlib.ExitStack, made: Sequence[Host], delay: fl
     for host in made:
         near = f"jaxtrpo-v{host.index}"
         _ip("link", "add", near, "mtu", str(MTU), "type", "veth", "peer", "name", "eth0", "netns", host.name)
+        stack.callback(_ip, "link", "delete", near)  # the kernel takes longer to delete it with its namespace
         _ip("link", "set", near, "master", BRIDGE, "up")
         if delay:
             _in(host, "tc", "qdisc", "add", "dev", "eth0", "root", "netem", "delay", f"{1000 * delay:.0f}us")

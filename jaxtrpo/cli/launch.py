@@ -39,9 +39,8 @@ class Launch:
 
     def _work(self) -> int:
         started: list[subprocess.Popen] = []
-        # An interrupt of the terminal goes to all processes anyway.
-        signal.signal(signal.SIGINT, lambda number, frame: None)
-        signal.signal(signal.SIGTERM, lambda number, frame: [each.send_signal(number) for each in started])
+        for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(kind, lambda number, frame: [each.send_signal(number) for each in started])
         with socket.create_server(("127.0.0.1", 0)) as server:
             address = f"127.0.0.1:{server.getsockname()[1]}"
         with ThreadPoolExecutor(self.processes) as pool:
@@ -56,7 +55,9 @@ class Launch:
     def _start(self, number: int, address: str) -> subprocess.Popen:
         said = {ADDRESS: address, COUNT: str(self.processes), INDEX: str(number)}
         said["JAX_COORDINATOR_BIND_ADDRESS"] = address  # not on all interfaces
-        process = subprocess.Popen([sys.executable, "-m", "jaxtrpo", *self.words], env={**os.environ, **said})
+        command = [sys.executable, "-m", "jaxtrpo", *self.words]
+        # In a group of its own: what the terminal sends comes once, by way of this process.
+        process = subprocess.Popen(command, env={**os.environ, **said}, process_group=0)
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
             each = len(cores) // self.processes  # if there are too few, several processes share one

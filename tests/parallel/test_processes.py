@@ -158,15 +158,22 @@ def test_a_process_that_is_stopped_ends_the_other_and_is_killed(which, tmp_path)
     assert not any(os.path.exists(f"/proc/{child}") for child in children)
 
 
-def test_termination_of_the_launcher_ends_all_at_the_same_update_with_everything_saved(tmp_path):
+@pytest.mark.parametrize(
+    ("kind", "code", "sentence"),
+    [
+        (signal.SIGTERM, 128 + signal.SIGTERM, "terminated; saved in"),
+        (signal.SIGINT, cli.INTERRUPTED, "interrupted; keeping what was learned"),
+    ],
+)
+def test_a_signal_to_the_launcher_ends_all_at_the_same_update_with_everything_saved(kind, code, sentence, tmp_path):
     out = tmp_path / "run"
     words = (*(word if word != SECONDS_BETWEEN else "1000" for word in TRAIN), "--out", out)
     started = begin(*words, "--total-steps", 10**7)
     wait_for_updates(out, 5)
-    started.terminate()
+    started.send_signal(kind)
     errors = started.communicate(timeout=100)[1]
-    assert started.returncode == 128 + signal.SIGTERM
-    assert errors.count("terminated; saved in") == 1 and "error" not in errors
+    assert started.returncode == code
+    assert errors.count(sentence) == 1 and "error" not in errors
     assert load_checkpoint(out).metrics["update"][-1] == len(rows(out))
 
 
