@@ -105,7 +105,7 @@ def test_jax_observations_are_accepted_eagerly_and_under_jit(case):
     ("space", "wrong", "message"),
     [
         (SPACES[0][0], 16, "observation is 16, which is not in Discrete(16)"),
-        (SPACES[0][0], 1.0, "obs has shape (); pass observations of Discrete(16), or flat ones: its last axis must be"),
+        (SPACES[0][0], 1.0, "obs has shape (); pass observations of Discrete(16), or flat ones: its last axis must"),
         (SPACES[0][0], np.zeros((2, 15)), "its last axis must have size 16"),
         (SPACES[2][0], np.int64([3, 4]), "which is not in MultiDiscrete([3 2]"),
         (SPACES[3][0], np.zeros((4, 5, 4)), "pass observations of Box(0, 255, (4, 5, 3), uint8), or flat ones"),

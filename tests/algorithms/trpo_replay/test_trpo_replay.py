@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from typing import NamedTuple
 
 import jax
@@ -18,7 +19,6 @@ from test_algorithms import ActingProbe, tiny, train
 
 import jaxtrpo.parallel.collectives
 from jaxtrpo.algorithms.surrogates import Samples
-from jaxtrpo.algorithms.trpo_replay import trpo_replay as module
 from jaxtrpo.algorithms.trpo_replay.labels import advantage_over, critic_surrogate, draw_labelled, label
 from jaxtrpo.algorithms.trpo_replay.trpo_replay import trpo_replay
 from jaxtrpo.algorithms.trpo_replay.weighting import UNJUDGED
@@ -464,7 +464,7 @@ SETTINGS = {
 
 
 def test_wrong_critic_loses_its_weight_and_training_succeeds(monkeypatch):
-    monkeypatch.setattr(module, "critic_surrogate", wrong)
+    monkeypatch.setattr(sys.modules[trpo_replay.__module__], "critic_surrogate", wrong)
     misled = train(WORDS, **SETTINGS)
     plain = train("trpo(max_kl=0.02)", **SETTINGS)
     share = misled.metrics["critic_weight"]
@@ -482,7 +482,7 @@ def right(actions, state):
 
 def test_right_critic_is_confirmed_and_keeps_weight(monkeypatch):
     """The batch's own direction is equally good here, so the two share the weight."""
-    monkeypatch.setattr(module, "critic_surrogate", right)
+    monkeypatch.setattr(sys.modules[trpo_replay.__module__], "critic_surrogate", right)
     metrics = train(WORDS.replace("0.02", "0.0005"), **{**SETTINGS, "total_steps": 8_000}).metrics
     assert np.all(metrics["critic_gain"][20:] > 3 * metrics["critic_gain_error"][20:])
     assert np.mean(metrics["critic_weight"][20:]) > 0.1
