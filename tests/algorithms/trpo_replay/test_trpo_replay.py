@@ -314,7 +314,7 @@ def test_critic_learns_values_of_a_policy_off_policy():
     found = actions.value(state, jnp.float32(starts[:, None] * np.array([1.0, 0.0, 0.0])))
     error = np.abs(found - wanted).mean()
     assert error < 0.35 * np.abs(of_others - wanted).mean(), (found, wanted, of_others)
-    assert unexplained < 0.3, unexplained  # fraction of variance unexplained by the advantages
+    assert 0 < unexplained < 0.3, unexplained  # fraction of variance unexplained by the advantages
 
 
 def test_changing_unit_preserves_predictions():
@@ -492,7 +492,7 @@ def test_critic_explains_variance_during_a_run():
     result = train(WORDS, **{**SETTINGS, "total_steps": 8_000})
     # Later the policy is nearly optimal, and actions make little difference.
     explained = result.metrics["critic_explained_variance"]
-    assert np.mean(explained[5:15]) > 0.5, explained
+    assert 0.5 < np.mean(explained[5:15]) < 1, explained
     assert np.nanmean(result.metrics["mean_return"][-10:]) > -0.4
 
 
