@@ -38,8 +38,8 @@ from common.runs import TRAIN, as_flags
 from common.tables import write_csv
 from jaxtrpo.parallel.collectives import gather_envs, sum_over_actors
 from jaxtrpo.parallel.devices import choose_actors
-from jaxtrpo.parallel.machine import available_cores
-from jaxtrpo.parallel.processes import ADDRESS, COUNT, INDEX, join
+from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX, available_cores
+from jaxtrpo.parallel.processes import join
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
 TASK = "HalfCheetah-v5"

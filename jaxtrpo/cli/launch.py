@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 
 from jaxtrpo.cli.command import FAILED, INPUT_ERROR, INTERRUPTED, Work
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.parallel.processes import ADDRESS, COUNT, INDEX
+from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX
 
 GRACE_SECONDS = 25.0  # within which JAX ends the other processes when one has ended
 EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of processes that have said why

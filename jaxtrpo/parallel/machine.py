@@ -1,10 +1,12 @@
-"""What this machine has."""
+"""What this machine has, and what a launcher tells its processes; free of JAX, so that the command starts fast."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+# Environment variables that a launcher sets.
+ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 _LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # of a container, on Linux
 
 

@@ -21,7 +21,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"  # set by a launcher
+from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX
+
 FAILED = 1  # exit code
 START_SECONDS = 60  # within which all processes must join
 HEARTBEAT_SECONDS = 20  # without a heartbeat until a process counts as dead

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from test_processes import TRAIN, assert_same_run, command, environment, free_address, run
 
-from jaxtrpo.parallel.processes import ADDRESS, COUNT, INDEX
+from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX
 
 spec = importlib.util.spec_from_file_location(
     "hosts", Path(__file__).parents[2] / "experiments" / "common" / "hosts.py"

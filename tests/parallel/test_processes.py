@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxtrpo.cli import main as cli
-from jaxtrpo.parallel.processes import ADDRESS, COUNT, INDEX
+from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
 SECONDS_BETWEEN = "0.05"  # checkpoints
