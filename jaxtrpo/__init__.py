@@ -53,9 +53,7 @@ __all__ = [
     "trpo_replay",
 ]
 
-_ALGORITHMS = ("a2c", "a3c", "gps", "naf", "npg", "pg", "ppo", "trpo", "trpo_penalty", "trpo_replay")
-_HOMES = {
-    **{name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},
+_HOMES = {  # of what is no algorithm
     "Config": "jaxtrpo.config",
     "MjxEnvironment": "jaxtrpo.envs.mujoco.mjx",
     "MujocoEnvironment": "jaxtrpo.envs.mujoco.environment",
@@ -72,9 +70,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_HOMES.get(name, "jaxtrpo.algorithms")), name)
     globals()[name] = value
     return value
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import PyTree
 
 from jaxtrpo.envs.observations import Observations
 
@@ -186,6 +185,6 @@ def actions_of(env: object) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     return counts, env.action_shape if isinstance(env, ShapedActions) else None
 
 
-def observations_of(env: object) -> PyTree:
+def observations_of(env: object) -> Observations | None:
     """How a trained policy's observations are flattened; None if they are flat."""
     return env.observations if isinstance(env, StructuredObservations) else None

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, UInt32
 
+from jaxtrpo.envs.abilities import saves_state
 from jaxtrpo.envs.base import Environment, EnvState, choose_rows, env_keys
 
 
@@ -37,7 +38,7 @@ class Repeated:
         Raises:
           ValueError: the states of `env` cannot be saved, or `conditions` is less than 1.
         """
-        if not getattr(env, "saves_state", True):
+        if not saves_state(env):
             raise ValueError(
                 f"{env.name}: fixed initial states need an environment whose state can be saved, such as Hopper-v5"
             )

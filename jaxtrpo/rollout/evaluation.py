@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.messages import short
-from jaxtrpo.envs.abilities import require_working
+from jaxtrpo.envs.abilities import close, require_working
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, EnvState, action_space, has_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.ops.keys import key_for
@@ -84,7 +84,7 @@ def prepare_evaluation(
             return run(actors.replicate((policy.params, policy.moments)), evaluation_key(seed))
         finally:
             if environment is not env:  # created above; its simulators would otherwise run until garbage collection
-                getattr(environment, "close", lambda: None)()
+                close(environment)
 
     return evaluate_once
 

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from jaxtrpo.envs.abilities import Renderable, Watchable
 from jaxtrpo.envs.base import Environment, action_space, most_steps
 from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
 from jaxtrpo.rollout.evaluation import evaluation_key
@@ -37,7 +38,7 @@ def render_episode(
 
     Args:
       policy: policy that acts; must fit the environment.
-      env: environment that can be rendered (see `jaxtrpo.envs.base.Environment`).
+      env: environment that can be rendered (see `jaxtrpo.envs.abilities`).
       seed: seed of the initial state.
       width: width of the frames in pixels.
       height: height of the frames in pixels.
@@ -48,16 +49,15 @@ def render_episode(
     Raises:
       ValueError: the environment cannot be rendered.
     """
-    renderable: Any = env  # optional methods are not part of `Environment`
-    if hasattr(renderable, "watched"):
-        seconds, frames = renderable.watched(_make_act(policy, env), seed, width, height)
+    if isinstance(env, Watchable):
+        seconds, frames = env.watched(_make_act(policy, env), seed, width, height)
         return RenderedEpisode((Frame(*frame) for frame in frames), seconds)
-    if not hasattr(renderable, "render"):
+    if not isinstance(env, Renderable):
         raise ValueError(f"{env.name} cannot be rendered")
     totals: list[float] = []
-    pictures = renderable.render(_states(policy, env, seed, totals), width, height)
+    pictures = env.render(_states(policy, env, seed, totals), width, height)
     frames = (Frame(picture, totals[i]) for i, picture in enumerate(pictures))
-    return RenderedEpisode(frames, renderable.seconds_per_step)
+    return RenderedEpisode(frames, env.seconds_per_step)
 
 
 def first_seconds(episode: RenderedEpisode, seconds: float) -> RenderedEpisode:

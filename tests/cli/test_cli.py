@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import jaxtrpo
+import jaxtrpo.algorithms
 from jaxtrpo import config
 from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
+from jaxtrpo.config.specs import KINDS
 
 # For each setting a value that is not its default, as typed and as parsed.
 SETTINGS = {
@@ -234,5 +236,6 @@ def test_train_and_evaluate_are_functions_for_every_import_order(how):
 def test_all_exports_exist_and_dir_lists_only_them():
     assert dir(jaxtrpo) == sorted(jaxtrpo.__all__)
     assert all(getattr(jaxtrpo, name) is not None for name in jaxtrpo.__all__)
+    assert set(KINDS["algorithm"]) == set(jaxtrpo.algorithms.__all__) <= set(jaxtrpo.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         jaxtrpo.trian  # noqa: B018
