@@ -1,4 +1,4 @@
-"""`train`: what a script calls."""
+"""`train`: trains one policy."""
 
 from __future__ import annotations
 
@@ -58,46 +58,45 @@ def train(  # noqa: D417  (settings are described in Config, once)
 
     Args:
       env: name (see `make_env`), a function that returns a `gymnasium.Env`, or an environment of your own.
-      algorithm: how it learns (see `jaxtrpo.algorithms`, and `jaxtrpo algorithms` in the shell).
-      policy: network that acts: `mlp(...)` of `jaxtrpo.policies.networks`, or a flax module of your own that gives
-        distributions of actions (see `jaxtrpo.policies.custom`).
-      critic: what predicts returns (see `jaxtrpo.critics`); what goes with the algorithm if not given.
-      adapt: how settings change between updates (see `jaxtrpo.adapt`); what goes with the algorithm if not given.
-      surrogate: what the policy maximises (see `jaxtrpo.algorithms.surrogates`), in place of what the algorithm would.
-      out: directory for metrics.csv, the policy and checkpoints; nothing is written without it.
-      overwrite: replace a run that `out` already holds.
-      resume: go on with the run that `out` holds, if it holds one, from its last checkpoint. It takes the same
-        arguments as before, except that `total_steps`, `actors`, `processes` and `device` may differ, and ends as if it
-        had never stopped: to the bit if there are as many actors. Settings are compared with those of the run; what you
-        wrote yourself (environment, `surrogate`, a rule) cannot be. Environments whose simulators cannot be saved
-        (Gymnasium's) begin new episodes, and `a3c` and `naf(asynchronous=True)` are never the same twice. Where it
-        shall be longer, what goes by the length of a run (schedules; `trust` beyond a million steps) goes by the new
-        one from there on.
-      checkpoint_seconds: seconds between checkpoints; there also is one at the end of a run, and where it is
-        interrupted, by SIGTERM too.
-      keep_best: keep the state with the best evaluation, as `out`/best; needs `eval_every`.
-      keep_every: environment steps between states that are kept, as `out`/step-0000200704 and so on; 0 for none.
-        Kept states are directories like `out`, which `load_policy` and `jaxtrpo evaluate` take.
-      on_update: (row of metrics, state of the run) called after each update; what it raises ends the run, which is
-        saved. Where several updates are one program the state is that after the last of them.
-      tensorboard: write event files into `out`/tensorboard.
-      wandb: project of Weights & Biases (the package `wandb`) that is told the metrics; its own settings say where.
-      progress: show a bar, or lines where the output is no terminal.
+      algorithm: learning algorithm (see `jaxtrpo.algorithms`, and `jaxtrpo algorithms` in the shell).
+      policy: network that acts: `mlp(...)` of `jaxtrpo.policies.networks`, or your own flax module that returns action
+        distributions (see `jaxtrpo.policies.custom`).
+      critic: predicts returns (see `jaxtrpo.critics`); the algorithm's default if None.
+      adapt: rule that changes settings between updates (see `jaxtrpo.adapt`); the algorithm's default if None.
+      surrogate: objective of the policy (see `jaxtrpo.algorithms.surrogates`) in place of the algorithm's own.
+      out: directory for metrics.csv, the policy and checkpoints; if None, nothing is written.
+      overwrite: replace the run in `out`, if there is one.
+      resume: resume the run in `out` from its last checkpoint, if there is one. All arguments must be those of the run
+        except `total_steps`, `actors`, `processes` and `device`. Settings are checked; your own environment,
+        `surrogate` or rule cannot be. With the same number of actors, the result is bit-identical to that of an
+        uninterrupted run, except with `a3c` and `naf(asynchronous=True)`, which are never reproducible, and with
+        Gymnasium's simulators, which cannot be saved and begin new episodes. A larger `total_steps` also stretches
+        whatever depends on the length of the run (schedules; `trust` beyond a million steps) from there on.
+      checkpoint_seconds: seconds between checkpoints; another is saved at the end, on interruption and on SIGTERM.
+      keep_best: keep a snapshot of the state with the best evaluation in `out`/best; needs `eval_every`.
+      keep_every: environment steps between snapshots in `out`/step-0000200704 and so on; 0 for none. A snapshot is a
+        directory like `out`, which `load_policy` and `jaxtrpo evaluate` accept.
+      on_update: called with (row of metrics, state of the run) after each update; an exception ends the run, which is
+        saved. Where one compiled program makes several updates, the state is the one after the last of them.
+      tensorboard: write event files to `out`/tensorboard.
+      wandb: Weights & Biases project to log to (needs the package `wandb`, and is configured by its own environment
+        variables).
+      progress: show a progress bar, or lines where the output is not a terminal.
 
     Returns:
-      The policy and the metrics.
+      The policy, the metrics, the final state and the settings.
 
     Raises:
-      ValueError: a setting is out of bounds or does not fit the others, the environment is not known, its first
-        observation is not finite, or the run in `out` is not one that can go on so. Nothing has been compiled or
-        written then.
-      TypeError: there is no such setting; the message says which part has it, or near names.
-      FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` says what to do with it.
+      ValueError: a setting is out of bounds or does not fit the others, the environment is unknown, its first
+        observation is not finite, or the run in `out` cannot be resumed with these arguments. Nothing has been compiled
+        or written by then.
+      TypeError: an unknown setting; the message suggests the part that has it, or similar names.
+      FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` is set.
       BlockingIOError: another process is writing to `out`.
-      SimulatorError: a simulator of Gymnasium's kind failed while training; what was learned before is saved.
-      OutputError: `out` cannot be written to any more, as on a full disk; what was saved before is whole.
-      ConnectionError: other processes do not come, or are gone before the training begins.
-      Terminated: a SystemExit, since SIGTERM was received; everything is saved.
+      SimulatorError: a Gymnasium simulator failed during training; what was learned before is saved.
+      OutputError: `out` is no longer writable, as on a full disk; what was saved before is intact.
+      ConnectionError: the first of several processes cannot listen at its address.
+      Terminated: a SystemExit, raised on SIGTERM; everything is saved.
     """
     arguments = {name: value for name, value in locals().items() if name not in ("progress", "unknown")}
     return prepare(**arguments, **unknown).run(progress=progress)
