@@ -60,7 +60,7 @@ def join(processes: int | None) -> None:
       processes: how many there must be; None takes JAX_NUM_PROCESSES, or 1.
 
     Raises:
-      ValueError: no launcher was found, or its variables are malformed.
+      ValueError: no launcher was found, its variables are malformed, or JAX has started.
       ConnectionError: the first process cannot listen at its address.
     """
     address, count, index = (os.environ.get(name) for name in (ADDRESS, COUNT, INDEX))
@@ -72,20 +72,23 @@ def join(processes: int | None) -> None:
         initialization_timeout=START_SECONDS,
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
     )
+    alone = (
+        f"processes={processes}, but no launcher was found: use `jaxtrpo launch --processes {processes} -- "
+        f"train ...`, or Slurm, Open MPI or Kubernetes, or set {ADDRESS}, {COUNT} and {INDEX}"
+    )
     try:
         if count is None:
             initialize()  # finds Slurm, Open MPI, Kubernetes, ...
         else:
             initialize(str(address), int(count), int(str(index)), cluster_detection_method="deactivate")
     except (ValueError, IndexError) as error:
-        raise ValueError(
-            f"{ADDRESS}={address}, {COUNT}={count}, {INDEX}={index} must be HOST:PORT, a number, and one below it"
-            if count is not None
-            else f"processes={processes}, but no launcher was found: use `jaxtrpo launch --processes {processes} -- "
-            f"train ...`, or Slurm, Open MPI or Kubernetes, or set {ADDRESS}, {COUNT} and {INDEX}"
-        ) from error
+        given = f"{ADDRESS}={address}, {COUNT}={count}, {INDEX}={index} must be HOST:PORT, a number, and one below it"
+        raise ValueError(alone if count is None else given) from error
     except jax.errors.JaxRuntimeError as error:
         raise ConnectionError(f"{ADDRESS}={address}: process 0 cannot listen there: {error}") from error
+    except RuntimeError as error:  # JAX has started, and looks for no launcher any more
+        late = "JAX started before this process joined the others: call train before anything else that uses JAX"
+        raise ValueError(f"{alone}; before any other use of JAX" if count is None else late) from error
 
 
 def exchange(said: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ TABLE = [
     ),
     ("train InvertedPendulum-v5 --algorithm a2c --critic linear", "needs the critic mlp"),
     ("train InvertedPendulum-v5 --device gpu", "is stepped by CPU cores"),
-    ("train InvertedPendulum-v5 --processes 2", "nothing has started so many"),
+    ("train InvertedPendulum-v5 --processes 2", "processes=2, but no launcher was found: use `jaxtrpo launch"),
     ("launch --processes 2 -- evaluate POLICY", "is no `train ...` after --"),
     ("train mjx:HalfChetah-v5", "HalfCheetah-v5"),
     ("train Halfcheetah", "HalfCheetah-v5"),
