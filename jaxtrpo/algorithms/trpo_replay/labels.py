@@ -105,7 +105,7 @@ def label(
     terminated = drawn.terminated > 0
     # The next row continues the episode if its elapsed time is one step later.
     continues = drawn.elapsed[:, 1:] == drawn.elapsed[:, :-1] + 1
-    cut = ~terminated & jnp.concatenate([~continues, jnp.ones_like(continues[:, :1])], axis=1)
+    cut = ~terminated & jnp.concatenate([~continues, jnp.ones((len(continues), 1), bool)], axis=1)
 
     def values_after(chosen: Int[Array, "stretch few"]) -> Float[Array, "stretch time"]:
         final_obs = jnp.take_along_axis(drawn.final_obs, chosen[..., None], axis=1)

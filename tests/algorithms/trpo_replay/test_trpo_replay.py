@@ -250,9 +250,9 @@ def test_advantage_over_policy_has_mean_zero():
     assert abs(np.mean(shifted)) > 0.1 * spread
 
 
-@pytest.mark.parametrize("length", [3, 5, 40])
+@pytest.mark.parametrize("length", [1, 3, 5, 40])
 def test_all_steps_of_a_stretch_are_drawn_equally_often(length):
-    """32 steps are drawn, which is not a whole number of stretches."""
+    """32 steps are drawn: a whole number of stretches of one step, and not of the others."""
     spec = spec_of()._replace(segment_length=length)
     sizes = {"segment_steps": 4 * length, "segment_length": length, "observation_size": 3, "action_size": 2}
     buffer, batch = make_replay(4 * length, **sizes), random_batch(0, segments=1, length=length, broken=0)
