@@ -71,6 +71,7 @@ def valid_weight(batch: Batch) -> Float[Array, "segment time env"]:
 ActionAdvantage = Callable[[Float[Array, "... obs"], Num[Array, "... action"]], Float[Array, "..."]]
 
 
+@jax.named_scope("advantages")
 def standardize(found: Unscaled, moments: Moments) -> Advantages:
     """Standardises advantages to mean 0 and variance 1 over the valid steps of all actors.
 
@@ -101,6 +102,7 @@ def normalized(
     return map_segments(lambda i: normalize(obs[i], moments), num_segments, obs.shape[0])
 
 
+@jax.named_scope("advantages")
 def estimate_advantages(
     critic: Critic,
     state: PyTree,

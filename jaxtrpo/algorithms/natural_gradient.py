@@ -156,9 +156,11 @@ def look(
         return jax.tree.map(lambda leaf: leaf / count, sum_over_actors(total))
 
     # The old distributions are stored, because every trial of the line search needs them.
-    total, old = sum_and_map_segments(start, num_segments, weight.shape[0])
+    with jax.named_scope("gradient"):
+        total, old = sum_and_map_segments(start, num_segments, weight.shape[0])
     objectives, gradients, mean_entropy = mean_over_steps(total)
 
+    @jax.named_scope("line_search")
     def evaluate(candidate: Array) -> tuple[tuple[Array, ...], Array]:
         def all_of(index: Int[Array, ""] | int) -> tuple[tuple[Array, ...], Array]:
             samples, weight = samples_of(index, jax.tree.map(lambda leaf: leaf[index], old))
@@ -177,6 +179,7 @@ def look(
     return Seen(old_params, objectives, gradients, mean_entropy, evaluate, fisher)
 
 
+@jax.named_scope("fisher")
 def solve(
     fisher: Callable[[Float[Array, " parameter"]], Float[Array, " parameter"]],
     gradient: Float[Array, " parameter"],

@@ -170,6 +170,7 @@ def action_critic(
     def value(state: ActionCriticState, obs: Array) -> Array:
         return state.unit * of_values(unravel_values(state.target), obs)
 
+    @jax.named_scope("action_critic")
     def fit(
         state: ActionCriticState,
         unit: Float[Array, ""],

@@ -44,6 +44,7 @@ def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
         time = elapsed[..., None] / 100.0
         return jnp.concatenate([obs, obs**2, time, time**2, jnp.ones_like(time)], axis=-1)
 
+    @jax.named_scope("critic")
     def fit(
         state: Float[Array, " features"], targets: Targets, key: PRNGKeyArray, rate: Float[Array, ""]
     ) -> Float[Array, " features"]:

@@ -166,9 +166,10 @@ def advance(state: EnvState, moved: Transition, reset_rows: ResetRows, episode_l
         first_obs = jnp.where(jnp.isfinite(first_obs), first_obs, 0.0)  # the next step will show whether it is broken
         return physics, jnp.where(done[:, None], first_obs, final_obs), jnp.where(done[:, None], keys, state.key)
 
-    physics, obs, key = jax.lax.cond(
-        most_of_trainings(jnp.any(done)), with_resets, lambda: (moved.physics, final_obs, state.key)
-    )
+    with jax.named_scope("reset"):
+        physics, obs, key = jax.lax.cond(
+            most_of_trainings(jnp.any(done)), with_resets, lambda: (moved.physics, final_obs, state.key)
+        )
     return EnvState(
         physics=physics,
         obs=obs,

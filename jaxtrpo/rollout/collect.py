@@ -54,11 +54,13 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
     def collect(actor: ActorState, learner: Acting, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:
         def one_step(carry: Carry, noise: Array) -> tuple[Carry, Steps]:
             before, episode_return, limits = carry
-            action = act(learner, before, noise)
+            with jax.named_scope("policy"):
+                action = act(learner, before, noise)
             # `elapsed` = `episode_length` - 1 makes the environment truncate the episode at this step.
             last = before.elapsed + 1 >= limits.limit
             limited = before._replace(elapsed=jnp.where(last, env.episode_length - 1, before.elapsed))
-            after = env.step(limited, to_simulator(action, space))
+            with jax.named_scope("physics"):
+                after = env.step(limited, to_simulator(action, space))
             episode_return = episode_return + after.reward
             done = after.terminated | after.truncated
             survived = after.truncated & ~after.invalid
