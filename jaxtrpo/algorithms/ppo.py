@@ -19,7 +19,7 @@ from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.minibatches import pass_over_minibatches
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import Work, gather_envs
+from jaxtrpo.parallel.collectives import Work, gather_envs, num_actors
 from jaxtrpo.policies.distributions import Distribution, entropy, kl_divergence, log_prob
 
 
@@ -48,6 +48,7 @@ def ppo(
     learning_rate: float = 3e-4,
     epochs: int = 10,
     minibatch_size: int = 64,
+    minibatch_per_env: float = 1.0,
     gae_lambda: float = 0.95,
     entropy_bonus: float = 0.0,
     kl_stop: float | None = None,
@@ -64,6 +65,8 @@ def ppo(
         critic's changes by the same factor.
       epochs: passes over the batch per update.
       minibatch_size: environment steps per gradient step.
+      minibatch_per_env: least number of them per environment, so that thousands of environments do not mean thousands
+        of gradient steps in each pass.
       gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives Monte Carlo returns.
       entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
       kl_stop: early stopping: no further epoch starts once the KL from the policy that acted exceeds this, nats; None
@@ -77,7 +80,7 @@ def ppo(
     require_positive(clip=clip, learning_rate=learning_rate, max_gradient_norm=max_gradient_norm)
     require_whole(1, epochs=epochs, minibatch_size=minibatch_size)
     require_share(gae_lambda=gae_lambda)
-    require_not_negative(entropy_bonus=entropy_bonus)
+    require_not_negative(entropy_bonus=entropy_bonus, minibatch_per_env=minibatch_per_env)
     if kl_stop is not None:
         require_positive(kl_stop=kl_stop)
     optimizer = optax.chain(optax.clip_by_global_norm(max_gradient_norm), optax.scale_by_adam(eps=1e-5))
@@ -103,6 +106,7 @@ def ppo(
             dealt = _Rows(targets.obs, action, found.advantage, targets.weight, old)
             rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), gather_envs(dealt, axis=2))
             num_rows = targets.num_segments * (rows.weight.size // targets.weight.shape[0])
+            size = max(minibatch_size, round(minibatch_per_env * targets.weight.shape[2] * num_actors()))
 
             def loss(candidate: Array, minibatch: _Rows) -> Float[Array, ""]:
                 new = policy.apply(unravel(candidate), minibatch.obs)
@@ -118,7 +122,7 @@ def ppo(
 
             def one_pass(fit: _Fit) -> _Fit:
                 carry = pass_over_minibatches(
-                    one_step, (fit.params, fit.optimizer), rows, num_rows, numbered_key(key, fit.epochs), minibatch_size
+                    one_step, (fit.params, fit.optimizer), rows, num_rows, numbered_key(key, fit.epochs), size
                 )
                 kl = mean_kl(carry[0]) if kl_stop is not None else fit.kl
                 return _Fit(*carry, fit.epochs + 1, kl)
@@ -134,7 +138,8 @@ def ppo(
                 return over_rows(kl_divergence(rows.old, policy.apply(unravel(candidate), rows.obs)))
 
             start = _Fit(first_params, optimizer_state, jnp.int32(0), jnp.zeros(()))
-            fit = jax.lax.while_loop(unfinished, one_pass, start)
+            with jax.named_scope("passes"):
+                fit = jax.lax.while_loop(unfinished, one_pass, start)
             healthy = all_finite((fit.params, fit.optimizer))
             new_params, memory = jax.tree.map(
                 lambda after, before: jnp.where(healthy, after, before),
@@ -167,7 +172,10 @@ def ppo(
         )
 
     starts = {"clip": clip, "learning_rate": learning_rate, "steps_per_update": 2048}
-    critic = f"mlp(epochs={epochs}, minibatch_size={minibatch_size}, learning_rate={learning_rate})"
+    critic = (
+        f"mlp(epochs={epochs}, minibatch_size={minibatch_size}, minibatch_per_env={minibatch_per_env}, "
+        f"learning_rate={learning_rate})"
+    )
     return Algorithm(words, starts, make, critic=critic)
 
 

@@ -18,7 +18,7 @@ DEVICES = ("auto", "cpu", "gpu", "tpu")
 # More environments per core gain little: two actors collect 20,480 steps of HalfCheetah at 30,900 steps/s with 16
 # environments, at 48,800 steps/s with 128 and at 53,400 steps/s with 256.
 MAX_ENVS_PER_CORE = 128
-ENVS_PER_ACCELERATOR = 2048
+ENVS_PER_ACCELERATOR = 4096
 SEGMENT_LENGTH = 16  # steps of each environment; fewer if the first batch is smaller
 
 
@@ -62,7 +62,7 @@ class Config:
     num_envs: int | None = None
     """environments of all actors together;
     if not given, the algorithm's default, more if steps_per_update is given and larger than the algorithm's default;
-    on accelerators 2048 per actor"""
+    on accelerators 4096 per actor"""
     segment_length: int | None = None
     """steps of each environment in a segment, the unit of batch sizes;
     if not given, 16, or fewer if the first batch is smaller"""

@@ -11,7 +11,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
-from jaxtrpo.config.checks import require_bool, require_positive, require_sizes, require_whole
+from jaxtrpo.config.checks import require_bool, require_not_negative, require_positive, require_sizes, require_whole
 from jaxtrpo.config.specs import call_in_words
 from jaxtrpo.critics.critic import Critic, CriticMaker, Gradient, Targets
 from jaxtrpo.ops.keys import numbered_key
@@ -43,6 +43,7 @@ def mlp(
     hidden: Sequence[int] = (64, 64),
     epochs: int = 10,
     minibatch_size: int = 128,
+    minibatch_per_env: float = 1.0,
     learning_rate: float = 1e-3,
     normalize_returns: bool = True,
     shared_from: int = 64,
@@ -53,6 +54,8 @@ def mlp(
       hidden: sizes of the hidden layers.
       epochs: passes over the batch per fit.
       minibatch_size: environment steps per gradient step.
+      minibatch_per_env: least number of them per environment. Thousands of environments collect large batches; without
+        a limit, a fit would make thousands of gradient steps, one after another, while most of the device is idle.
       learning_rate: learning rate of Adam.
       normalize_returns: whether to normalise returns by their running mean and standard deviation.
       shared_from: number of actors from which they share a fit: each passes over its own samples, and parameters are
@@ -65,11 +68,13 @@ def mlp(
     require_sizes(hidden=hidden)
     require_whole(1, epochs=epochs, minibatch_size=minibatch_size, shared_from=shared_from)
     require_positive(learning_rate=learning_rate)
+    require_not_negative(minibatch_per_env=minibatch_per_env)
     require_bool(normalize_returns=normalize_returns)
     settings = {
         "hidden": tuple(hidden),
         "epochs": epochs,
         "minibatch_size": minibatch_size,
+        "minibatch_per_env": minibatch_per_env,
         "learning_rate": learning_rate,
         "normalize_returns": normalize_returns,
         "shared_from": shared_from,
@@ -83,6 +88,7 @@ def mlp_critic(
     hidden: Sequence[int] = (64, 64),
     epochs: int = 10,
     minibatch_size: int = 128,
+    minibatch_per_env: float = 1.0,
     learning_rate: float = 1e-3,
     normalize_returns: bool = True,
     shared_from: int = 64,
@@ -100,6 +106,7 @@ def mlp_critic(
       hidden: sizes of the hidden layers.
       epochs: passes over the samples per fit.
       minibatch_size: samples per gradient step.
+      minibatch_per_env: least number of them per environment.
       learning_rate: learning rate of Adam.
       normalize_returns: whether to scale targets by the moments of all returns so far. When the moments change, the
         last layer is rescaled to keep predictions the same (PopArt, van Hasselt et al. 2016, section 2.1).
@@ -120,16 +127,19 @@ def mlp_critic(
     def value(state: MLPState, obs: Float[Array, "... obs"], elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
         return predict(state.params, obs) * state.returns.std + state.returns.mean
 
+    @jax.named_scope("critic")
     def fit(state: MLPState, targets: Targets, key: PRNGKeyArray, rate: Float[Array, ""]) -> MLPState:
         shared = collectives.num_actors() >= shared_from
         reduce = collectives.sum_over_actors if shared else lambda value: value
         samples = targets[:-1] if shared else collectives.gather_envs(targets[:-1], axis=2)
+        num_envs = samples[-1].shape[2]
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), samples)
         obs, _, raw, weight = flat
         if normalize_returns:
             state = _rescaled(state, merge(state.returns, weighted_moments(raw, weight, reduce)))
         rows = _Rows(obs, (raw - state.returns.mean) / state.returns.std, weight)
         num_rows = targets.num_segments * (weight.size // targets.value.shape[0])
+        size = max(minibatch_size, round(minibatch_per_env * num_envs))
         # As one flat vector, Adam is one operation instead of one per leaf.
         first_params, unravel = ravel_pytree(state.params)
 
@@ -144,7 +154,7 @@ def mlp_critic(
             return params + rate * jnp.asarray(updates), optimizer_state
 
         def epoch(index: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-            return pass_over_minibatches(step, carry, rows, num_rows, numbered_key(key, index), minibatch_size)
+            return pass_over_minibatches(step, carry, rows, num_rows, numbered_key(key, index), size)
 
         carry = first_params, state.optimizer
         if shared:

@@ -241,6 +241,17 @@ def test_every_epoch_visits_all_samples_once_in_new_order():
     assert len(np.unique(passes, axis=0)) == 5
 
 
+@pytest.mark.parametrize("per_env", [1.0, 3.0])
+def test_minibatch_of_ppo_has_steps_of_all_environments(per_env):
+    """Adam counts the gradient steps."""
+    problem = make("gaussian")
+    rows = max(7, round(per_env * problem.weight.shape[2]))
+    _, memory, _, _ = take_step(f"ppo(epochs=2, minibatch_size=7, minibatch_per_env={per_env})", problem)
+    (steps,) = {int(leaf) for leaf in jax.tree.leaves(memory) if jnp.ndim(leaf) == 0}
+    assert per_env == 1 or rows > 7
+    assert steps == 2 * (int(problem.num_segments) * problem.weight[0].size // rows)
+
+
 @pytest.mark.parametrize("words", ["pg(learning_rate=0.5)", "ppo(epochs=2, minibatch_size=12, kl_stop=0.1)"])
 def test_batch_without_valid_steps_changes_nothing(words):
     problem = make("gaussian")

@@ -45,6 +45,7 @@ NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan,
 BAD_OF_PARTS = [
     *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
     *((*CRITIC, "shared_from", value) for value in NOT_WHOLE),
+    *((*part, "minibatch_per_env", -1.0) for part in (PPO, CRITIC)),
     *((*part, name, value) for part in (NAF, REPLAY) for name in ("replay", "minibatch_size") for value in NOT_WHOLE),
     *((*part, "replay_ratio", value) for part in (NAF, REPLAY) for value in (*NOT_POSITIVE, None)),
     *((*part, "target_rate", value) for part in (NAF, REPLAY) for value in (-0.01, 1.01, math.nan, "1", None)),
@@ -255,7 +256,7 @@ def test_default_num_envs_follows_batch_size_and_actors(num_actors, usual, large
         assert found > usual * larger / 2
     if larger < 2:
         assert found < usual + num_actors
-    assert for_batch(num_actors, usual, larger=larger, accelerator=True) == 2048 * num_actors
+    assert for_batch(num_actors, usual, larger=larger, accelerator=True) == 4096 * num_actors
 
 
 @pytest.mark.parametrize(("words", "envs"), [("trpo", 256), ("ppo", 128)])

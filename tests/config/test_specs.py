@@ -14,7 +14,8 @@ ALL = [(kind, name) for kind, names in KINDS.items() for name in names]
 VALUES = {
     "max_kl": 0.03, "gae_lambda": 0.5, "advantage_memory": 7, "fisher_samples": 33, "cg_iterations": 4,
     "cg_damping": 0.25, "line_search_shrink": 0.6, "line_search_steps": 3, "target_kl": 0.02, "penalty": 3.0,
-    "clip": 0.15, "learning_rate": 0.02, "epochs": 3, "minibatch_size": 48, "entropy_bonus": 0.02, "kl_stop": 0.04,
+    "clip": 0.15, "learning_rate": 0.02, "epochs": 3, "minibatch_size": 48, "minibatch_per_env": 0.5,
+    "entropy_bonus": 0.02, "kl_stop": 0.04,
     "max_gradient_norm": 0.75, "hidden": (7, 5), "initial_log_std": -1.5, "state_dependent_std": True,
     "normalize_returns": False, "shared_from": 8, "ridge": 0.01, "window": 4, "required": 0.2, "steps_delta": 64,
     "steps_bounds": (64, 640), "kl_delta": 0.002, "kl_bounds": (0.002, 0.2), "strength": 0.01, "gain": 0.1,

@@ -200,6 +200,16 @@ def test_fit_with_one_full_minibatch_is_one_adam_step(normalize_returns):
     assert state.returns.count == (np.sum(counts) if normalize_returns else 0)
 
 
+@pytest.mark.parametrize("per_env, rows", [(1.0, 6), (2.0, 8), (2.3, 9), (10.0, 40)])
+@pytest.mark.parametrize("count", [1, 2])
+def test_minibatch_has_steps_of_all_environments(per_env, rows, count):
+    """Adam counts the gradient steps: as many in each of two passes as whole minibatches fit into the batch."""
+    state, fit, _ = make(MLP, count, epochs=2, minibatch_size=6, minibatch_per_env=per_env)
+    fitted = fit(state, make_targets(0))
+    (steps,) = {int(leaf) for leaf in jax.tree.leaves(fitted.optimizer) if leaf.ndim == 0}
+    assert steps == 2 * (SEGMENTS * ROWS // rows)
+
+
 def test_fit_does_not_depend_on_rows_gathered_at_once(monkeypatch):
     """Gathers one minibatch at a time, three, or all; 2 to 8 gradient steps per pass."""
     options = tuple({**OPTIONS[MLP], "minibatch_size": ROWS // 2}.items())
