@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from test_algorithms import SECONDS, ActingProbe
 import jaxtrpo
 from jaxtrpo.adapt import model_accuracy
 from jaxtrpo.algorithms.gps.bounded_lqr import bounded_response
+from jaxtrpo.algorithms.gps.gps import gps
 from jaxtrpo.algorithms.gps.local_models import clipped_mean, local_models, samples_of, shared_model
 from jaxtrpo.algorithms.gps.quadratic_regression import no_sums
 from jaxtrpo.envs.base import ActionSpace, EnvState, Transition, action_space, advance, start
@@ -330,6 +332,21 @@ def test_actual_gain_is_reported_with_the_previous_prediction():
     np.testing.assert_allclose(metrics["actual_gain"][1:], np.diff(metrics["mean_return"]), rtol=1e-3, atol=1e-4)
     np.testing.assert_array_equal(metrics["previous_predicted_gain"][1:], metrics["predicted_gain"][:-1])
     assert np.isnan(metrics["actual_gain"][0]) and np.isnan(metrics["previous_predicted_gain"][0])
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_indefinite_trials_of_all_conditions_are_added_up(count, monkeypatch):
+    module = sys.modules[gps.__module__]
+    search_of = module.controllers_of
+
+    def some_are_indefinite(*arguments):
+        controllers, search = search_of(*arguments)
+        return controllers, search._replace(indefinite=jnp.full_like(search.indefinite, 3))
+
+    monkeypatch.setattr(module, "controllers_of", some_are_indefinite)
+    run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=count, total_steps=48)
+    (found,) = run.run(progress=False).metrics["indefinite_trials"]
+    assert found == 3 * 2  # conditions
 
 
 def test_states_are_standardised_by_first_batch_and_observations_by_all():

@@ -15,6 +15,8 @@ from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import actors, deal_batch, first, learner_of, random_batch, spread
+from test_advantages import KNOWN_CRITIC, STATE, plain
+from test_advantages import MOMENTS as OF_ADVANTAGES
 from test_algorithms import ActingProbe, tiny, train
 
 import jaxtrpo.parallel.collectives
@@ -418,6 +420,26 @@ def test_smaller_advantages_than_usual_shrink_trust_region():
     kl, larger, smaller = (learning()(batch, usual(times))[2]["kl"] for times in (1.0, 0.25, 4.0))
     np.testing.assert_allclose(larger, kl, rtol=1e-5)
     np.testing.assert_allclose(smaller, kl / 4, rtol=0.1)
+
+
+def test_value_critic_is_fitted_to_returns_without_the_effect_of_known_actions(monkeypatch):
+    """Compares with loops over future steps; the rate is 1, since no rule changes the critic's learning rate."""
+    monkeypatch.setattr(sys.modules[trpo_replay.__module__], "advantage_over", lambda *_: known_of_actions)
+    batch = random_batch(0)
+    recorder = KNOWN_CRITIC._replace(
+        init=lambda key: (jnp.asarray(STATE), jnp.zeros(batch.steps.reward.shape), jnp.zeros(())),
+        value=lambda state, obs, elapsed: KNOWN_CRITIC.value(state[0], obs, elapsed),
+        fit=lambda state, targets, key, rate: (state[0], targets.value, rate),
+    )
+    once = learning.__wrapped__(recorder)
+    _, after, _ = once(batch, lambda state: state._replace(obs_moments=spread(OF_ADVANTAGES, 1)))
+    _, fitted_to, rate = after.critic
+    advantage, value, weight = plain(batch, discount=0.99, gae_lambda=0.95, known=known_of_actions)
+    counts = weight > 0
+    np.testing.assert_allclose(fitted_to[counts], (advantage + value)[counts], rtol=1e-4, atol=1e-4)
+    without = sum(plain(batch, discount=0.99, gae_lambda=0.95)[:2])
+    assert np.mean(np.abs(without - fitted_to)[counts]) > 0.1
+    assert rate == 1
 
 
 @pytest.mark.parametrize("num_segments", [1, 3])
