@@ -319,6 +319,26 @@ def test_critic_learns_values_of_a_policy_off_policy():
     assert 0 < unexplained < 0.3, unexplained  # fraction of variance unexplained by the advantages
 
 
+def test_fit_learns_what_an_action_is_worth():
+    """Returns are three times the first coordinate of the action, which alone explains them."""
+    actions, unit = some_critic(), jnp.float32(2.0)
+
+    def draw(state, key, number):
+        for_obs, for_action, for_other = jax.random.split(key, 3)
+        obs = jax.random.normal(for_obs, (number, 3))
+        action, other = (jax.random.uniform(key, (number, 2), minval=-1) for key in (for_action, for_other))
+        usual = Gaussian(jnp.zeros((number, 2)), jnp.zeros((number, 2)))
+        return Labelled(obs, action, usual, other, 3 * action[:, 0], jnp.ones(number))
+
+    fit = jax.jit(lambda state, key: actions.fit(state, unit, draw, jnp.int32(1_000), key))
+    state, _ = fit(actions.init(jax.random.PRNGKey(0)), jax.random.PRNGKey(1))
+    state, unexplained = fit(state, jax.random.PRNGKey(2))
+    assert 0 < unexplained < 0.1
+    obs, action = jnp.zeros((9, 3)), jnp.linspace(-0.8, 0.8, 9)[:, None] * jnp.float32([1, 0])
+    found = actions.advantage(state, obs, action)
+    np.testing.assert_allclose(found - found[4], 3 * action[:, 0], atol=0.3)
+
+
 def test_changing_unit_preserves_predictions():
     actions, rng = some_critic(), np.random.default_rng(0)
     state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(2.0))
