@@ -41,7 +41,7 @@ ONLY_SPEED = {
     "PRNGKey",
 }
 SETTINGS = {"starts"}  # values that were tuned; any other would be right
-ONLY_WORDS = re.compile(r"(require_\w+|call_in_words|in_words|_in_mib)$")
+ONLY_WORDS = re.compile(r"(require_\w+|spec_string_of|description|format_settings|_in_mib)$")
 
 
 class Mutant(NamedTuple):

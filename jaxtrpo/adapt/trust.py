@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from jaxtrpo.adapt.rule import Rule, require_bounds
 from jaxtrpo.config.checks import require_positive, require_whole
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.running_mean import RunningMean, no_mean, take_in
 from jaxtrpo.rollout.types import Hyperparameters
 
@@ -68,7 +68,7 @@ def trust(
     Raises:
       ValueError: a value is not positive, a number of steps is not an integer, or bounds are not in ascending order.
     """
-    words = call_in_words(trust, locals())
+    spec_string = spec_string_of(trust, locals())
     require_positive(strength=strength, gain=gain)
     require_whole(1, max_steps_per_update=max_steps_per_update, settle_steps=settle_steps)
     require_bounds(kl_range=kl_range)
@@ -105,6 +105,6 @@ def trust(
         max_steps_per_update,
         changes=("max_kl", "steps_per_update"),
         reads=("gain_ratio", "predicted_gain", "kl"),
-        words=words,
+        spec_string=spec_string,
         replaces=("max_kl", "steps_per_update"),
     )

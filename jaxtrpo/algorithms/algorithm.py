@@ -86,7 +86,7 @@ class Algorithm(NamedTuple):
     Sizes depend on the environment, so `make` builds its functions from a `Spec`.
     """
 
-    words: str  # spec string
+    spec_string: str  # such as "ppo(clip=0.1)"
     hyperparameters: Mapping[str, float]  # initial values of traced settings; must include steps_per_update
     make: Callable[[Spec], Learner]
     adapt: str = "fixed"  # default rule
@@ -113,6 +113,6 @@ def starting_with(algorithm: Algorithm, **values: Any) -> Algorithm:
     for name, value in values.items():
         if name not in known:
             raise ValueError(
-                f"{name}={value}: {algorithm.words} has no {name}; its adaptable settings are {', '.join(known)}"
+                f"{name}={value}: {algorithm.spec_string} has no {name}; its adaptable settings are {', '.join(known)}"
             )
     return algorithm._replace(hyperparameters={**known, **values})

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config
 from jaxtrpo.config.checks import require_number, require_whole
-from jaxtrpo.config.specs import parse, require_not_said, with_argument
+from jaxtrpo.config.specs import parse, require_no_contradiction, with_argument
 from jaxtrpo.training.prepare import Options
 
 # Settings of the run that may be lists.
@@ -85,7 +85,7 @@ def _with_chosen(common: Mapping[str, Any], chosen: Mapping[str, float]) -> dict
         if name in OF_THE_RUN:
             settings[name] = value
         elif isinstance(given, str):
-            require_not_said("algorithm", given, name, value)
+            require_no_contradiction("algorithm", given, name, value)
             settings["algorithm"] = with_argument(given, name, value)
             parse("algorithm", settings["algorithm"])
         elif isinstance(given, Algorithm):
@@ -94,15 +94,15 @@ def _with_chosen(common: Mapping[str, Any], chosen: Mapping[str, float]) -> dict
 
 
 def _starting_with(algorithm: Algorithm, name: str, value: float) -> Algorithm:
-    words = algorithm.words
+    words = algorithm.spec_string
     if name not in algorithm.hyperparameters:
         raise ValueError(
             f"{name}={value}: an algorithm that is given as a value may have lists of "
             f"{', '.join(algorithm.hyperparameters)} alone; give its words, such as algorithm={words!r}"
         )
-    require_not_said("algorithm", words, name, value)
+    require_no_contradiction("algorithm", words, name, value)
     changed = starting_with(algorithm, **{name: value})
     try:
-        return changed._replace(words=with_argument(words, name, value))
+        return changed._replace(spec_string=with_argument(words, name, value))
     except SyntaxError:  # words of a person's own, such as a name of two words
-        return changed._replace(words=f"{words}, {name}={value}")
+        return changed._replace(spec_string=f"{words}, {name}={value}")

@@ -35,10 +35,10 @@ def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> t
         parts = parts._replace(algorithm=starting_with(parts.algorithm, steps_per_update=steps))
     config = dataclasses.replace(
         config,
-        algorithm=parts.algorithm.words,
-        policy=parts.policy.words,
-        critic=parts.critic.words,
-        adapt=parts.rule.words,
+        algorithm=parts.algorithm.spec_string,
+        policy=parts.policy.spec_string,
+        critic=parts.critic.spec_string,
+        adapt=parts.rule.spec_string,
         max_kl=parts.algorithm.hyperparameters.get("max_kl"),
         steps_per_update=steps,
         max_steps_per_update=config.max_steps_per_update or max(parts.rule.max_steps_per_update or 0, steps),
@@ -55,7 +55,7 @@ def with_whole_episodes(parts: Parts, config: Config, actors: Actors, environmen
     """
     assert parts.algorithm.episodes is not None
     conditions, samples, horizon = parts.algorithm.episodes
-    words = f"algorithm={parts.algorithm.words}"
+    words = f"algorithm={parts.algorithm.spec_string}"
     if horizon is None:
         require_time_limit(environment, f"{words} without a horizon")
     elif horizon > environment.episode_length:

@@ -73,7 +73,7 @@ def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[
             "max_episode_steps (--max-episode-steps) sets a limit"
         )
     if replay is not None:
-        yield replay.in_words()
+        yield replay.description()
     if is_program(env) and threads_may_run_out():
         yield (
             f"{env.name}: JAX was started for other environments, with few threads; if this one solves equations, it "

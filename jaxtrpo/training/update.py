@@ -252,7 +252,7 @@ def make_update(
       ValueError: the parts do not fit each other or the environment; one sentence.
     """
     algorithm, rule = parts.algorithm, parts.rule
-    require_settings(rule, algorithm.hyperparameters, algorithm.words)
+    require_settings(rule, algorithm.hyperparameters, algorithm.spec_string)
     policy = parts.policy.make(env.observation_size, action_space(env))
     spec = Spec(
         observation_size=env.observation_size,

@@ -160,7 +160,7 @@ def check_any_value_in_any_spec(part, data, value):
     except ValueError as error:
         assert name in str(error) and "\n" not in str(error)
     else:
-        assert isinstance(made.words, str)
+        assert isinstance(made.spec_string, str)
 
 
 def test_any_value_in_a_spec_is_accepted_or_rejected_by_name():

@@ -19,7 +19,7 @@ from jaxtrpo.algorithms.trpo_replay.combined_step import Followed, judged_direct
 from jaxtrpo.algorithms.trpo_replay.labels import advantage_over, critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.trust_region import Path, no_path, require_line_search, step_work, take_step
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_sizes, require_whole
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.action_values import ActionCriticState, action_critic
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.moments import Moments, no_moments
@@ -107,7 +107,7 @@ def trpo_replay(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(trpo_replay, locals())
+    spec_string = spec_string_of(trpo_replay, locals())
     require_positive(max_kl=max_kl, replay_ratio=replay_ratio, learning_rate=learning_rate)
     require_share(gae_lambda=gae_lambda, critic_lambda=critic_lambda, target_rate=target_rate)
     require_whole(0, advantage_memory=advantage_memory)
@@ -244,7 +244,7 @@ def trpo_replay(
         return Learner(init, learn, replay=buffer)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(words, starts, make, adapt=RULE, critic=VALUE_CRITIC)
+    return Algorithm(spec_string, starts, make, adapt=RULE, critic=VALUE_CRITIC)
 
 
 def _require_fitting(spec: Spec) -> None:
