@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jaxtrpo.adapt.rule import Rule, require_bounds
 from jaxtrpo.config.checks import require_positive, require_whole
 from jaxtrpo.config.specs import spec_string_of
-from jaxtrpo.ops.running_mean import RunningMean, no_mean, take_in
+from jaxtrpo.ops.running_mean import RunningMean, no_mean, update_mean
 from jaxtrpo.rollout.types import Hyperparameters
 
 _MEMORY = 50  # updates over which the root mean square of the strength is taken
@@ -84,7 +84,7 @@ def trust(
         # NaN until a step has been evaluated, and whenever this update made no step.
         measured = metrics["gain_ratio"] * metrics["predicted_gain"] ** 2 / (2 * metrics["kl"])
         seen = jnp.isfinite(measured)
-        mean_square = take_in(state.mean_square, measured**2, _MEMORY)
+        mean_square = update_mean(state.mean_square, measured**2, _MEMORY)
         usual = jnp.sqrt(jnp.where(mean_square.mean > 0, mean_square.mean, 1.0))
         change = jnp.where(seen, jnp.clip((measured - strength) / usual, -3, 3), 0.0)
         first = state.first

@@ -45,7 +45,7 @@ class Replaying(NamedTuple):
     """Learning from a replay buffer while actors keep collecting, for the driver in `training.drivers.replay`."""
 
     # (learner state, one actor's batch, already in the buffer) -> learner state
-    take_in: Callable[[PyTree, Batch], PyTree]
+    observe: Callable[[PyTree, Batch], PyTree]
     # (learner state, environment steps collected since the last call, hyperparameters, key) -> (learner state, info)
     train: Callable[[PyTree, Int[Array, ""], Hyperparameters, PRNGKeyArray], tuple[PyTree, Info]]
 

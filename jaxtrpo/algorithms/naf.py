@@ -154,7 +154,7 @@ def naf(
 
             return jax.value_and_grad(loss, has_aux=True)
 
-        def take_in(learner: NAFState, batch: Batch) -> NAFState:
+        def observe(learner: NAFState, batch: Batch) -> NAFState:
             weight, moments = valid_weight(batch), learner.obs_moments
             rewards = with_rewards(learner.rewards, batch, weight)
             if spec.normalize_observations:
@@ -203,9 +203,9 @@ def naf(
         def learn(
             learner: NAFState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[NAFState, Info]:
-            return train(take_in(learner, batch), batch.num_segments * spec.segment_steps, hyperparameters, key)
+            return train(observe(learner, batch), batch.num_segments * spec.segment_steps, hyperparameters, key)
 
-        return Learner(init, learn, replaying=Replaying(take_in, train) if asynchronous else None, replay=buffer)
+        return Learner(init, learn, replaying=Replaying(observe, train) if asynchronous else None, replay=buffer)
 
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}
     return Algorithm(spec_string, starts, make, critic="none", num_envs=NUM_ENVS)

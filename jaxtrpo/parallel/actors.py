@@ -18,7 +18,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from jaxtrpo.parallel.collectives import AXIS, TRAININGS, _many, by_one
+from jaxtrpo.parallel.collectives import AXIS, TRAININGS, _batched, without_collectives
 
 
 class Actors(NamedTuple):
@@ -108,12 +108,12 @@ class Trainings(NamedTuple):
 
         def part(*arguments: PyTree) -> PyTree:
             if in_turn and self.devices[0].platform == "cpu":
-                return by_one(lambda: jax.lax.map(lambda own: function(*own), arguments))()
-            token = _many.set(True)
+                return without_collectives(lambda: jax.lax.map(lambda own: function(*own), arguments))()
+            token = _batched.set(True)
             try:
-                return by_one(lambda: jax.vmap(function, axis_name=TRAININGS)(*arguments))()
+                return without_collectives(lambda: jax.vmap(function, axis_name=TRAININGS)(*arguments))()
             finally:
-                _many.reset(token)
+                _batched.reset(token)
 
         return _over_devices(self.devices, part, donate)
 

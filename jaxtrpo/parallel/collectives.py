@@ -55,23 +55,23 @@ MOST_FLOPS_ALONE = 1e11
 _alone = contextvars.ContextVar("alone", default=False)  # while what one actor does without the others is traced
 
 
-_many = contextvars.ContextVar("many", default=False)  # while several trainings that are one program are traced
+_batched = contextvars.ContextVar("many", default=False)  # while several trainings that are one program are traced
 
 
-def most_of_trainings(value: jax.Array) -> jax.Array:
+def max_over_trainings(value: jax.Array) -> jax.Array:
     """Inside a mapped function: the largest value (or: whether any is true) of the trainings of this device.
 
     A loop or a branch that depends on it is one for all of them; otherwise every training would pay for both branches,
     and a loop would copy all that it carries.
     """
-    if not _many.get():
+    if not _batched.get():
         return value
     return jax.lax.pmax(value.astype(jnp.int32), TRAININGS).astype(value.dtype)
 
 
-def are_many() -> bool:
+def trainings_are_batched() -> bool:
     """Inside a mapped function: whether several trainings are one program."""
-    return _many.get()
+    return _batched.get()
 
 
 def sum_over_actors(tree: PyTree) -> PyTree:
@@ -116,12 +116,12 @@ def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
       tasks: without arguments; the leaves of their results are arrays.
     """
     if num_actors() < len(tasks):
-        return tuple(by_one(task)() for task in tasks)
-    shapes = [jax.eval_shape(by_one(task)) for task in tasks]
+        return tuple(without_collectives(task)() for task in tasks)
+    shapes = [jax.eval_shape(without_collectives(task)) for task in tasks]
     nothing = [jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape) for shape in shapes]
 
     def only(number: int) -> Callable[[], tuple[PyTree, ...]]:
-        return lambda: tuple(by_one(tasks[i])() if i == number else nothing[i] for i in range(len(tasks)))
+        return lambda: tuple(without_collectives(tasks[i])() if i == number else nothing[i] for i in range(len(tasks)))
 
     branches = [*map(only, range(len(tasks))), lambda: tuple(nothing)]
     # An index beyond the branches takes the last. Everyone but the one who did a task has zeros, and so does a sum of
@@ -130,7 +130,7 @@ def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
     return at_once(done, lambda vector: jax.lax.psum(vector, AXIS), bits)
 
 
-def by_one(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
+def without_collectives(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
     """The same, but whoever does it is the only actor that it knows of."""
 
     def alone() -> PyTree:

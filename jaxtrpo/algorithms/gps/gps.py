@@ -21,7 +21,7 @@ from jaxtrpo.config.checks import require_number, require_positive, require_whol
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.moments import Moments, merge, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import by_one, gather_envs, num_actors, sum_over_actors
+from jaxtrpo.parallel.collectives import gather_envs, num_actors, sum_over_actors, without_collectives
 from jaxtrpo.policies.distributions import Gaussian, entropy, kl_divergence
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
@@ -149,7 +149,7 @@ def gps(
                     minibatch_size=minibatch_size,
                 )
 
-            params, memory, left = by_one(learn_to_imitate)()
+            params, memory, left = without_collectives(learn_to_imitate)()
             healthy = all_finite((params, memory))
             params, memory = optax.tree.where(healthy, (params, memory), (learner.policy, learner.optimizer))
 

@@ -42,7 +42,7 @@ class _Collected(NamedTuple):
 class _Compiled(NamedTuple):
     collect: list[Any]  # of each actor
     insert: Insert
-    take_in: Any  # (learner state, batch) -> learner state, both without the replay buffer
+    observe: Any  # (learner state, batch) -> learner state, both without the replay buffer
     train: Any  # (learner state, new steps, settings, key) -> (learner state without the buffer, what happened)
     report: Any  # (state, batch, what happened) -> (state, measured)
 
@@ -77,7 +77,7 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
             learner = now.learner
             for batch in moved:
                 learner = replay.insert(learner, batch)
-                learner = compiled.take_in(without_replay(learner), batch)._replace(replay=learner.replay)
+                learner = compiled.observe(without_replay(learner), batch)._replace(replay=learner.replay)
             new_steps = np.full(1, sum(steps[: min(len(taken), actors.count)]), np.int32)
             learned, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))
             now, measured = now._replace(learner=None), []
@@ -137,7 +137,7 @@ def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
 
     _, batch = shape(collect[0])
     insert = compile_insert(update.learner.replay, alone[0].map, shared.learner.replay, batch)
-    take_in = alone[0].map(learning.take_in).lower(without_replay(shared.learner), batch).compile()
+    observe = alone[0].map(learning.observe).lower(without_replay(shared.learner), batch).compile()
     new_steps = jax.ShapeDtypeStruct((1,), np.int32)
 
     def train_without_replay(*arguments: PyTree) -> tuple[PyTree, dict[str, Array]]:
@@ -152,4 +152,4 @@ def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
 
     # Without the learner, whose ring would be copied.
     counting = alone[0].map(count).lower(shared._replace(learner=None), batch, info).compile()
-    return _Compiled([one.compile() for one in collect], insert, take_in, train.compile(), counting)
+    return _Compiled([one.compile() for one in collect], insert, observe, train.compile(), counting)
