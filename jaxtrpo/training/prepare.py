@@ -23,8 +23,8 @@ from jaxtrpo.envs.abilities import saves_state, wastes_steps
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
-from jaxtrpo.parallel.devices import THREADS_OF_PROGRAMS, choose_actors, memory_of, threads_may_run_out
-from jaxtrpo.parallel.processes import expected, is_first, join, require_count, require_same, telling_errors
+from jaxtrpo.parallel.devices import PROGRAM_THREADS, choose_actors, memory_of, threads_may_run_out
+from jaxtrpo.parallel.processes import expected, is_first, join, reporting_errors, require_count, require_same
 from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.rollout.replay import Replay
 from jaxtrpo.rollout.types import TrainState
@@ -77,7 +77,7 @@ def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[
     if is_program(env) and threads_may_run_out():
         yield (
             f"{env.name}: JAX was started for other environments, with few threads; if this one solves equations, it "
-            f"may wait for ever. Begin a process with it, or set NPROC={THREADS_OF_PROGRAMS} before Python starts"
+            f"may wait for ever. Begin a process with it, or set NPROC={PROGRAM_THREADS} before Python starts"
         )
 
 
@@ -116,9 +116,9 @@ def plan(
     if actors is not None:
         return _plan(env, arguments, actors, trainings)
     _join(arguments.get("processes"))
-    with telling_errors():
+    with reporting_errors():
         planned = _plan(env, arguments)
-    if planned.actors.here:
+    if planned.actors.in_one_process:
         return planned
     try:
         require_same(_to_compare(planned, arguments))
@@ -171,7 +171,7 @@ def _plan(
             filled = fill_in(*with_whole_episodes(parts, config, actors, environment), actors, usual_steps)
         parts, config, sizes = filled
         update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)
-        if not (update.learner.waits or actors.here):
+        if not (update.learner.waits or actors.in_one_process):
             raise ValueError(f"algorithm={config.algorithm}: its actors are threads of one process, not of several")
         replay = update.learner.replay
         if replay is not None:
@@ -202,7 +202,7 @@ def _plan(
         raise
 
 
-def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
+def actors_of(env: Any, config: Config, *, only_these: bool = False) -> Actors:
     """The devices that a training takes, of all processes; arguments and errors as for `choose_actors`."""
     program = is_program(env)
     if config.device in ("gpu", "tpu") and not program:
@@ -211,8 +211,13 @@ def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
             f"device={config.device}: {name} is stepped by CPU cores; environments that are JAX "
             "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own) run there"
         )
-    together = expected(config.processes)
-    actors = choose_actors(config.actors, device=config.device, for_good=for_good, program=program, together=together)
+    actors = choose_actors(
+        config.actors,
+        device=config.device,
+        only_these=only_these,
+        program=program,
+        processes=expected(config.processes),
+    )
     require_count(config.processes)
     return actors
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from jaxtrpo.config import Config
-from jaxtrpo.parallel.processes import Patience, is_first
+from jaxtrpo.parallel.processes import CollectiveTimeout, is_first
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.loggers import Logger
@@ -58,7 +58,8 @@ class Record:
           state: gives it when asked.
           interrupts: of this process, that all processes obey at the same time; None if there is only one.
         """
-        self._plan, self._loggers, self._interrupts, self._patience = plan, list[Logger](), interrupts, Patience()
+        self._plan, self._loggers, self._interrupts = plan, list[Logger](), interrupts
+        self._timeout = CollectiveTimeout()
         # One name: an interrupt finds a state and the number of updates that led to it.
         self._reached = self._gathered(state, int(metrics["update"][-1]) if metrics else 0)
         self._speaks = interrupts is None or is_first()
@@ -113,7 +114,7 @@ class Record:
         """
         if self._interrupts is None:
             return 0
-        with self._patience():
+        with self._timeout():
             agreed = self._plan.actors.agree(2 * self._interrupts.pending + wants)
         if agreed:
             self._reached.home()

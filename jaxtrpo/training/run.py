@@ -18,7 +18,7 @@ from jaxtrpo.envs.abilities import copy_of, observations_of, require_working
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, first
-from jaxtrpo.parallel.processes import Patience, ending_together, is_first
+from jaxtrpo.parallel.processes import CollectiveTimeout, ending_together, is_first
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.evaluation import Evaluator, evaluation_key, make_evaluator
@@ -122,7 +122,7 @@ class Run(Plan):
         interrupts = None
         try:
             with ExitStack() as stack:
-                if self.actors.here:
+                if self.actors.in_one_process:
                     stack.enter_context(termination_as_interrupt())
                 else:
                     stack.enter_context(ending_together())
@@ -191,4 +191,5 @@ class Run(Plan):
             return asynchronous_updates(self.update, self.state, self.actors)
         if self.update.learner.replaying is not None:
             return replaying_updates(self.update, self.state, self.actors)
-        return synchronous_updates(self.update, self.state, first, nullcontext if self.actors.here else Patience())
+        waiting = nullcontext if self.actors.in_one_process else CollectiveTimeout()
+        return synchronous_updates(self.update, self.state, first, waiting)

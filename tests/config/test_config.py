@@ -269,7 +269,7 @@ def test_larger_steps_per_update_uses_more_environments(words, envs):
     [
         ({"device": "gpu"}, r"device=gpu: Reacher-v5 is stepped by CPU cores; environments that are JAX programs"),
         ({"device": "phone"}, r"device='phone' must be auto, cpu, gpu or tpu"),
-        ({"env": "brax:inverted_pendulum", "device": "tpu"}, r"device=tpu: JAX finds none here"),
+        ({"env": "brax:inverted_pendulum", "device": "tpu"}, r"device=tpu: JAX finds no such device"),
     ],
 )
 def test_error_about_unavailable_device_names_it(arguments, sentence):

@@ -201,7 +201,7 @@ def test_a_process_that_lives_but_never_comes_ends_the_other(which):
         *(hangs if index == which else less_patient + CODE.format(look="pass", more="") for index in (0, 1))
     )
     assert ended[1 - which][0] == cli.FAILED and ended[which][0] == -signal.SIGABRT  # by JAX
-    assert "jaxtrpo: error: another process did not come within" in ended[1 - which][1]
+    assert "jaxtrpo: error: another process did not reach a collective within" in ended[1 - which][1]
 
 
 def test_who_interrupts_twice_does_not_wait_for_the_others():
