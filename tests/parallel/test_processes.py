@@ -247,7 +247,7 @@ def test_what_one_process_finds_wrong_is_told_by_all(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("CartPole-v1", "--algorithm", "a3c"), "its actors are threads of one process, not of several"),
+        (("CartPole-v1", "--algorithm", "a3c"), "does not support multi-process training"),
         (("InvertedPendulum-v5", "--processes", "3"), "processes=3, but the launcher started 2"),
         (("InvertedPendulum-v5", "--actors", "3"), "actors=3 must be a multiple of the 2 processes"),
         (("InvertedPendulum-v5", "--seeds", "3"), "train_many (--seeds) uses the devices of one process"),

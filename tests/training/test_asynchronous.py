@@ -64,7 +64,7 @@ def test_every_gradient_is_applied_once():
 
 
 def test_single_steps_are_refused():
-    with pytest.raises(ValueError, match="steps_per_update=2 must be at least 4, two for each of the 2 actors"):
+    with pytest.raises(ValueError, match="steps_per_update=2 must be at least 4, two for each of the 2 asynchronous actors"):
         run(actors=2, num_envs=2, segment_length=1, steps_per_update=2)
     run(actors=2, num_envs=2, segment_length=1, steps_per_update=4)
 
