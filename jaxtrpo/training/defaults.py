@@ -29,7 +29,7 @@ def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> t
         actors.count, parts.algorithm.num_envs, larger=steps / usual_steps, accelerator=accelerator
     )
     if config.steps_per_update is None:
-        # With many actors there are many environments, and a few steps of each would be too few to learn from.
+        # Many actors have many environments, and few steps of each would be too few to learn from.
         least = SEGMENT_LENGTH if accelerator and config.num_envs is None else parts.algorithm.steps_of_each
         steps = max(steps, least * num_envs)
         parts = parts._replace(algorithm=starting_with(parts.algorithm, steps_per_update=steps))

@@ -104,7 +104,7 @@ def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo]:
     broken = jnp.sum(batch.steps.invalid & filled[:, None, None], axis=(0, 1), keepdims=True)
     new, invalid = (leaf.reshape(-1) for leaf in gather_envs((here, broken), axis=2))
     known = jnp.concatenate([episodes.returns, new])
-    # Positions of the last returns that are not NaN, in order; -1 if there are too few.
+    # Positions of the last that are numbers, in order; -1 where there are not enough.
     last = jnp.sort(jnp.where(jnp.isnan(known), -1, jnp.arange(known.size)))[-REMEMBERED:]
     returns = jnp.where(last >= 0, known[last], jnp.nan)
     info = EpisodeInfo(
