@@ -71,7 +71,7 @@ class Train:
         env = self.env
         with reporting_errors():
             # Before an environment starts JAX, with one device.
-            actors_of(self.env, self.config, only_these=True)
+            actors_of(self.env, self.config, for_good=True)
             watched = self._watched() if is_first() else contextlib.nullcontext()
             if self.backend is not None:
                 env = make_env(env, backend=self.backend, max_episode_steps=self.config.max_episode_steps)

@@ -23,7 +23,7 @@ def choose_actors(
     num: int | None = None,
     *,
     device: str = "cpu",
-    only_these: bool = False,
+    for_good: bool = False,
     program: bool = False,
     processes: int | None = 1,
 ) -> Actors:
@@ -34,7 +34,7 @@ def choose_actors(
     Args:
       num: number of devices over all processes; None for all devices.
       device: cpu, gpu, tpu, or auto: the accelerators for a program if there are any, else the CPU.
-      only_these: whether this process will need no other devices, so that JAX creates no more than `num`; an unused
+      for_good: whether this process will need no other devices, so that JAX creates no more than `num`; an unused
         device costs a thread that competes with the others.
       program: whether environments are JAX programs, which may solve equations by LAPACK.
       processes: number of processes, each with the same number of actors; None if only known once JAX has started.
@@ -49,7 +49,7 @@ def choose_actors(
         )
     own = num and num // (processes or 1)
     already_started = not _make_devices(
-        min(own, available_cores()) if own and only_these else available_cores(), program=program
+        min(own, available_cores()) if own and for_good else available_cores(), program=program
     )
     # JAX starts its threads here.
     with nullcontext() if processes == 1 else _without_preemption():

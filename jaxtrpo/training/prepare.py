@@ -205,7 +205,7 @@ def _plan(
         raise
 
 
-def actors_of(env: Any, config: Config, *, only_these: bool = False) -> Actors:
+def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
     """Returns the actors of a training, over all processes; other arguments and errors as for `choose_actors`."""
     program = is_program(env)
     if config.device in ("gpu", "tpu") and not program:
@@ -217,7 +217,7 @@ def actors_of(env: Any, config: Config, *, only_these: bool = False) -> Actors:
     actors = choose_actors(
         config.actors,
         device=config.device,
-        only_these=only_these,
+        for_good=for_good,
         program=program,
         processes=expected(config.processes),
     )

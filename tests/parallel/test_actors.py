@@ -132,7 +132,7 @@ def test_a_task_that_fails_leaves_the_others_their_actors():
     np.testing.assert_array_equal(run(2, tries, np.float32(1)), [2, 2])
 
 
-@pytest.mark.parametrize(("asked", "devices"), [("1, only_these=True", 1), ("1", "all"), ("", "all")])
+@pytest.mark.parametrize(("asked", "devices"), [("1, for_good=True", 1), ("1", "all"), ("", "all")])
 def test_a_process_that_needs_only_one_actor_has_one_device_and_thread(asked, devices):
     program = (
         "import os, jax; from jaxtrpo.parallel.devices import choose_actors; "
