@@ -22,7 +22,7 @@ from jaxtyping import Array, PyTree
 from common.words import defaults_of
 from jaxtrpo.algorithms.advantages import estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Spec
-from jaxtrpo.algorithms.natural_gradient import look, solve
+from jaxtrpo.algorithms.natural_gradient import evaluate_batch, solve
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trpo import trpo
 from jaxtrpo.algorithms.trpo_replay.labels import critic_surrogate, draw_labelled
@@ -98,17 +98,17 @@ class Judging:
         )
         return standardize(unscaled, learner.obs_moments)
 
-    def _look(self, learner: PyTree, batch: Batch, key: Array, surrogates: tuple):
+    def _evaluate(self, learner: PyTree, batch: Batch, key: Array, surrogates: tuple):
         found = self._found(learner, batch, learner.critic)
-        return look(
+        return evaluate_batch(
             self.spec.policy, learner.policy, batch.steps.action, found, key, surrogates=surrogates, fisher_samples=1024
         )
 
     def _gradient(self, learner: PyTree, batch: Batch, key: Array) -> Array:
-        return self._look(learner, batch, key, (importance_weighted_advantage,)).gradients[0]
+        return self._evaluate(learner, batch, key, (importance_weighted_advantage,)).gradients[0]
 
     def _direction(self, learner: PyTree, batch: Batch, gradient: Array, key: Array) -> Array:
-        fisher = self._look(learner, batch, key, (importance_weighted_advantage,)).fisher
+        fisher = self._evaluate(learner, batch, key, (importance_weighted_advantage,)).fisher
         found = solve(fisher, gradient, cg_iterations=SETTINGS["cg_iterations"], cg_damping=SETTINGS["cg_damping"])
         return found.direction / jnp.sqrt(found.curvature)
 
@@ -124,7 +124,7 @@ class Judging:
             params = learner.policy
             draw = draw_labelled(self.replay, ring, actions, learner.obs_moments, params, critic_lambda, spec)
             state, _ = actions.fit(actions.init(key), unit, draw, jnp.int32(FIT_STEPS), key)
-            return self._look(learner, batch, key, (critic_surrogate(actions, state),)).gradients[0]
+            return self._evaluate(learner, batch, key, (critic_surrogate(actions, state),)).gradients[0]
 
         insert, ring = self.map(self.replay.insert), jax.tree.map(lambda leaf: leaf[None], self.replay.empty())
         for batch in held:

@@ -1,14 +1,13 @@
-"""Do the tests notice mistakes? Each module gets some, one at a time, and its own tests are run.
+"""Mutation testing: runs the tests of each module with one plausible mistake in it at a time.
 
     pip install '.[experiments,test]'
     python experiments/mutation.py [--quick] [--modules ops/cg rollout/replay ...] [--mutants 12] [--workers 2]
         [--minutes 30]
 
-The mistakes are those of common/mutants.py, of each module so many, drawn with a fixed seed. Outcomes are kept in
-experiments/results/mutation/mutants.csv, and what is there is not run again: the same command resumes a run that was
-stopped, a mistake that was noticed counts as long as its module is the same, and one that was not is tried again once
-the tests have changed. Mistakes that change nothing that anyone could see are listed with the reason in equivalent.csv,
-beside it.
+Mutants are made by common/mutants.py; a fixed number of each module is drawn with a fixed seed. Outcomes are kept in
+experiments/results/mutation/mutants.csv and are not recomputed: the same command resumes an interrupted run, a killed
+mutant counts until its module changes, and a surviving mutant is run again once its tests have changed. Mutants that
+are equivalent to the original are listed with the reason in equivalent.csv beside it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from typing import Any, NamedTuple
 WORK = Path(tempfile.gettempdir()) / "jaxtrpo-mutation"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(WORK / "compiled"))
 
-# What tests and package import, imported once: every child begins with it. JAX must not have been used by then.
+# Imports of the tests and the package, made once for all child processes. JAX must not have started before the fork.
 import gymnasium  # noqa: E402, F401
 import hypothesis  # noqa: E402, F401
 import jax  # noqa: E402
@@ -49,24 +48,24 @@ ROOT = Path(__file__).parent.parent
 RESULTS, QUICK = ROOT / "experiments" / "results" / "mutation", Path("runs") / "quick" / "mutation"
 SEED, MUTANTS = 0, 12
 COLUMNS = ("module", "line", "where", "nth", "kind", "before", "after", "outcome", "by", "seconds", "source", "tests")
-AT_LEAST = 30.0  # seconds that any run may take
+AT_LEAST = 30.0  # shortest time limit of a test run, seconds
 
 
 def through_train(*names: str) -> tuple[str, ...]:
-    """What test_algorithms.py and test_probes.py ask of algorithms."""
+    """Returns the tests of test_algorithms.py and test_probes.py for some algorithms."""
     laws = (
         "algorithms/test_algorithms.py::test_no_key_is_used_twice",
         "algorithms/test_algorithms.py::test_training_does_not_depend_on_number_of_actors",
         "algorithms/test_algorithms.py::test_resumed_run_equals_uninterrupted_run",
         "algorithms/test_probes.py::test_every_algorithm_finds_best_action_with_delayed_reward",
     )
-    # trpo has more tests of its own than this one, and naf none, as it looks no further than a step.
+    # The last test is left out for trpo, which has more of its own, and for naf, which looks only one step ahead.
     apart = {f"{laws[-1]}[{name}]" for name in ("trpo", "naf")}
     return tuple(test for law in laws for name in names if (test := f"{law}[{name}]") not in apart)
 
 
 def without(file: str, *tests: str) -> tuple[str, ...]:
-    """A file, less the tests that take longest; they learn for a while, and notice what others do."""
+    """Returns a file without its slowest tests, which train for a while and find nothing that the others miss."""
     return file, *(f"--deselect=tests/{file}::{test}" for test in tests)
 
 
@@ -89,7 +88,7 @@ NAF = without(
     "algorithms/test_naf.py",
     "test_naf_finds_best_action_for_each_observation",
 )
-# Tests of each module: files, or tests of one.
+# Tests of each module: files, or single tests.
 TESTS: dict[str, tuple[str, ...]] = {
     "adapt/improvement": ("adapt/test_adapt.py",),
     "adapt/model_accuracy": (*GPS, "adapt/test_adapt.py"),
@@ -176,11 +175,11 @@ TESTS: dict[str, tuple[str, ...]] = {
 
 
 class Job(NamedTuple):
-    """A mistake, or none, that tests are run with."""
+    """A test run of a module, with a mutant or without."""
 
     module: str
     mutant: Mutant | None
-    source: str  # of the module as it is
+    source: str  # of the unchanged module
 
     @property
     def path(self) -> Path:
@@ -188,16 +187,16 @@ class Job(NamedTuple):
 
 
 class Running(NamedTuple):
-    """A child process that runs tests."""
+    """A test run in a child process."""
 
     job: Job
-    slot: Path  # a copy of package and tests, its own
-    begun: float
+    slot: Path  # its own copy of package and tests
+    begun: float  # seconds since the epoch
     limit: float  # seconds
 
 
 class Order:
-    """Pytest plugin: what has failed most often comes first, and then what is short."""
+    """Pytest plugin: runs the tests that have failed most often first, then the shortest."""
 
     def __init__(self, record: dict[str, Any]):
         self._record = record
@@ -219,7 +218,7 @@ class Order:
 
 
 def run_tests(job: Job, slot: Path, record: dict[str, Any], log: Path) -> None:
-    """In a child process: writes what was found to `log`, and ends."""
+    """Runs the tests in a child process, writes the findings to `log`, and exits."""
     os.setsid()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     output = os.open(log.with_suffix(".txt"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -243,12 +242,12 @@ def outcome_of(found: Mapping[str, Any] | None) -> str:
     if found["code"] == 0:
         return "survived"
     if re.search(r"missing (\d+|a) required", found["why"]):
-        return "invalid"  # no mistake that anyone could make
+        return "invalid"  # the mutant cannot even be called
     return "killed"
 
 
 class Runs:
-    """Children, so many at a time, each in a copy of package and tests."""
+    """Runs tests in child processes, a few at a time, each in its own copy of package and tests."""
 
     def __init__(self, workers: int, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
@@ -270,8 +269,8 @@ class Runs:
             self._free.append(slot)
         self._slots, self._stamp = [*self._free], time.time()
 
-    def are_sound(self, module: str, until: float) -> bool:
-        """Whether the tests of a module pass if it has no mistake."""
+    def pass_unchanged(self, module: str, until: float) -> bool:
+        """Returns whether the tests of a module pass without a mutant."""
         source = (ROOT / "jaxtrpo" / f"{module}.py").read_text()
         if self.record["sound"].get(module) == self._all:
             return True
@@ -281,7 +280,7 @@ class Runs:
         return False
 
     def results(self, jobs: Iterator[Job], until: float) -> Iterator[tuple[Job, str, str, float]]:
-        """(job, outcome, test that noticed, seconds), as they come; begins none after a moment."""
+        """Yields (job, outcome, failed test, seconds) as jobs end; starts none after the time `until`."""
         while True:
             while self._free and time.time() < until and (job := next(jobs, None)) is not None:
                 self._start(job)
@@ -311,14 +310,14 @@ class Runs:
     def _end(self, process: int, late: bool) -> tuple[Job, str, str, float]:
         job, slot, begun, _ = self._running.pop(process)
         try:
-            os.killpg(process, signal.SIGKILL)  # and what it has started
+            os.killpg(process, signal.SIGKILL)  # and its own children
         except ProcessLookupError:
             pass
         if late:
             os.waitpid(process, 0)
         log, seconds = slot / "log.json", time.time() - begun
         found = json.loads(log.read_text()) if log.exists() else None
-        if found is None and not late:  # the interpreter itself has died of it
+        if found is None and not late:  # the interpreter crashed
             found = {"code": 1, "failed": "crash", "why": "", "seconds": {}}
         self._write(slot, job, job.source)
         self._free.append(slot)
@@ -336,7 +335,7 @@ class Runs:
     def _write(self, slot: Path, job: Job, source: str) -> None:
         path = slot / job.path
         path.write_text(source)
-        self._stamp += 2  # bytecode is told apart by the second and the size of its source
+        self._stamp += 2  # cached bytecode is matched by the size and the time of its source, in seconds
         os.utime(path, (self._stamp, self._stamp))
 
     def close(self) -> None:
@@ -372,12 +371,12 @@ def required() -> dict[str, set[str]]:
 
 
 def sample(module: str, source: str, number: int) -> list[Mutant]:
-    """Chosen by what they are: of more the first are the same, and other lines change nothing."""
+    """Draws mutants by hashes of their text: more mutants extend the sample, and edits elsewhere do not change it."""
 
-    def lot(mutant: Mutant) -> str:
+    def rank(mutant: Mutant) -> str:
         return digest(str(SEED), module, mutant.where, mutant.before, mutant.after)
 
-    return sorted(mutants_of(source, required()), key=lot)[:number]
+    return sorted(mutants_of(source, required()), key=rank)[:number]
 
 
 def still_holds(row: Mapping[str, str], source: str, tests: str) -> bool:
@@ -385,35 +384,35 @@ def still_holds(row: Mapping[str, str], source: str, tests: str) -> bool:
 
 
 def write_readme(folder: Path, rows: list[dict[str, str]], reasons: Mapping[tuple[str, ...], str]) -> None:
-    """A table of the modules, and the survivors."""
-    lines = ["# Mistakes that the tests notice", "", f"`python experiments/mutation.py`, JAX {jax.__version__}.", ""]
-    lines += ["| module | mistakes | equivalent | noticed | of those that count |", "| --- | --- | --- | --- | --- |"]
+    """Writes a table of the modules, and the mutants that survived."""
+    lines = ["# Mutation testing", "", f"`python experiments/mutation.py`, JAX {jax.__version__}.", ""]
+    lines += ["| module | mutants | equivalent | killed | of non-equivalent |", "| --- | --- | --- | --- | --- |"]
 
     def counts(of: list[dict[str, str]]) -> str:
-        alike = sum(key_of(row) in reasons for row in of)
+        equivalent = sum(key_of(row) in reasons for row in of)
         killed = sum(row["outcome"] != "survived" for row in of)
-        count = len(of) - alike
-        return f"{len(of)} | {alike} | {killed} | {100 * killed / max(count, 1):.0f} %"
+        count = len(of) - equivalent
+        return f"{len(of)} | {equivalent} | {killed} | {100 * killed / max(count, 1):.0f} %"
 
     valid = [row for row in rows if row["outcome"] != "invalid"]
     for module in sorted({row["module"] for row in valid}):
         lines.append(f"| {module} | {counts([row for row in valid if row['module'] == module])} |")
-    lines += [f"| **all** | {counts(valid)} |", "", "## Not noticed", ""]
+    lines += [f"| **all** | {counts(valid)} |", "", "## Survivors", ""]
     for row in valid:
         if row["outcome"] == "survived":
             why = reasons.get(key_of(row))
-            end = f"equivalent: {why}" if why else "**not noticed**"
+            end = f"equivalent: {why}" if why else "**not detected**"
             lines.append(f"- {row['module']}.py:{row['line']} `{row['before']}` -> `{row['after']}`: {end}")
     (folder / "README.md").write_text("\n".join(lines) + "\n")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"two mistakes of each module, written to {QUICK}")
+    parser.add_argument("--quick", action="store_true", help=f"two mutants of each module, written to {QUICK}")
     parser.add_argument("--modules", nargs="+", default=sorted(TESTS), choices=sorted(TESTS), metavar="MODULE")
-    parser.add_argument("--mutants", type=int, default=MUTANTS, help=f"of each module (default: {MUTANTS})")
+    parser.add_argument("--mutants", type=int, default=MUTANTS, help=f"mutants of each module (default: {MUTANTS})")
     parser.add_argument("--workers", type=int, default=1, help="test runs at a time (default: 1)")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing after that")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no test run after this time")
     arguments = parser.parse_args()
     folder = QUICK if arguments.quick else RESULTS
     number = 2 if arguments.quick else arguments.mutants
@@ -433,7 +432,7 @@ def main() -> None:
             row.update(before=mutant.before, after=mutant.after, source=digest(source), tests=tests)
             key = key_of(row)
             seen.append(key)
-            row["nth"] = str(seen.count(key) - 1)  # the same change twice in a function
+            row["nth"] = str(seen.count(key) - 1)  # index among equal changes in a function
             key = (*key, row["nth"])
             rows_of[key], old = row, known.get(key)
             if old is not None and still_holds(old, row["source"], tests):
@@ -456,7 +455,7 @@ def main() -> None:
             jobs = {job: key for key, job in todo.items() if job.module == module}
             if not jobs:
                 continue
-            if not runs.are_sound(module, until):
+            if not runs.pass_unchanged(module, until):
                 unsound.append(module)
                 continue
             for job, outcome, failed, seconds in runs.results(iter(jobs), until):
@@ -471,7 +470,7 @@ def main() -> None:
         runs.close()
         save()
     if unsound:
-        sys.exit(f"tests that fail without a mistake, or were not run: {', '.join(unsound)}")
+        sys.exit(f"tests that fail without a mutant, or were not run: {', '.join(unsound)}")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def meet() -> None:
     """One of the processes: prints the milliseconds of a sum and a gathering, of one number and of a mebibyte."""
     join(None)
     number = int(os.environ[COUNT])
-    actors, found = choose_actors(number, together=number), {}
+    actors, found = choose_actors(number, processes=number), {}
     for kind, together in (("sum", sum_over_actors), ("gather", lambda vector: gather_envs(vector, axis=0))):
         for size in (1, 2**18):
             found[f"{kind} {4 * size}"] = milliseconds(

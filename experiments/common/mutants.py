@@ -1,8 +1,8 @@
-"""Plausible one-line mistakes in a module: a comparison that is off, a guard that is gone, a key that is used twice.
+"""Plausible one-line mistakes in a module: an off-by-one comparison, a missing guard, a random key used twice.
 
-The operators of mutmut and cosmic-ray know nothing of numerical code: they put any operator in the place of any other,
-most of which fails at once and says little of the tests, and drop no guard and use no key twice. These are mistakes
-that a review might miss.
+The mutation operators of mutmut and cosmic-ray are not made for numerical code: they replace any operator by any other,
+which mostly fails at once and says little about the tests, but never drop a guard or reuse a random key. The mutants
+here are mistakes that a review might miss.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ TWINS = [
     ("zeros", "ones"), ("zeros_like", "ones_like"), ("less", "greater"),
 ]  # fmt: skip
 TWIN = {**dict(TWINS), **{b: a for a, b in TWINS}}
-EITHER_WAY = {"minimum", "maximum", "min", "max", "add", "merge"}  # of arguments in any order
-BOUNDS = {"maximum", "minimum", "max", "min", "clip", "stop_gradient"}  # of two or three arguments: the first alone
-# What only speed, memory or a message depends on, and what only shapes are made of.
+SYMMETRIC = {"minimum", "maximum", "min", "max", "add", "merge"}  # functions whose arguments may be swapped
+# Calls that are replaced by their first argument.
+BOUNDS = {"maximum", "minimum", "max", "min", "clip", "stop_gradient"}
+# Names whose code affects only speed, memory or shapes.
 ONLY_SPEED = {
     "work",
     "step_work",
@@ -40,30 +41,31 @@ ONLY_SPEED = {
     "eval_shape",
     "PRNGKey",
 }
-SETTINGS = {"starts"}  # values that were tuned; any other would be right
-ONLY_WORDS = re.compile(r"(require_\w+|call_in_words|in_words|_in_mib)$")
+SETTINGS = {"starts"}  # tuned values, of which none is wrong
+# Functions that only check settings or format messages.
+ONLY_MESSAGES = re.compile(r"(require_\w+|spec_string_of|description|format_settings|_in_mib)$")
 
 
 class Mutant(NamedTuple):
-    """One change of a module."""
+    """One mistake in a module."""
 
     line: int
     kind: str
-    before: str  # the line, or where it goes on the first of its lines
+    before: str  # the changed line, or the first of several
     after: str
-    where: str  # name of the function around it
-    start: int  # bytes of the source that are replaced
-    stop: int
-    by: str
+    where: str  # name of the enclosing function
+    start: int  # first byte of the source that is replaced
+    stop: int  # byte after the last
+    by: str  # replacement
 
     def applied(self, source: str) -> str:
-        """The whole module with the mistake."""
+        """Returns the source of the module with the mistake."""
         text = source.encode()
         return (text[: self.start] + self.by.encode() + text[self.stop :]).decode()
 
 
 class _Source:
-    """The text of nodes."""
+    """Source text of syntax nodes."""
 
     def __init__(self, source: str):
         self.text, self._starts = source.encode(), [0]
@@ -81,7 +83,7 @@ class _Source:
 
 
 def required_arguments(sources: Iterable[str]) -> dict[str, set[str]]:
-    """Keyword arguments without which functions of some modules cannot be called."""
+    """Returns the required keyword arguments of the functions in some sources, by function name."""
     found: dict[str, set[str]] = {}
     for source in sources:
         for node in ast.walk(ast.parse(source)):
@@ -94,11 +96,11 @@ def required_arguments(sources: Iterable[str]) -> dict[str, set[str]]:
 
 
 def mutants_of(source: str, required: Mapping[str, set[str]] = MappingProxyType({})) -> list[Mutant]:
-    """All mistakes that are known, in the order of the lines; each compiles.
+    """Returns all mutants of a module, in the order of the source; all of them parse.
 
     Args:
-      source: of the module.
-      required: see `required_arguments`; these are not left out.
+      source: source of the module.
+      required: keyword arguments that no mutant leaves out (see `required_arguments`).
     """
     tree, text, found = ast.parse(source), _Source(source), {}
     same = ast.dump(tree)
@@ -122,16 +124,16 @@ def mutants_of(source: str, required: Mapping[str, set[str]] = MappingProxyType(
 
 
 def _code(node: ast.AST, where: str) -> Iterator[tuple[ast.AST, str]]:
-    """What runs and decides something, with the function around it: no annotations, messages, defaults or constants."""
+    """Yields nodes of code with their function, but no annotations, messages, default values or constants."""
     if isinstance(node, ast.Assign) and _name(node.targets[0]) in SETTINGS:
         return
     if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr, ast.Import, ast.ImportFrom)):
         return
-    if isinstance(node, ast.Call) and (_name(node.func) in ONLY_SPEED or ONLY_WORDS.match(_name(node.func))):
+    if isinstance(node, ast.Call) and (_name(node.func) in ONLY_SPEED or ONLY_MESSAGES.match(_name(node.func))):
         return
     if isinstance(node, (ast.FunctionDef, ast.Lambda)):
         name = getattr(node, "name", where)
-        if name in ONLY_SPEED or ONLY_WORDS.match(name):
+        if name in ONLY_SPEED or ONLY_MESSAGES.match(name):
             return
         body = node.body if isinstance(node.body, list) else [node.body]
         for statement in body:
@@ -150,7 +152,7 @@ def _code(node: ast.AST, where: str) -> Iterator[tuple[ast.AST, str]]:
                     yield from _code(child, where)
 
 
-Change = tuple[str, int, int, str]  # kind, where what is replaced begins and ends, by what
+Change = tuple[str, int, int, str]  # kind, first byte, byte after the last, replacement
 
 
 def _of_operators(node: ast.AST, text: _Source) -> Iterator[Change]:
@@ -168,48 +170,48 @@ def _of_operators(node: ast.AST, text: _Source) -> Iterator[Change]:
 
 
 def _of_expression(node: ast.AST, text: _Source, required: Mapping[str, set[str]]) -> Iterator[Change]:
-    def instead(kind: str, by: str, part: ast.AST = node) -> Change:
+    def replaced(kind: str, by: str, part: ast.AST = node) -> Change:
         return kind, text.start(part), text.stop(part), by
 
     match node:
         case ast.BoolOp(op=operator, values=values):
             word = " and " if isinstance(operator, ast.Or) else " or "
-            yield instead("logic", "(" + word.join(f"({text(each)})" for each in values) + ")")
+            yield replaced("logic", "(" + word.join(f"({text(each)})" for each in values) + ")")
         case ast.UnaryOp(op=ast.Not() | ast.Invert() | ast.USub(), operand=operand):
             if not isinstance(operand, ast.Constant):
-                yield instead("negation", f"({text(operand)})")
+                yield replaced("negation", f"({text(operand)})")
         case ast.Constant(value=bool(value)):
-            yield instead("constant", str(not value))
+            yield replaced("constant", str(not value))
         case ast.Constant(value=int(value)):
-            yield instead("constant", str(value + 1))
-            yield instead("constant", str(value - 1))
+            yield replaced("constant", str(value + 1))
+            yield replaced("constant", str(value - 1))
         case ast.Constant(value=float(value)):
-            yield instead("constant", str(2 * value if value else 1.0))
+            yield replaced("constant", str(2 * value if value else 1.0))
         case ast.IfExp(body=body, orelse=other):
-            yield instead("guard", f"({text(body)})")
-            yield instead("guard", f"({text(other)})")
+            yield replaced("guard", f"({text(body)})")
+            yield replaced("guard", f"({text(other)})")
         case ast.Call(func=function, args=arguments, keywords=keywords):
             name = _name(function)
             if name == "where" and len(arguments) == 3:
-                yield instead("guard", f"({text(arguments[1])})")
-                yield instead("guard", f"({text(arguments[2])})")
+                yield replaced("guard", f"({text(arguments[1])})")
+                yield replaced("guard", f"({text(arguments[2])})")
             if name in BOUNDS and arguments and (len(arguments) > 1 or name == "stop_gradient"):
-                yield instead("guard", f"({text(arguments[0])})")
+                yield replaced("guard", f"({text(arguments[0])})")
             if name in TWIN and isinstance(function, ast.Attribute):
-                yield instead("twin", f"{text(function.value)}.{TWIN[name]}", function)
-            if len(arguments) == 2 and all(isinstance(each, ast.Name) for each in arguments) and name not in EITHER_WAY:
+                yield replaced("twin", f"{text(function.value)}.{TWIN[name]}", function)
+            if len(arguments) == 2 and all(isinstance(each, ast.Name) for each in arguments) and name not in SYMMETRIC:
                 rest = [text(each) for each in [*reversed(arguments), *keywords]]
-                yield instead("argument", f"{text(function)}({', '.join(rest)})")
+                yield replaced("argument", f"{text(function)}({', '.join(rest)})")
             known = required.get(name, set())
             for left_out in keywords if not name[:1].isupper() else ():
                 if left_out.arg is None or left_out.arg in known:
                     continue
                 rest = [text(each) for each in [*arguments, *keywords] if each is not left_out]
-                yield instead("keyword", f"{text(function)}({', '.join(rest)})")
+                yield replaced("keyword", f"{text(function)}({', '.join(rest)})")
 
 
 def _of_keys(node: ast.AST, text: _Source) -> Iterator[Change]:
-    """Random keys that are used twice."""
+    """Yields changes after which a random key is used twice."""
     match node:
         case ast.Call(func=function, args=[key, _]) if _name(function) in ("numbered_key", "fold_in"):
             yield "key", text.start(node), text.stop(node), text(key)

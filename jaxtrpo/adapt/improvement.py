@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxtrpo.adapt.rule import Rule, require_bounds
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_whole
 from jaxtrpo.config.messages import short
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.rollout.types import Hyperparameters
 
 
@@ -50,7 +50,7 @@ def improvement(
       ValueError: `required` is negative, another value is not positive, `window` or a number of steps is not an
         integer, or bounds are not in ascending order.
     """
-    words = call_in_words(improvement, locals())
+    spec_string = spec_string_of(improvement, locals())
     require_whole(1, window=window)
     require_not_negative(required=required)
     require_bounds(steps_bounds=steps_bounds, kl_bounds=kl_bounds)
@@ -96,7 +96,7 @@ def improvement(
         update,
         max_steps_per_update=None if steps_delta is None else steps_bounds[1],
         changes=tuple(name for name, delta in changes.items() if delta is not None),
-        words=words,
+        spec_string=spec_string,
     )
 
 
@@ -127,4 +127,4 @@ def margin(
         kl_delta=kl_delta,
         kl_bounds=kl_bounds,
     )
-    return rule._replace(words=call_in_words(margin, locals()))
+    return rule._replace(spec_string=spec_string_of(margin, locals()))

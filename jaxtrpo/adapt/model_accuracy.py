@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jaxtrpo.adapt.rule import Rule, require_bounds
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.rollout.types import Hyperparameters
 
 
@@ -34,7 +34,7 @@ def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[
     Raises:
       ValueError: bounds are not two positive numbers in ascending order.
     """
-    words = call_in_words(model_accuracy, locals())
+    spec_string = spec_string_of(model_accuracy, locals())
     require_bounds(change=change, kl_range=kl_range)
 
     def update(
@@ -56,5 +56,5 @@ def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[
         update,
         changes=("max_kl",),
         reads=("previous_predicted_gain", "actual_gain"),
-        words=words,
+        spec_string=spec_string,
     )

@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     max_steps_per_update: int | None = None  # largest batch the rule may request; None if never larger than the first
     changes: tuple[str, ...] = ()  # settings the algorithm must have
     reads: tuple[str, ...] = ()  # metrics the algorithm must report, apart from those that all algorithms report
-    words: str = "custom"  # spec string
+    spec_string: str = "custom"  # such as "trust(gain=0.1)"
     replaces: tuple[str, ...] = ()  # settings, among `changes`, that it sets regardless of their current values
 
 
@@ -46,7 +46,7 @@ def require_settings(rule: Rule, hyperparameters: Mapping[str, object], algorith
     missing = [name for name in rule.changes if name not in hyperparameters]
     if missing:
         raise ValueError(
-            f"adapt={rule.words} changes {' and '.join(missing)}, which {algorithm} does not have; its adaptable "
+            f"adapt={rule.spec_string} changes {' and '.join(missing)}, which {algorithm} does not have; its adaptable "
             f"settings are {', '.join(hyperparameters)}"
         )
 
@@ -60,7 +60,8 @@ def require_columns(rule: Rule, metrics: Mapping[str, object]) -> None:
     missing = [name for name in rule.reads if name not in metrics]
     if missing:
         raise ValueError(
-            f"adapt={rule.words} reads {' and '.join(missing)}, which this algorithm does not report; use adapt=fixed"
+            f"adapt={rule.spec_string} reads {' and '.join(missing)}, which this algorithm does not report; "
+            "use adapt=fixed"
         )
 
 
@@ -69,7 +70,7 @@ def fixed() -> Rule:
     return Rule(
         init=lambda hyperparameters: (),
         update=lambda state, hyperparameters, metrics: (state, hyperparameters),
-        words="fixed",
+        spec_string="fixed",
     )
 
 
@@ -90,7 +91,8 @@ def chain(*rules: Rule) -> Rule:
         for name in rule.replaces:
             if by.setdefault(name, rule) is not rule:
                 raise ValueError(
-                    f"{by[name].words} and {rule.words} both set {name}; a chain takes only one such rule per setting"
+                    f"{by[name].spec_string} and {rule.spec_string} both set {name}; a chain takes only one such rule "
+                    "per setting"
                 )
 
     def update(
@@ -109,7 +111,7 @@ def chain(*rules: Rule) -> Rule:
         max_steps_per_update=max(largest, default=None),
         changes=tuple(dict.fromkeys(name for rule in rules for name in rule.changes)),
         reads=tuple(dict.fromkeys(name for rule in rules for name in rule.reads)),
-        words=f"chain({', '.join(rule.words for rule in rules)})",
+        spec_string=f"chain({', '.join(rule.spec_string for rule in rules)})",
         replaces=tuple(by),
     )
 

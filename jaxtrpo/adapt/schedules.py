@@ -77,6 +77,6 @@ def _schedule(
         update=update,
         max_steps_per_update=None if steps is None else int(steps),
         changes=tuple(settings),
-        words=f"{name}({', '.join(given)})",
+        spec_string=f"{name}({', '.join(given)})",
         replaces=tuple(settings),
     )

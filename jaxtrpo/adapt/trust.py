@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 
 from jaxtrpo.adapt.rule import Rule, require_bounds
 from jaxtrpo.config.checks import require_positive, require_whole
-from jaxtrpo.config.specs import call_in_words
-from jaxtrpo.ops.running_mean import RunningMean, no_mean, take_in
+from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.ops.running_mean import RunningMean, no_mean, update_mean
 from jaxtrpo.rollout.types import Hyperparameters
 
 _MEMORY = 50  # updates over which the root mean square of the strength is taken
@@ -68,7 +68,7 @@ def trust(
     Raises:
       ValueError: a value is not positive, a number of steps is not an integer, or bounds are not in ascending order.
     """
-    words = call_in_words(trust, locals())
+    spec_string = spec_string_of(trust, locals())
     require_positive(strength=strength, gain=gain)
     require_whole(1, max_steps_per_update=max_steps_per_update, settle_steps=settle_steps)
     require_bounds(kl_range=kl_range)
@@ -84,7 +84,7 @@ def trust(
         # NaN until a step has been evaluated, and whenever this update made no step.
         measured = metrics["gain_ratio"] * metrics["predicted_gain"] ** 2 / (2 * metrics["kl"])
         seen = jnp.isfinite(measured)
-        mean_square = take_in(state.mean_square, measured**2, _MEMORY)
+        mean_square = update_mean(state.mean_square, measured**2, _MEMORY)
         usual = jnp.sqrt(jnp.where(mean_square.mean > 0, mean_square.mean, 1.0))
         change = jnp.where(seen, jnp.clip((measured - strength) / usual, -3, 3), 0.0)
         first = state.first
@@ -105,6 +105,6 @@ def trust(
         max_steps_per_update,
         changes=("max_kl", "steps_per_update"),
         reads=("gain_ratio", "predicted_gain", "kl"),
-        words=words,
+        spec_string=spec_string,
         replaces=("max_kl", "steps_per_update"),
     )

@@ -14,7 +14,7 @@ from jaxtrpo.algorithms.advantages import estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Algorithm, Asynchronous, Info, Learner, Spec, require_surrogate_unset
 from jaxtrpo.algorithms.policy_gradient import ADAPT, ascend, policy_gradient
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Gradient
 from jaxtrpo.ops.moments import Moments, merge, weighted_moments
 from jaxtrpo.ops.tree import all_finite
@@ -56,11 +56,11 @@ def a2c(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(a2c, locals())
+    spec_string = spec_string_of(a2c, locals())
     make = learner_of("a2c", learning_rate, gae_lambda, entropy_bonus, max_gradient_norm)
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_OF_EACH * NUM_ENVS}
     return Algorithm(
-        words,
+        spec_string,
         starts,
         lambda spec: make(spec)._replace(asynchronous=None),
         adapt=ADAPT,

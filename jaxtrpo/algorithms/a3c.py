@@ -5,7 +5,7 @@ from __future__ import annotations
 from jaxtrpo.algorithms.a2c import CRITIC, NUM_ENVS, STEPS_OF_EACH, learner_of
 from jaxtrpo.algorithms.algorithm import Algorithm
 from jaxtrpo.algorithms.policy_gradient import ADAPT
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 
 
 def a3c(
@@ -32,7 +32,7 @@ def a3c(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(a3c, locals())
+    spec_string = spec_string_of(a3c, locals())
     make = learner_of("a3c", learning_rate, gae_lambda, entropy_bonus, max_gradient_norm)
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_OF_EACH * NUM_ENVS}
-    return Algorithm(words, starts, make, ADAPT, CRITIC, NUM_ENVS, STEPS_OF_EACH)
+    return Algorithm(spec_string, starts, make, ADAPT, CRITIC, NUM_ENVS, STEPS_OF_EACH)

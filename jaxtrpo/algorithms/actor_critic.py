@@ -18,11 +18,11 @@ from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import (
     Work,
     after,
-    by_one,
     gather_envs,
     num_actors,
     side_by_side,
     sum_over_actors,
+    without_collectives,
     worth_side_by_side,
 )
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState, Steps
@@ -70,8 +70,9 @@ def actor_critic(
         samples = unscaled.targets.weight.size * num_actors()
         split = worth_side_by_side([work(learner.policy, samples)], [critic.work(learner.critic, samples)])
         if split:
-            steps, unscaled = of_everyone(steps, unscaled, learner.obs_moments)
-        once = by_one if split else lambda task: task  # with all samples gathered, no collectives are needed
+            steps, unscaled = gather_samples(steps, unscaled, learner.obs_moments)
+        # With all samples gathered, no collectives are needed.
+        once = without_collectives if split else lambda task: task
         found = once(lambda: standardize(unscaled, learner.obs_moments))()
 
         def improve() -> tuple[PyTree, PyTree, Info]:
@@ -109,10 +110,10 @@ class Acted(NamedTuple):
     action: Num[Array, "segment time env action"]
 
 
-Seen = TypeVar("Seen", Acted, Steps)
+StepsT = TypeVar("StepsT", Acted, Steps)
 
 
-def of_everyone(steps: Seen, found: Unscaled, moments: Moments) -> tuple[Seen, Unscaled]:
+def gather_samples(steps: StepsT, found: Unscaled, moments: Moments) -> tuple[StepsT, Unscaled]:
     """Gathers the samples of all actors in one collective, so that one actor can learn from them alone.
 
     Args:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Num, PyTree
 from jaxtrpo.critics.critic import Critic, Targets
 from jaxtrpo.ops.gae import Tail, empty_tail, generalized_advantages
 from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
-from jaxtrpo.ops.running_mean import RunningMean, take_in
+from jaxtrpo.ops.running_mean import RunningMean, update_mean
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.rollout.types import Batch, Steps
@@ -45,7 +45,7 @@ def compare_with_usual(
     Returns:
       The running mean including this update, and the fraction of the trust region.
     """
-    usual = take_in(usual, variance, memory)
+    usual = update_mean(usual, variance, memory)
     comparable = jnp.isfinite(variance) & (usual.mean > 0)
     share = jnp.minimum(variance / jnp.where(usual.mean > 0, usual.mean, 1.0), 1.0)
     return usual, jnp.where(comparable, share, 1.0)

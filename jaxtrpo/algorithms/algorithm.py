@@ -45,7 +45,7 @@ class Replaying(NamedTuple):
     """Learning from a replay buffer while actors keep collecting, for the driver in `training.drivers.replay`."""
 
     # (learner state, one actor's batch, already in the buffer) -> learner state
-    take_in: Callable[[PyTree, Batch], PyTree]
+    observe: Callable[[PyTree, Batch], PyTree]
     # (learner state, environment steps collected since the last call, hyperparameters, key) -> (learner state, info)
     train: Callable[[PyTree, Int[Array, ""], Hyperparameters, PRNGKeyArray], tuple[PyTree, Info]]
 
@@ -86,7 +86,7 @@ class Algorithm(NamedTuple):
     Sizes depend on the environment, so `make` builds its functions from a `Spec`.
     """
 
-    words: str  # spec string
+    spec_string: str  # such as "ppo(clip=0.1)"
     hyperparameters: Mapping[str, float]  # initial values of traced settings; must include steps_per_update
     make: Callable[[Spec], Learner]
     adapt: str = "fixed"  # default rule
@@ -113,6 +113,6 @@ def starting_with(algorithm: Algorithm, **values: Any) -> Algorithm:
     for name, value in values.items():
         if name not in known:
             raise ValueError(
-                f"{name}={value}: {algorithm.words} has no {name}; its adaptable settings are {', '.join(known)}"
+                f"{name}={value}: {algorithm.spec_string} has no {name}; its adaptable settings are {', '.join(known)}"
             )
     return algorithm._replace(hyperparameters={**known, **values})

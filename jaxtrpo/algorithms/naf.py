@@ -16,7 +16,7 @@ from jaxtrpo.algorithms.actor_critic import no_observations, with_rewards
 from jaxtrpo.algorithms.advantages import valid_weight
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_surrogate_unset
 from jaxtrpo.config.checks import require_bool, require_positive, require_share, require_sizes, require_whole
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
@@ -104,7 +104,7 @@ def naf(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(naf, locals())
+    spec_string = spec_string_of(naf, locals())
     require_positive(learning_rate=learning_rate, replay_ratio=replay_ratio)
     require_sizes(hidden=hidden)
     require_whole(1, replay=replay, minibatch_size=minibatch_size)
@@ -154,7 +154,7 @@ def naf(
 
             return jax.value_and_grad(loss, has_aux=True)
 
-        def take_in(learner: NAFState, batch: Batch) -> NAFState:
+        def observe(learner: NAFState, batch: Batch) -> NAFState:
             weight, moments = valid_weight(batch), learner.obs_moments
             rewards = with_rewards(learner.rewards, batch, weight)
             if spec.normalize_observations:
@@ -203,9 +203,9 @@ def naf(
         def learn(
             learner: NAFState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[NAFState, Info]:
-            return train(take_in(learner, batch), batch.num_segments * spec.segment_steps, hyperparameters, key)
+            return train(observe(learner, batch), batch.num_segments * spec.segment_steps, hyperparameters, key)
 
-        return Learner(init, learn, replaying=Replaying(take_in, train) if asynchronous else None, replay=buffer)
+        return Learner(init, learn, replaying=Replaying(observe, train) if asynchronous else None, replay=buffer)
 
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}
-    return Algorithm(words, starts, make, critic="none", num_envs=NUM_ENVS)
+    return Algorithm(spec_string, starts, make, critic="none", num_envs=NUM_ENVS)

@@ -39,7 +39,7 @@ class NaturalGradient(NamedTuple):
     evaluate: Callable[[Float[Array, " parameter"]], Trial]  # candidate parameters -> surrogate and KL
 
 
-class Seen(NamedTuple):
+class BatchEvaluation(NamedTuple):
     """Surrogates, gradients and Fisher matrix at the policy that collected a batch. Parameters are one flat vector."""
 
     params: Float[Array, " parameter"]  # of the policy that acted
@@ -89,27 +89,27 @@ def natural_gradient(
       cg_iterations: largest number of products with the Fisher matrix.
       cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient.
     """
-    seen = look(policy, params, action, found, key, surrogates=(surrogate,), fisher_samples=fisher_samples)
-    solved = solve(seen.fisher, seen.gradients[0], cg_iterations=cg_iterations, cg_damping=cg_damping)
+    batch = evaluate_batch(policy, params, action, found, key, surrogates=(surrogate,), fisher_samples=fisher_samples)
+    solved = solve(batch.fisher, batch.gradients[0], cg_iterations=cg_iterations, cg_damping=cg_damping)
 
     def evaluate(candidate: Float[Array, " parameter"]) -> Trial:
-        (objective,), kl = seen.evaluate(candidate)
+        (objective,), kl = batch.evaluate(candidate)
         return Trial(objective, kl)
 
     return NaturalGradient(
-        params=seen.params,
-        gradient=seen.gradients[0],
+        params=batch.params,
+        gradient=batch.gradients[0],
         gradient_norm=solved.gradient_norm,
         direction=solved.direction,
         curvature=solved.curvature,
         cg=solved.cg,
-        objective=seen.objectives[0],
-        entropy=seen.entropy,
+        objective=batch.objectives[0],
+        entropy=batch.entropy,
         evaluate=evaluate,
     )
 
 
-def look(
+def evaluate_batch(
     policy: Policy,
     params: PyTree,
     action: Num[Array, "segment time env action"],
@@ -118,7 +118,7 @@ def look(
     *,
     surrogates: tuple[Surrogate, ...],
     fisher_samples: int,
-) -> Seen:
+) -> BatchEvaluation:
     """Computes surrogates, their gradients and Fisher products; for the arguments see `natural_gradient`."""
     obs, weight, num_segments = found.targets.obs, found.targets.weight, found.targets.num_segments
     # As one flat vector, an operation or a sum over actors is one instead of one per leaf.
@@ -176,7 +176,7 @@ def look(
         return (policy.apply_for_products or policy.apply)(unravel(candidate), obs)
 
     fisher = _fisher(apply_for_products, old_params, obs, weight, num_segments, key, fisher_samples)
-    return Seen(old_params, objectives, gradients, mean_entropy, evaluate, fisher)
+    return BatchEvaluation(old_params, objectives, gradients, mean_entropy, evaluate, fisher)
 
 
 @jax.named_scope("fisher")

@@ -9,7 +9,7 @@ from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import finish_step, no_path, step_to_bound, step_work
 from jaxtrpo.config.checks import require_positive, require_share
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.line_search import LineSearchInfo
 from jaxtrpo.ops.tree import all_finite
 
@@ -38,7 +38,7 @@ def npg(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(npg, locals())
+    spec_string = spec_string_of(npg, locals())
     require_positive(max_kl=max_kl)
     require_share(gae_lambda=gae_lambda)
     require_natural_gradient(fisher_samples, cg_iterations, cg_damping)
@@ -68,4 +68,4 @@ def npg(
         return actor_critic(spec, step=step, no_memory=no_path, work=work, gae_lambda=gae_lambda)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(words, starts, make, adapt="trust")
+    return Algorithm(spec_string, starts, make, adapt="trust")

@@ -10,7 +10,7 @@ from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec, require_surrogate_unset
 from jaxtrpo.algorithms.policy_gradient import ADAPT, ascend, gradient_work, policy_gradient
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 
 
 def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: float = 0.0) -> Algorithm:
@@ -28,7 +28,7 @@ def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: f
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(pg, locals())
+    spec_string = spec_string_of(pg, locals())
     require_positive(learning_rate=learning_rate)
     require_share(gae_lambda=gae_lambda)
     require_not_negative(entropy_bonus=entropy_bonus)
@@ -54,4 +54,4 @@ def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: f
         )
 
     starts = {"learning_rate": learning_rate, "steps_per_update": 1024}
-    return Algorithm(words, starts, make, adapt=ADAPT)
+    return Algorithm(spec_string, starts, make, adapt=ADAPT)

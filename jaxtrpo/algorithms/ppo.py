@@ -14,7 +14,7 @@ from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.surrogates import Samples
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_whole
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.minibatches import pass_over_minibatches
 from jaxtrpo.ops.segments import map_segments
@@ -76,7 +76,7 @@ def ppo(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(ppo, locals())
+    spec_string = spec_string_of(ppo, locals())
     require_positive(clip=clip, learning_rate=learning_rate, max_gradient_norm=max_gradient_norm)
     require_whole(1, epochs=epochs, minibatch_size=minibatch_size)
     require_share(gae_lambda=gae_lambda)
@@ -176,7 +176,7 @@ def ppo(
         f"mlp(epochs={epochs}, minibatch_size={minibatch_size}, minibatch_per_env={minibatch_per_env}, "
         f"learning_rate={learning_rate})"
     )
-    return Algorithm(words, starts, make, critic=critic)
+    return Algorithm(spec_string, starts, make, critic=critic)
 
 
 def clipped_surrogate(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, " row"]:

@@ -12,7 +12,7 @@ from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, require_line_search, step_work
 from jaxtrpo.config.checks import require_positive, require_share, require_whole
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
 
 
@@ -56,7 +56,7 @@ def trpo(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(trpo, locals())
+    spec_string = spec_string_of(trpo, locals())
     require_positive(max_kl=max_kl)
     require_share(gae_lambda=gae_lambda)
     require_whole(0, advantage_memory=advantage_memory)
@@ -82,4 +82,4 @@ def trpo(
         return actor_critic(spec, step=step, no_memory=no_memory, work=work, gae_lambda=gae_lambda)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(words, starts, make, adapt="trust")
+    return Algorithm(spec_string, starts, make, adapt="trust")

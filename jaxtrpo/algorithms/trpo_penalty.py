@@ -12,7 +12,7 @@ from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, finish_step, no_path, require_line_search, step_work
 from jaxtrpo.config.checks import require_positive, require_share
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.line_search import Trial, backtracking_line_search
 
 FIRST_PENALTY = 10.0  # initial C if adaptive; a few updates correct it
@@ -59,7 +59,7 @@ def trpo_penalty(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(trpo_penalty, locals())
+    spec_string = spec_string_of(trpo_penalty, locals())
     require_positive(target_kl=target_kl)
     if penalty is not None:
         require_positive(penalty=penalty)
@@ -101,7 +101,7 @@ def trpo_penalty(
         return actor_critic(spec, step=step, no_memory=no_memory, work=work, gae_lambda=gae_lambda)
 
     changing = {"target_kl": target_kl} if penalty is None else {"penalty": penalty}
-    return Algorithm(words, {**changing, "steps_per_update": 1024}, make)
+    return Algorithm(spec_string, {**changing, "steps_per_update": 1024}, make)
 
 
 def moved(penalty: Float[Array, ""], kl: Float[Array, ""], target_kl: Float[Array, ""]) -> Float[Array, ""]:

@@ -18,7 +18,7 @@ from jaxtrpo.config.checks import require_whole
 from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX
 
 GRACE_SECONDS = 25.0  # within which JAX ends the other processes when one has ended
-EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of processes that have said why
+EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of processes that have reported why
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,11 +53,11 @@ class Launch:
                     each.kill()
 
     def _start(self, number: int, address: str) -> subprocess.Popen:
-        said = {ADDRESS: address, COUNT: str(self.processes), INDEX: str(number)}
-        said["JAX_COORDINATOR_BIND_ADDRESS"] = address  # not on all interfaces
+        variables = {ADDRESS: address, COUNT: str(self.processes), INDEX: str(number)}
+        variables["JAX_COORDINATOR_BIND_ADDRESS"] = address  # not on all interfaces
         command = [sys.executable, "-m", "jaxtrpo", *self.words]
         # In a group of its own: what the terminal sends comes once, by way of this process.
-        process = subprocess.Popen(command, env={**os.environ, **said}, process_group=0)
+        process = subprocess.Popen(command, env={**os.environ, **variables}, process_group=0)
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
             each = len(cores) // self.processes  # if there are too few, several processes share one

@@ -91,11 +91,11 @@ def _require_once(arguments: Sequence[str]) -> None:
 
 def _resolve_overrides(before: Config, now: Config) -> Config:
     """Returns the settings of a repeated run; where a new flag contradicts a setting of the old run, the flag wins."""
-    from jaxtrpo.config.specs import KINDS, said, without_argument
+    from jaxtrpo.config.specs import KINDS, settings_in, without_argument
 
     for kind in KINDS:
         spec = getattr(now, kind)
-        for name, value in said(kind, spec or ""):
+        for name, value in settings_in(kind, spec or ""):
             other = getattr(now, name, None)
             new_spec, new_value = spec != getattr(before, kind), other != getattr(before, name, None)
             if other in (None, value) or new_spec == new_value:

@@ -128,11 +128,11 @@ class Sweep:
         return flags
 
     def _report(self, done: list, files: tuple[Path, ...]) -> None:
-        from jaxtrpo.runs.sweep.study import in_words
+        from jaxtrpo.runs.sweep.study import format_settings
 
         print(f"{'trial':>5}  {'return_100':>10}  settings")
         for trial in done[:SHOWN]:
-            print(f"{trial.number:>5}  {trial.value:>10.1f}  {in_words(trial.params)}")
+            print(f"{trial.number:>5}  {trial.value:>10.1f}  {format_settings(trial.params)}")
         print(*files, sep="\n")
         best = shlex.join(["jaxtrpo", "train", self.env, *self._flags(done[0].params), "--out", "best"])
         print(f"rerun the best trial: {best}")

@@ -61,7 +61,7 @@ class Train:
     def prepare(self) -> Work:
         """See `Command.prepare`."""
         from jaxtrpo.envs.registry import make_env
-        from jaxtrpo.parallel.processes import is_first, join, telling_errors
+        from jaxtrpo.parallel.processes import is_first, join, reporting_errors
         from jaxtrpo.training.prepare import actors_of
         from jaxtrpo.training.train import prepare
 
@@ -69,7 +69,7 @@ class Train:
             join(self.config.processes)
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env
-        with telling_errors():
+        with reporting_errors():
             # Before an environment starts JAX, with one device.
             actors_of(self.env, self.config, for_good=True)
             watched = self._watched() if is_first() else contextlib.nullcontext()

@@ -87,7 +87,7 @@ def _near_settings(arguments: Mapping[str, Any], signature: inspect.Signature, n
     return f"; {name} takes {', '.join(known) or 'none'}"
 
 
-def said(kind: str, spec: str) -> list[tuple[str, Any]]:
+def settings_in(kind: str, spec: str) -> list[tuple[str, Any]]:
     """Returns the settings that a spec string sets, with their values: max_kl and 0.05 for `trpo(max_kl=0.05)`.
 
     Only parameters that a factory declares count: in `linear(max_kl=0)`, max_kl is the final value, not the first.
@@ -118,13 +118,13 @@ def place_of_setting(name: str) -> str | None:
     return None
 
 
-def require_not_said(kind: str, spec: str, name: str, value: Any) -> None:
+def require_no_contradiction(kind: str, spec: str, name: str, value: Any) -> None:
     """Checks that a spec string does not set a setting to another value.
 
     Raises:
       ValueError: it does; one sentence that names both.
     """
-    for setting, other in said(kind, spec):
+    for setting, other in settings_in(kind, spec):
         if setting == name and other != value:
             raise ValueError(f"{kind}={spec!r} and {name}={value} contradict each other; give only one of them")
 
@@ -133,7 +133,8 @@ def require_one_value(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> 
     """Checks that no setting of a run has another value in one of its spec strings.
 
     Args:
-      settings: settings by name. Algorithm, policy, critic and rule are spec strings or have an attribute `words`.
+      settings: settings by name. Algorithm, policy, critic and rule are spec strings, or values with
+        an attribute `spec_string`.
       usual: default values, which never contradict a spec string.
 
     Raises:
@@ -141,16 +142,16 @@ def require_one_value(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> 
     """
     for kind in KINDS:
         part = settings.get(kind)
-        spec = part if isinstance(part, str) else getattr(part, "words", None)
+        spec = part if isinstance(part, str) else getattr(part, "spec_string", None)
         if not isinstance(spec, str):
             continue
-        for name, _ in said(kind, spec):
+        for name, _ in settings_in(kind, spec):
             value = settings.get(name)
             if value is not None and value != usual.get(name):
-                require_not_said(kind, spec, name, value)
+                require_no_contradiction(kind, spec, name, value)
 
 
-def call_in_words(factory: Callable[..., Any], settings: Mapping[str, Any]) -> str:
+def spec_string_of(factory: Callable[..., Any], settings: Mapping[str, Any]) -> str:
     """Returns the spec string of a factory called with these settings, without defaults: `ppo(clip=0.1)` or `ppo`.
 
     Args:

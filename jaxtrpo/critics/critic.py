@@ -47,5 +47,5 @@ class Critic(NamedTuple):
 class CriticMaker(NamedTuple):
     """Settings of a critic whose observation size is not known yet."""
 
-    words: str  # spec string
+    spec_string: str  # such as "mlp(hidden=(128, 128))"
     make: Callable[[int], Critic]  # length of an observation -> critic

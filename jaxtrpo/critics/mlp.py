@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.config.checks import require_bool, require_not_negative, require_positive, require_sizes, require_whole
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker, Gradient, Targets
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.minibatches import pass_over_minibatches
@@ -79,7 +79,7 @@ def mlp(
         "normalize_returns": normalize_returns,
         "shared_from": shared_from,
     }
-    return CriticMaker(call_in_words(mlp, settings), lambda size: mlp_critic(size, **settings))
+    return CriticMaker(spec_string_of(mlp, settings), lambda size: mlp_critic(size, **settings))
 
 
 def mlp_critic(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.envs.abilities import actions_of
 from jaxtrpo.envs.actions import ActionSpace as ActionSpace
-from jaxtrpo.parallel.collectives import most_of_trainings
+from jaxtrpo.parallel.collectives import max_over_trainings
 
 
 class EnvState(NamedTuple):
@@ -168,7 +168,7 @@ def advance(state: EnvState, moved: Transition, reset_rows: ResetRows, episode_l
 
     with jax.named_scope("reset"):
         physics, obs, key = jax.lax.cond(
-            most_of_trainings(jnp.any(done)), with_resets, lambda: (moved.physics, final_obs, state.key)
+            max_over_trainings(jnp.any(done)), with_resets, lambda: (moved.physics, final_obs, state.key)
         )
     return EnvState(
         physics=physics,

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import linear_call
 from jaxtyping import Array, Float
 
-from jaxtrpo.parallel.collectives import are_many
+from jaxtrpo.parallel.collectives import trainings_are_batched
 
 # With fewer columns, transposing the result is faster than transposing the inputs.
 NARROW = 16
@@ -34,7 +34,7 @@ def matmul(x: Float[Array, "rows inputs"], kernel: Float[Array, "inputs outputs"
 def _matmul_jvp(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
     x, kernel = primals
     x_tangent, kernel_tangent = tangents
-    if are_many():
+    if trainings_are_batched():
         return x @ kernel, x @ kernel_tangent + x_tangent @ kernel
     kept = x, jax.lax.optimization_barrier(x.T)
     return x @ kernel, linear_call(_forward, _backward, kept, kernel_tangent) + x_tangent @ kernel
@@ -69,7 +69,7 @@ def tanh(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
 @tanh.defjvp
 def _tanh_jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     value = jnp.tanh(primals[0])
-    if are_many():
+    if trainings_are_batched():
         return value, _tanh_slope(value, tangents[0])
     return value, linear_call(_tanh_slope, _tanh_slope, value, tangents[0])
 

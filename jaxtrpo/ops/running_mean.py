@@ -20,7 +20,7 @@ def no_mean() -> RunningMean:
     return RunningMean(jnp.float32(0), jnp.int32(0))
 
 
-def take_in(running: RunningMean, value: Float[Array, ""], memory: int) -> RunningMean:
+def update_mean(running: RunningMean, value: Float[Array, ""], memory: int) -> RunningMean:
     """Returns the mean updated with one more value, which is ignored if it is not finite.
 
     Args:

@@ -1,4 +1,4 @@
-"""Calls on other threads."""
+"""Function calls on background threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 def in_background(function: Callable[..., T], *arguments: object) -> Callable[[], T]:
-    """Starts a call on another thread; what is returned waits for its result."""
+    """Starts a call on another thread, and returns a function that waits for its result."""
     pool = ThreadPoolExecutor(1)
     future = pool.submit(function, *arguments)
     pool.shutdown(wait=False)

@@ -1,4 +1,4 @@
-"""Which devices there are, and which of them are actors."""
+"""Chooses the devices that are actors, and tells JAX how many to create before it starts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.parallel.machine import available_cores, memory
 
 JAX_CPU_DEVICES, DOUBLE_PRECISION = "jax_num_cpu_devices", "jax_enable_x64"
-# Until 0.11.2 jaxlib's LAPACK deals a batch out to XLA's threads and waits for them on one of these: once as many wait
-# as there are, nobody works. A program of Brax has some dozen places where one may wait.
-NEVER_WAITS, THREADS_OF_PROGRAMS = (0, 11, 2), 64
+# Before version 0.11.2, jaxlib's LAPACK splits a batch over XLA's threads and waits for them on one of these: once all
+# threads wait, the program hangs. A Brax program has some dozen places where a thread may wait.
+LAPACK_FIXED, PROGRAM_THREADS = (0, 11, 2), 64
 
 
 def choose_actors(
@@ -25,71 +25,71 @@ def choose_actors(
     device: str = "cpu",
     for_good: bool = False,
     program: bool = False,
-    together: int | None = 1,
+    processes: int | None = 1,
 ) -> Actors:
-    """Takes `num` devices as actors, or all of them.
+    """Chooses the devices that are actors, and starts JAX.
 
-    JAX decides how many devices a CPU has when it starts. If it has not started yet, every core becomes one.
+    JAX fixes the number of CPU devices when it starts. If it has not started yet, every core becomes a device.
 
     Args:
-      num: how many; all if not given.
+      num: number of devices over all processes; None for all devices.
       device: cpu, gpu, tpu, or auto: the accelerators for a program if there are any, else the CPU.
-      for_good: this process will have no others, so that JAX need not make a device of every core: one that is not used
-        costs a thread that gets in the way.
-      program: environments are JAX programs, which may solve equations by LAPACK.
-      together: processes whose devices are taken, as many of each; None if only JAX, once started, knows.
+      for_good: whether this process will need no other devices, so that JAX creates no more than `num`; an unused
+        device costs a thread that competes with the others.
+      program: whether environments are JAX programs, which may solve equations by LAPACK.
+      processes: number of processes, each with the same number of actors; None if only known once JAX has started.
 
     Raises:
-      ValueError: there are fewer devices than asked for, or none of this kind; or JAX is in double precision.
+      ValueError: there are fewer devices than `num` or none of this kind, or JAX is in double precision.
     """
     if getattr(jax.config, DOUBLE_PRECISION):
         raise ValueError(
             f"{DOUBLE_PRECISION} is on, but jaxtrpo works in float32: unset {DOUBLE_PRECISION.upper()}, or call "
             f"jax.config.update({DOUBLE_PRECISION!r}, False)"
         )
-    own = num and num // (together or 1)
+    own = num and num // (processes or 1)
     already_started = not _make_devices(
         min(own, available_cores()) if own and for_good else available_cores(), program=program
     )
     # JAX starts its threads here.
-    with nullcontext() if together == 1 else _threads_that_do_not_interrupt():
+    with nullcontext() if processes == 1 else _without_preemption():
         platform = _platform(device, program=program)
         here = jax.local_devices(backend=platform)
-    together = together or jax.process_count()
-    if num is not None and num % together:
-        raise ValueError(f"actors={num} must be a multiple of the {together} processes")
-    own = num and num // together
+    processes = processes or jax.process_count()
+    if num is not None and num % processes:
+        raise ValueError(f"actors={num} must be a multiple of the {processes} processes")
+    own = num and num // processes
     if own is not None and own > len(here):
-        how = _how_to_get_more(own) if platform == "cpu" else "each is an actor"
-        whose = "" if together == 1 else " in each process"
+        how = _how_to_get_more(own) if platform == "cpu" else "an actor is one device"
+        whose = "" if processes == 1 else " in each process"
         raise ValueError(f"actors={num}, but there are {len(here)} {platform.upper()} devices{whose}; {how}")
-    chosen = getattr(jax.config, JAX_CPU_DEVICES) == len(here)  # by who set the variable
+    chosen = getattr(jax.config, JAX_CPU_DEVICES) == len(here)  # the user set JAX_NUM_CPU_DEVICES
     if num is None and already_started and platform == "cpu" and not chosen and len(here) < available_cores():
         warnings.warn(
             f"JAX was already started with {len(here)} CPU devices on {available_cores()} cores, so training uses "
             f"{len(here)}; {_how_to_get_more(available_cores())}",
             stacklevel=3,
         )
-    if together == 1:
+    if processes == 1:
         return Actors(tuple(here[:own]))
     everywhere = [
-        [one for one in jax.devices(platform) if one.process_index == number][:own] for number in range(together)
+        [one for one in jax.devices(platform) if one.process_index == number][:own] for number in range(processes)
     ]
     return Actors(tuple(itertools.chain(*everywhere)))
 
 
 @contextmanager
-def _threads_that_do_not_interrupt() -> Iterator[None]:
-    """While it lasts, threads are started that wait for a running one to pause, where the system knows such.
+def _without_preemption() -> Iterator[None]:
+    """Context in which new threads do not preempt running ones when they wake up, where the system supports it.
 
-    What comes from another process is received by a thread of gloo's. If it wakes while the thread that sends is in the
-    middle of that, with the lock that both need, it asks for the lock again and again until its time slice is over: on
-    a core that they share, a meeting then takes 4 ms in place of 0.1.
+    A thread of gloo receives the data of other processes. If it wakes up and preempts the sending thread, which holds
+    the lock that both need, it spins on the lock until its time slice ends; on a core that they share, a collective
+    then takes 4 ms instead of 0.1 ms.
     """
     if not hasattr(os, "SCHED_BATCH") or os.sched_getscheduler(0) != os.SCHED_OTHER:
         yield
         return
-    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # is inherited
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # inherited by new threads
     try:
         yield
     finally:
@@ -97,23 +97,23 @@ def _threads_that_do_not_interrupt() -> Iterator[None]:
 
 
 def _platform(device: str, *, program: bool) -> str:
-    """What JAX calls the kind of device."""
+    """Returns JAX's name of the kind of device."""
     if device == "auto":
         return jax.default_backend() if program else "cpu"
     try:
         jax.local_devices(backend=device)
     except RuntimeError:
         raise ValueError(
-            f"device={device}: JAX finds none here, only {jax.default_backend()}; a GPU or TPU needs JAX's own package "
-            "for it, such as pip install 'jax[cuda12]'"
+            f"device={device}: JAX finds no such device, only {jax.default_backend()}; a GPU or TPU needs its own "
+            "package of JAX, such as pip install 'jax[cuda12]'"
         ) from None
     return device
 
 
 def memory_of(devices: Iterable[jax.Device]) -> float:  # pyright: ignore[reportInvalidTypeForm]
-    """Bytes that devices have for arrays: the machine's memory if they are its cores."""
+    """Returns the bytes that devices have for arrays; CPU devices have the machine's memory."""
     limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in devices if device.platform != "cpu"]
-    return float(sum(limits)) if limits and all(limits) else memory()  # not every kind says
+    return float(sum(limits)) if limits and all(limits) else memory()  # not all platforms report it
 
 
 def _how_to_get_more(num: int) -> str:
@@ -121,25 +121,25 @@ def _how_to_get_more(num: int) -> str:
 
 
 def threads_may_run_out() -> bool:
-    """Whether a JAX program that solves equations may wait for ever, since JAX was started with few threads."""
+    """Returns whether a JAX program that solves equations may hang, because JAX was started with few threads."""
     threads = int(os.environ.get("NPROC") or available_cores())
-    return jax.__version_info__ < NEVER_WAITS and threads < THREADS_OF_PROGRAMS
+    return jax.__version_info__ < LAPACK_FIXED and threads < PROGRAM_THREADS
 
 
 def _make_devices(number: int, *, program: bool) -> bool:
-    """Tells JAX to make so many devices, unless the user said how many; returns False if it has started already."""
-    # A core that is an actor must not lend its threads to the others' matrix products.
+    """Makes JAX create `number` CPU devices, unless the user set a number; returns False if it has already started."""
+    # An actor's core must not lend threads to the matrix products of other actors.
     flags = os.environ.get("XLA_FLAGS", "")
     if "xla_cpu_multi_thread_eigen" not in flags:
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false".strip()
-    asked_for = getattr(jax.config, JAX_CPU_DEVICES)
-    count = asked_for if asked_for > 0 else number
+    chosen = getattr(jax.config, JAX_CPU_DEVICES)
+    count = chosen if chosen > 0 else number
     try:
         jax.config.update(JAX_CPU_DEVICES, count)
     except RuntimeError:
         return False
-    # Nor are there more threads than actors: XLA would have others do small parts of a loop, which takes longer than
-    # if one thread does all of it. JAX reads this when it starts.
-    few = not program or jax.__version_info__ >= NEVER_WAITS
-    os.environ.setdefault("NPROC", str(count if few else max(count, THREADS_OF_PROGRAMS)))
+    # Nor should there be more threads than actors: XLA would split small loops over them, which takes longer than
+    # running each loop on one thread. JAX reads NPROC when it starts.
+    few = not program or jax.__version_info__ >= LAPACK_FIXED
+    os.environ.setdefault("NPROC", str(count if few else max(count, PROGRAM_THREADS)))
     return True

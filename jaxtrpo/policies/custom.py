@@ -39,13 +39,13 @@ def module_policy(module: Any) -> PolicyMaker:
     Raises:
       ValueError: `module` is not an instance of a flax module.
     """
-    words = f"{CUSTOM}{type(module).__name__}"
+    name = f"{CUSTOM}{type(module).__name__}"
     if isinstance(module, nn.Module):
-        return PolicyMaker(words, lambda size, actions: _policy(words, *_linen(module, size), size, actions))
+        return PolicyMaker(name, lambda size, actions: _policy(name, *_linen(module, size), size, actions))
     from flax import nnx  # rarely needed, and slow to import
 
     if isinstance(module, nnx.Module):
-        return PolicyMaker(words, lambda size, actions: _policy(words, *_nnx(module), size, actions))
+        return PolicyMaker(name, lambda size, actions: _policy(name, *_nnx(module), size, actions))
     raise ValueError(f"policy={short(module)} must be a spec string such as 'mlp', or an instance of a flax module")
 
 
@@ -68,7 +68,7 @@ def _nnx(module: Any) -> tuple[Init, Apply]:
     return lambda _: {"params": start}, apply
 
 
-def _policy(words: str, init: Init, apply: Apply, observation_size: int, actions: ActionSpace) -> Policy:
+def _policy(label: str, init: Init, apply: Apply, observation_size: int, actions: ActionSpace) -> Policy:
     """Checks a module, and adds leading axes to its distributions."""
 
     def apply_to_all(params: PyTree, obs: Float[Array, "... obs"]) -> Distribution:
@@ -76,12 +76,12 @@ def _policy(words: str, init: Init, apply: Apply, observation_size: int, actions
         distribution = _broadcast(apply(params, obs.reshape(-1, obs.shape[-1])))
         return jax.tree.map(lambda leaf: leaf.reshape(*obs.shape[:-1], leaf.shape[-1]), distribution)
 
-    distribution = _checked(words, init, apply, observation_size, actions)
+    distribution = _checked(label, init, apply, observation_size, actions)
     noise_size, draw_noise = distribution.noise_size, distribution.draw_noise
     return Policy(init=init, apply=apply_to_all, noise_size=noise_size, draw_noise=draw_noise)
 
 
-def _checked(words: str, init: Init, apply: Apply, observation_size: int, actions: ActionSpace) -> Distribution:
+def _checked(label: str, init: Init, apply: Apply, observation_size: int, actions: ActionSpace) -> Distribution:
     """Returns the shapes of a module's distributions for a few states.
 
     Raises:
@@ -102,19 +102,19 @@ def _checked(words: str, init: Init, apply: Apply, observation_size: int, action
         params, result = jax.eval_shape(run, jax.random.PRNGKey(0), obs)
     except Exception as error:  # user code may raise anything
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{words} fails for observations of shape {obs.shape}: {reason}") from error
+        raise ValueError(f"{label} fails for observations of shape {obs.shape}: {reason}") from error
     if result is None:
         raise ValueError(
-            f"{words} must return a distribution, Gaussian or Categorical of jaxtrpo.policies.distributions, not "
+            f"{label} must return a distribution, Gaussian or Categorical of jaxtrpo.policies.distributions, not "
             f"{returned[0].__name__}"
         )
     if set(params) - {"params"}:
-        raise ValueError(f"{words} has {', '.join(sorted(set(params) - {'params'}))}, but only parameters are learned")
+        raise ValueError(f"{label} has {', '.join(sorted(set(params) - {'params'}))}, but only parameters are learned")
     if not jax.tree.leaves(params):
-        raise ValueError(f"{words} has no parameters to learn")
+        raise ValueError(f"{label} has no parameters to learn")
     distribution, action = result
-    _check_shapes(words, distribution)
-    _check_actions(words, distribution, action, actions)
+    _check_shapes(label, distribution)
+    _check_actions(label, distribution, action, actions)
     return distribution
 
 
@@ -127,33 +127,33 @@ def _broadcast(distribution: Distribution) -> Distribution:
     return distribution
 
 
-def _check_shapes(words: str, found: Distribution) -> None:
+def _check_shapes(label: str, found: Distribution) -> None:
     name = type(found).__name__
     if isinstance(found, Categorical) and not isinstance(found.logits, tuple):
         raise ValueError(
-            f"{words}: logits of a Categorical must be a tuple of arrays, one per coordinate of the action"
+            f"{label}: logits of a Categorical must be a tuple of arrays, one per coordinate of the action"
         )
     for leaf in jax.tree.leaves(found):
         if leaf.ndim != 2 or leaf.shape[0] != STATES or not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise ValueError(
-                f"{words} returned a {name} with {leaf.dtype}{list(leaf.shape)} for {STATES} states, but its "
+                f"{label} returned a {name} with {leaf.dtype}{list(leaf.shape)} for {STATES} states, but its "
                 "parameters must be floating-point arrays [state, number]"
             )
     if isinstance(found, Gaussian) and found.mean.shape != found.log_std.shape:
-        raise ValueError(f"{words} returned a Gaussian whose mean and log_std have different sizes")
+        raise ValueError(f"{label} returned a Gaussian whose mean and log_std have different sizes")
 
 
-def _check_actions(words: str, found: Distribution, action: jax.ShapeDtypeStruct, actions: ActionSpace) -> None:
+def _check_actions(label: str, found: Distribution, action: jax.ShapeDtypeStruct, actions: ActionSpace) -> None:
     name = type(found).__name__
     if jnp.issubdtype(action.dtype, jnp.integer) != bool(actions.counts):
-        raise ValueError(f"{words} returned a {name}, but the environment's actions are {actions.kind}")
+        raise ValueError(f"{label} returned a {name}, but the environment's actions are {actions.kind}")
     if isinstance(found, Categorical):
         counts = tuple(logits.shape[-1] for logits in found.logits)
         fits, returned = counts == tuple(actions.counts), f"with {counts} choices"
     else:
         fits, returned = action.shape == (STATES, actions.size), f"of size {action.shape[-1]}"
     if not fits:
-        raise ValueError(f"{words} returned a {name} {returned}, but the environment's actions are {actions.kind}")
+        raise ValueError(f"{label} returned a {name} {returned}, but the environment's actions are {actions.kind}")
 
 
 def policy_maker(policy: Any) -> PolicyMaker:

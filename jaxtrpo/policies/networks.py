@@ -13,7 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxtrpo.config.checks import require_bool, require_number, require_sizes
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops import fisher_layers as linearized
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
@@ -191,7 +191,7 @@ def _policy(network: nn.Module, observation_size: int, noise_size: int, draw_noi
 class PolicyMaker(NamedTuple):
     """Builds policies for given observation and action spaces."""
 
-    words: str  # spec string
+    spec_string: str  # such as "mlp(hidden=(128, 128))"
     make: Callable[[int, ActionSpace], Policy]  # (size of an observation, action space) -> policy
 
 
@@ -234,4 +234,4 @@ def _mlp(hidden: tuple[int, ...], initial_log_std: float, state_dependent_std: b
             )
         return categorical_policy(observation_size, actions.counts, hidden=hidden)
 
-    return PolicyMaker(call_in_words(mlp, settings), make)
+    return PolicyMaker(spec_string_of(mlp, settings), make)

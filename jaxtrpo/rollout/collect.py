@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, UInt32
 from jaxtrpo.envs.base import Environment, EnvState, action_space, env_keys
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.moments import normalize
-from jaxtrpo.parallel.collectives import are_many, most_of_trainings
+from jaxtrpo.parallel.collectives import max_over_trainings, trainings_are_batched
 from jaxtrpo.policies.distributions import to_simulator
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.staggering import TimeLimits, first_time_limits, next_time_limits, whole_time_limits
@@ -95,13 +95,13 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
         def fill_segment(index: Int[Array, ""], carry: tuple[ActorState, Steps]) -> tuple[ActorState, Steps]:
             before, buffers = carry
             actor, steps = one_segment(before)
-            if are_many():  # the loop runs as long as the training with most segments needs
+            if trainings_are_batched():  # the loop runs as long as the training with most segments needs
                 actor = jax.tree.map(lambda new, old: jnp.where(index < num_segments, new, old), actor, before)
             return actor, jax.tree.map(
                 lambda buffer, new: jax.lax.dynamic_update_index_in_dim(buffer, new, index, 0), buffers, steps
             )
 
-        actor, steps = jax.lax.fori_loop(0, most_of_trainings(num_segments), fill_segment, (actor, buffers))
+        actor, steps = jax.lax.fori_loop(0, max_over_trainings(num_segments), fill_segment, (actor, buffers))
         return actor, Batch(steps, num_segments)
 
     return collect

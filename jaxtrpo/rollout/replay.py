@@ -53,7 +53,7 @@ class Replay(NamedTuple):
     # Draws stretches with replacement: the steps of one environment in one segment; axes stretch, time.
     draw_stretches: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]
 
-    def in_words(self) -> str:
+    def description(self) -> str:
         """Returns a description for the log."""
         return f"replay buffer: the last {self.capacity:,} steps, {_in_mib(self.nbytes)} per actor"
 

@@ -30,7 +30,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
             "counts": list(policy.actions.counts),
             "shape": None if policy.actions.shape is None else list(policy.actions.shape),
         },
-        "network": policy.maker.words,
+        "network": policy.maker.spec_string,
         "params": jax.device_get(policy.params),
         "moments": jax.device_get(policy.moments)._asdict(),
         "observations": _to_plain(policy.observations),

@@ -1,4 +1,4 @@
-"""Several trainings as one program, in environments that are JAX programs."""
+"""Trainings in JAX environments, several of which are compiled as one program."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from jaxtrpo.training.run import Plan
 
 
 class Program(NamedTuple):
-    """Trainings that are one program."""
+    """Trainings that are compiled as one program."""
 
     names: Sequence[str]
-    plans: Sequence[Plan]  # each of them, for these `trainings`
-    trainings: Trainings  # as many, or a few more
+    plans: Sequence[Plan]  # one per training, made for `trainings`
+    trainings: Trainings  # as many as there are plans, or a few more to fill all devices
 
 
 def require_same_sizes(plans: Sequence[Plan]) -> None:
-    """Raises ValueError where trainings go on that were begun with batches of different sizes."""
+    """Raises ValueError if trainings to be resumed together were started with different batch sizes."""
     if len({plan.update.sizes for plan in plans}) > 1:
-        raise ValueError("resume=True (--resume): trainings that differ in num_envs cannot go on together; give it")
+        raise ValueError("resume=True (--resume): the runs differ in num_envs; set num_envs to resume them together")
 
 
 def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]:
-    """Trains all to their ends, one program after the other, or until they are interrupted.
+    """Runs one program after the other, until all trainings have ended or are interrupted.
 
     Returns:
-      Of the trainings in the order of their programs; of those that were begun.
+      Results in the order of the programs, of the trainings that were started.
 
     Raises:
       Terminated: SIGTERM was received; everything is saved.
@@ -59,9 +59,10 @@ def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]
                     stack.enter_context(hold(each.directory))
         stack.enter_context(termination_as_interrupt())
         for number, program in enumerate(programs):
-            said = f"program {number + 1} of {len(programs)}: {_in_short(program.names)}" if len(programs) > 1 else None
+            label = f"program {number + 1} of {len(programs)}: {_label_of(program.names)}"
+            ready = _restarted(program) if number else program
             try:
-                found, interrupt = _run_as_one(_from_now(program) if number else program, said, progress=progress)
+                found, interrupt = _run_program(ready, label if len(programs) > 1 else None, progress=progress)
             except KeyboardInterrupt as error:  # before its first update
                 if not results:
                     raise
@@ -74,23 +75,28 @@ def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]
     return results
 
 
-def _in_short(names: Sequence[str]) -> str:
+def _label_of(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def _from_now(program: Program) -> Program:
-    """The same, whose clocks did not run while it waited for others."""
+def _restarted(program: Program) -> Program:
+    """Restarts the clocks of trainings that have waited for other programs."""
     now = time.perf_counter()
     return program._replace(plans=[dataclasses.replace(plan, started=now) for plan in program.plans])
 
 
-def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[list[Result], KeyboardInterrupt | None]:
-    """Trains those of one program; what it was interrupted by, if it was.
+def _run_program(
+    program: Program, label: str | None, *, progress: bool
+) -> tuple[list[Result], KeyboardInterrupt | None]:
+    """Runs the trainings of one program.
 
     Args:
-      program: whose directories are held.
-      said: shown beside the progress.
-      progress: show the mean of all.
+      program: trainings, whose directories are already locked.
+      label: shown beside the progress bar.
+      progress: whether to show the mean over the trainings.
+
+    Returns:
+      The results, and what interrupted the trainings, if anything.
     """
     _, plans, trainings = program
     first = plans[0]
@@ -104,9 +110,9 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
         for each in parts:
             each.record.start_loggers(stack)
         bar = stack.enter_context(Progress(first.config.total_steps, _mean(parts), enabled=progress))
-        for note in (*first.notes, *([] if said is None else [said])):
+        for note in (*first.notes, *([] if label is None else [label])):
             bar.note(note)
-        looked_for = symptoms(invalid_is_broken=first.invalid_is_broken)
+        checks = symptoms(invalid_is_broken=first.invalid_is_broken)
         moments = stack.enter_context(closing(synchronous_updates(first.update, state, jax.device_get)))
         try:
             while not all(each.over for each in parts):
@@ -117,7 +123,7 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
                         each.add(moment, moment.measured.values[number], functools.partial(_part, whole, number), now)
                 mean = _mean(parts)
                 bar.update(mean)
-                for note in notes(looked_for, [mean]):
+                for note in notes(checks, [mean]):
                     bar.note(note)
         except KeyboardInterrupt as error:
             interrupt = error
@@ -132,18 +138,18 @@ def _run_as_one(program: Program, said: str | None, *, progress: bool) -> tuple[
 
 
 class _Training:
-    """One of them, and what it has come to."""
+    """One training of a program: its records, and whether it has ended."""
 
     def __init__(self, plan: Plan, evaluator: Evaluator | None, state: Callable[[], TrainState]):
         metrics = {} if plan.saved is None else plan.saved.metrics
         self.record, self._evaluate = Record(plan, metrics, state), plan.evaluation(evaluator)
         self._total_steps = plan.config.total_steps
         self._before = float(self.record.last["wall_seconds"] or 0)
-        self._started = plan.started - self._before  # perf_counter, as if it had never stopped
+        self._started = plan.started - self._before  # seconds, perf_counter; earlier if the run was resumed
         self.over = self._steps() >= self._total_steps
 
     def add(self, moment: Moment, measured: np.ndarray, state: Callable[[], TrainState], now: float) -> None:
-        """Takes in its part of a moment that ended `now`, perf_counter."""
+        """Records this training's part of a moment that ended at `now`, seconds, perf_counter."""
         seconds, steps_before = now - self._started, self._steps()
         rows = rows_of(moment, measured, self.record.last, self._before, seconds)
         self._before = seconds
@@ -153,7 +159,7 @@ class _Training:
         env_steps = int(rows[-1]["env_steps"])
         rows[-1]["eval_return"] = self._evaluate(state, steps_before, env_steps)
         self.over = env_steps >= self._total_steps
-        if self.over:  # later moments go on, but this one does not
+        if self.over:  # later moments continue the other trainings, so this state is kept
             ended = state()
             state = lambda: ended  # noqa: E731
         self.record.add(rows, state)
@@ -163,7 +169,7 @@ class _Training:
 
 
 def _first_state(plans: Sequence[Plan], trainings: Trainings) -> TrainState:
-    """Of all; where some go on, theirs are put in the place of new ones."""
+    """Returns the states of all trainings; those that are resumed replace their initial states."""
     padded = [*plans, *[plans[-1]] * (trainings.number - len(plans))]
     keys = np.stack([jax.random.PRNGKey(each.config.seed) for each in padded])
     settings = jax.tree.map(lambda *leaves: np.stack(leaves), *[each.update.hyperparameters() for each in padded])
@@ -184,12 +190,12 @@ def _on_host(moment: Moment) -> Callable[[], TrainState]:
 
 
 def _part(whole: Callable[[], TrainState], number: int) -> TrainState:
-    """One training's state, with an axis of one actor."""
+    """Returns one training's state, with an axis of one actor."""
     return jax.tree.map(lambda leaf: leaf[number : number + 1], whole())
 
 
 def _mean(parts: Sequence[_Training]) -> Row:
-    """A row that stands for all."""
+    """Returns a row of the means over all trainings."""
     rows = [each.record.last for each in parts]
     names = [name for name in rows[0] if all(name in row for row in rows)]
     means = {name: float(np.mean([_number(row[name]) for row in rows])) for name in names}

@@ -1,4 +1,4 @@
-"""The trainings of `train_many`: which there are, and what each is given."""
+"""The trainings of `train_many`, and the arguments of each."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ import numpy as np
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config
 from jaxtrpo.config.checks import require_number, require_whole
-from jaxtrpo.config.specs import parse, require_not_said, with_argument
+from jaxtrpo.config.messages import short
+from jaxtrpo.config.specs import parse, require_no_contradiction, with_argument
 from jaxtrpo.training.prepare import Options
 
-# Settings of the run that may be lists.
-OF_THE_RUN = ("max_kl", "steps_per_update", "max_steps_per_update", "discount", "num_envs", "segment_length")
+# Settings of the run that may be lists, besides those of the algorithm.
+RUN_SETTINGS = ("max_kl", "steps_per_update", "max_steps_per_update", "discount", "num_envs", "segment_length")
 
 
 class Case(NamedTuple):
-    """One of the trainings."""
+    """One training of `train_many`."""
 
-    name: str  # path below `out`
-    chosen: Mapping[str, float]  # its values of the settings that are given as lists
-    arguments: Mapping[str, Any]  # of `train`
+    name: str  # path of its directory, relative to `out`
+    chosen: Mapping[str, float]  # values of the settings that are given as lists
+    arguments: Mapping[str, Any]  # arguments of `train`
 
 
 def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
-    """Every seed with every combination of the settings that are given as lists, seeds innermost.
+    """Combines every seed with every combination of the settings that are given as lists; seeds vary fastest.
 
     Raises:
-      ValueError: a list where there may be none, or a value that is not possible.
+      ValueError: a setting that must not be a list is one, or a value is invalid.
     """
     seeds = [seed.item() if isinstance(seed, np.generic) else seed for seed in seeds]
     if "seed" in arguments:
@@ -39,7 +40,7 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
         raise ValueError("seeds: give at least one")
     for seed in seeds:
         require_whole(0, seed=seed)
-    several = (list, tuple, range, np.ndarray)  # an algorithm is a tuple too, of its own type
+    several = (list, tuple, range, np.ndarray)  # exact types, because an algorithm is a tuple, too
     lists = {
         name: [each.item() if isinstance(each, np.generic) else each for each in value]
         for name, value in arguments.items()
@@ -51,21 +52,21 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
     found = []
     for values in itertools.product(*lists.values()):
         chosen = dict(zip(lists, values, strict=True))
-        settings = _with_chosen(common, chosen)
+        settings = _with_values(common, chosen)
         parts = [f"{name}={value:g}" for name, value in chosen.items()]
         found += [Case("/".join([*parts, f"seed-{seed}"]), chosen, {**settings, "seed": seed}) for seed in seeds]
     names = [case.name for case in found]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise ValueError(f"seeds, {', '.join(lists) or 'settings'}: {twice[0]} is there twice")
+        raise ValueError(f"seeds, {', '.join(lists) or 'settings'}: {twice[0]} occurs twice; list each value once")
     return found
 
 
 def _require_list_of_numbers(name: str, values: list[Any]) -> None:
-    if name not in OF_THE_RUN and name in (*Config.__dataclass_fields__, *Options._fields):
+    if name not in RUN_SETTINGS and name in (*Config.__dataclass_fields__, *Options._fields):
         raise ValueError(
-            f"{name}={values}: one call has one {name}; lists may be seeds, {', '.join(OF_THE_RUN)}, and what the "
-            "algorithm takes, such as gae_lambda"
+            f"{name}={short(values)} must be a single value; only seeds, {', '.join(RUN_SETTINGS)} and numbers of the "
+            "algorithm may be lists"
         )
     if not values:
         raise ValueError(f"{name}=[]: give at least one value")
@@ -73,36 +74,36 @@ def _require_list_of_numbers(name: str, values: list[Any]) -> None:
         require_number("a number", lambda value: True, **{name: value})
 
 
-def _with_chosen(common: Mapping[str, Any], chosen: Mapping[str, float]) -> dict[str, Any]:
-    """Arguments of one of the trainings, but its seed.
+def _with_values(common: Mapping[str, Any], chosen: Mapping[str, float]) -> dict[str, Any]:
+    """Returns the arguments of one training, without its seed.
 
-    The algorithm is made anew of words that say the value, so that this is what `train` makes of them. One that is
-    given as a value is made already: only what it has as data can start elsewhere.
+    Values for an algorithm are written into its spec string, so that `train` builds the same algorithm from it. An
+    algorithm given as a value is already built: only its traced settings can get other initial values.
     """
     settings = dict(common)
     for name, value in chosen.items():
         given = settings.get("algorithm", Config.algorithm)
-        if name in OF_THE_RUN:
+        if name in RUN_SETTINGS:
             settings[name] = value
         elif isinstance(given, str):
-            require_not_said("algorithm", given, name, value)
+            require_no_contradiction("algorithm", given, name, value)
             settings["algorithm"] = with_argument(given, name, value)
             parse("algorithm", settings["algorithm"])
         elif isinstance(given, Algorithm):
-            settings["algorithm"] = _starting_with(given, name, value)
+            settings["algorithm"] = _with_initial_value(given, name, value)
     return settings
 
 
-def _starting_with(algorithm: Algorithm, name: str, value: float) -> Algorithm:
-    words = algorithm.words
+def _with_initial_value(algorithm: Algorithm, name: str, value: float) -> Algorithm:
+    spec = algorithm.spec_string
     if name not in algorithm.hyperparameters:
         raise ValueError(
-            f"{name}={value}: an algorithm that is given as a value may have lists of "
-            f"{', '.join(algorithm.hyperparameters)} alone; give its words, such as algorithm={words!r}"
+            f"{name}={value}: for an algorithm given as a value, only {', '.join(algorithm.hyperparameters)} may be "
+            f"lists; use its spec string, algorithm={spec!r}"
         )
-    require_not_said("algorithm", words, name, value)
+    require_no_contradiction("algorithm", spec, name, value)
     changed = starting_with(algorithm, **{name: value})
     try:
-        return changed._replace(words=with_argument(words, name, value))
-    except SyntaxError:  # words of a person's own, such as a name of two words
-        return changed._replace(words=f"{words}, {name}={value}")
+        return changed._replace(spec_string=with_argument(spec, name, value))
+    except SyntaxError:  # the user's own algorithm, whose name need not be a spec string
+        return changed._replace(spec_string=f"{spec}, {name}={value}")

@@ -1,4 +1,4 @@
-"""Settings that nobody gave, where they follow from others and from who collects."""
+"""Defaults of settings that depend on other settings and on the actors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from jaxtrpo.training.update import Parts
 
 
 def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> tuple[Parts, Config, Sizes]:
-    """Decides what was left open, and writes it into the settings.
+    """Chooses the settings that were left open, and returns the completed parts and settings.
 
     Args:
-      parts: what learns; its algorithm knows the settings that were given.
-      config: those.
-      actors: who collect and learn.
-      usual_steps: environment steps of the first updates of the algorithm where none were given.
+      parts: parts of the run; the given settings are already in its algorithm.
+      config: the given settings.
+      actors: devices that collect and learn.
+      usual_steps: the algorithm's default of steps_per_update.
 
     Raises:
-      ValueError: settings do not fit each other; one sentence.
+      ValueError: the settings do not fit together; one sentence.
     """
     accelerator = any(device.platform != "cpu" for device in actors.devices)
     steps = int(parts.algorithm.hyperparameters["steps_per_update"])
@@ -35,10 +35,10 @@ def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> t
         parts = parts._replace(algorithm=starting_with(parts.algorithm, steps_per_update=steps))
     config = dataclasses.replace(
         config,
-        algorithm=parts.algorithm.words,
-        policy=parts.policy.words,
-        critic=parts.critic.words,
-        adapt=parts.rule.words,
+        algorithm=parts.algorithm.spec_string,
+        policy=parts.policy.spec_string,
+        critic=parts.critic.spec_string,
+        adapt=parts.rule.spec_string,
         max_kl=parts.algorithm.hyperparameters.get("max_kl"),
         steps_per_update=steps,
         max_steps_per_update=config.max_steps_per_update or max(parts.rule.max_steps_per_update or 0, steps),
@@ -48,26 +48,26 @@ def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> t
 
 
 def with_whole_episodes(parts: Parts, config: Config, actors: Actors, environment: Environment) -> tuple[Parts, Config]:
-    """Sizes of batches that are one episode of every environment, as the algorithm wants them.
+    """Sets the sizes of batches that are one whole episode of every environment, for algorithms that need these.
 
     Raises:
-      ValueError: one sentence that names the setting which does not fit.
+      ValueError: a setting does not fit these sizes; one sentence that names it.
     """
     assert parts.algorithm.episodes is not None
     conditions, samples, horizon = parts.algorithm.episodes
-    words = f"algorithm={parts.algorithm.words}"
+    algorithm = f"algorithm={parts.algorithm.spec_string}"
     if horizon is None:
-        require_time_limit(environment, f"{words} without a horizon")
+        require_time_limit(environment, f"{algorithm} without a horizon")
     elif horizon > environment.episode_length:
         raise ValueError(
-            f"horizon={horizon}: the episodes of {environment.name} are not longer than {environment.episode_length}"
+            f"horizon={horizon} must be at most {environment.episode_length}, the episode length of {environment.name}"
         )
     length, num_envs = horizon or environment.episode_length, conditions * samples
     if conditions % actors.count:
         raise ValueError(f"conditions={conditions} must be a multiple of the {actors.count} actors")
     if config.num_envs is not None and config.num_envs < conditions:
         raise ValueError(
-            f"num_envs={config.num_envs} are fewer than conditions={conditions}, which take {samples} environments each"
+            f"num_envs={config.num_envs} is less than conditions={conditions}, which take {samples} environments each"
         )
     steps = num_envs * length
     wanted = {"num_envs": num_envs, "segment_length": length, "steps_per_update": steps, "max_steps_per_update": steps}
@@ -75,8 +75,8 @@ def with_whole_episodes(parts: Parts, config: Config, actors: Actors, environmen
         given = getattr(config, name)
         if given not in (None, value):
             raise ValueError(
-                f"{name}={given}: an update of {words} is one episode of {length} steps in each of {num_envs} "
-                f"environments, so that it is {value}"
+                f"{name}={given} must be {value}: an update of {algorithm} is one episode of {length} steps in each of "
+                f"{num_envs} environments"
             )
     parts = parts._replace(algorithm=starting_with(parts.algorithm, steps_per_update=steps))
     return parts, dataclasses.replace(config, **wanted)

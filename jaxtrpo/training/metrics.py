@@ -1,4 +1,4 @@
-"""What an update measures: episodes are counted, the rule adapts the settings, and numbers become rows."""
+"""Metrics of updates: counts of episodes, what rules read, and rows of metrics.csv."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class Column(NamedTuple):
-    """One of what an update measures."""
+    """One metric of an update."""
 
     name: str
-    whole: bool  # whether it counts something
+    whole: bool  # whether it is an integer
 
 
 @struct.dataclass
 class Measured:
-    """The metrics of updates as one array: a device gives one number as slowly as all of them."""
+    """Metrics of updates as one array, because copying one number from a device takes as long as copying all."""
 
-    values: Any  # Float[Array, "... column"], of JAX or on the host
+    values: Any  # Float[Array, "... column"], of JAX or NumPy
     columns: tuple[Column, ...] = struct.field(pytree_node=False)
 
 
@@ -43,21 +43,21 @@ def as_measured(metrics: Mapping[str, Array]) -> Measured:
 
 
 class Moment(NamedTuple):
-    """Updates that a driver has made: one, or several that are one program."""
+    """One update of a driver, or several that are one program."""
 
-    state: Callable[[], TrainState]  # after them, on the actors' devices; computed on demand
+    state: Callable[[], TrainState]  # after the updates, on the actors' devices; computed on demand
     measured: Measured  # [update, column]; [training, update, column] where several trainings are one program
-    collect_seconds: float  # of all of them; NaN where collecting and learning are one program
-    learn_seconds: float
+    collect_seconds: float  # of all updates together; NaN where collecting and learning are one program
+    learn_seconds: float  # of all updates together
 
 
 def report(
     state: TrainState, batch: Batch, learned: PyTree, info: dict[str, Array], rule: Rule, sizes: Sizes
 ) -> tuple[TrainState, Measured]:
-    """Counts episodes and adapts the settings.
+    """Counts episodes and lets the rule adapt the settings.
 
     Returns:
-      The state after the update, and its metrics, those of every algorithm first.
+      The state after the update, and its metrics: first those that every algorithm has.
     """
     hyperparameters = state.hyperparameters
     episodes, finished = remember(state.episodes, batch)
@@ -68,37 +68,37 @@ def report(
         **info,
     }
     state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
-    # Counted in segments, which are whole numbers: a difference of steps in float32 would lose small ones in long runs.
-    about = {
+    # Counted in segments, as integers: in long runs, differences of environment steps in float32 would be inexact.
+    readable = {
         **measured,
         "env_steps": state.segments * float(sizes.segment_steps),
         "progress": state.segments / state.total_segments,
         "steps_left": (state.total_segments - state.segments) * float(sizes.segment_steps),
     }
-    require_columns(rule, about)
-    adapt, hyperparameters = rule.update(state.adapt, hyperparameters, about)
+    require_columns(rule, readable)
+    adapt, hyperparameters = rule.update(state.adapt, hyperparameters, readable)
     return state._replace(hyperparameters=hyperparameters, adapt=adapt), as_measured(measured)
 
 
-REMEMBERED = 100
+REMEMBERED = 100  # episodes that return_100 is averaged over
 
 
 class EpisodeInfo(NamedTuple):
-    """What one batch says about episodes; all actors together."""
+    """Metrics of the episodes in one batch of all actors."""
 
     episodes: Int[Array, ""]  # finished in the batch
-    mean_return: Float[Array, ""]  # of those; NaN if there are none
-    return_100: Float[Array, ""]  # mean of the last 100 finished, or of all if they are fewer; NaN if there are none
-    invalid_steps: Int[Array, ""]  # that are no experience: a simulation broke, or an episode only began
+    mean_return: Float[Array, ""]  # of these episodes; NaN if there are none
+    return_100: Float[Array, ""]  # mean over the last 100 finished episodes, or fewer at first; NaN if there are none
+    invalid_steps: Int[Array, ""]  # not learned from: a simulation broke, or the step only reset an environment
 
 
 def no_episodes() -> Episodes:
-    """At the beginning."""
+    """Returns the state before the first episode."""
     return Episodes(jnp.full(REMEMBERED, jnp.nan))
 
 
 def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo]:
-    """Adds the episodes that finished in a batch, in order of time; to be mapped over actors."""
+    """Adds the episodes that finished in a batch, in order of time; must be mapped over actors."""
     filled = jnp.arange(batch.steps.invalid.shape[0]) < batch.num_segments
     here = jnp.where(filled[:, None, None], batch.steps.episode_return, jnp.nan)
     broken = jnp.sum(batch.steps.invalid & filled[:, None, None], axis=(0, 1), keepdims=True)
@@ -120,14 +120,14 @@ def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo]:
 
 
 def rows_of(moment: Moment, measured: np.ndarray, last: Row, before: float, now: float) -> list[dict[str, Any]]:
-    """Rows of metrics, one an update; none if there was none.
+    """Returns one row of metrics per update; none if no update was made.
 
     Args:
       moment: the updates.
-      measured: [update, column]; NaN for those that were not made, since the run was over.
-      last: the row before them.
-      before: seconds of the run when they began.
-      now: and when they were done.
+      measured: [update, column]; NaN for updates that were skipped because the run was over.
+      last: row of the previous update.
+      before: seconds since the start of the run when the updates began.
+      now: seconds since the start of the run when they ended.
     """
     made = measured[~np.isnan(measured).all(axis=1)]
     update, env_steps = int(last["update"] or 0), int(last["env_steps"] or 0)
@@ -149,12 +149,12 @@ def rows_of(moment: Moment, measured: np.ndarray, last: Row, before: float, now:
 
 
 def no_rows(hyperparameters: Iterable[str]) -> dict[str, np.ndarray]:
-    """Columns of a run that has made no update: those that every run has, empty.
+    """Returns the empty columns of a run without updates: those that every run has.
 
-    What an algorithm measures beside them is only known when its update is traced.
+    The columns of the algorithm itself are only known once its update is traced.
 
     Args:
-      hyperparameters: names of the settings that are data, which are columns, too.
+      hyperparameters: names of the traced settings, which are columns, too.
     """
     settings = [name for name in hyperparameters if name != "steps_per_update"]
     seconds = ("wall_seconds", "collect_seconds", "learn_seconds")
@@ -164,7 +164,7 @@ def no_rows(hyperparameters: Iterable[str]) -> dict[str, np.ndarray]:
 
 
 def as_row(columns: tuple[Column, ...], values: np.ndarray) -> dict[str, Any]:
-    """Numbers of one update by name; counts are whole."""
+    """Returns the metrics of one update by name; counts are integers."""
     return {
         column.name: round(value) if column.whole and math.isfinite(value) else value
         for column, value in zip(columns, values.tolist(), strict=True)

@@ -1,4 +1,4 @@
-"""From what a person says to a run that is ready: everything that may be wrong is checked before anything compiles."""
+"""Prepares a run: checks all settings, and builds its parts, before anything is compiled."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from jaxtrpo.envs.abilities import saves_state, wastes_steps
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
-from jaxtrpo.parallel.devices import THREADS_OF_PROGRAMS, choose_actors, memory_of, threads_may_run_out
-from jaxtrpo.parallel.processes import expected, is_first, join, require_count, require_same, telling_errors
+from jaxtrpo.parallel.devices import PROGRAM_THREADS, choose_actors, memory_of, threads_may_run_out
+from jaxtrpo.parallel.processes import expected, is_first, join, reporting_errors, require_count, require_same
 from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.rollout.replay import Replay
 from jaxtrpo.rollout.types import TrainState
@@ -38,11 +38,11 @@ from jaxtrpo.runs.output import Saving
 from jaxtrpo.training.defaults import fill_in, with_whole_episodes
 from jaxtrpo.training.record import OnUpdate
 from jaxtrpo.training.run import Plan, Run
-from jaxtrpo.training.update import Parts, counted_apart, make_update, segments_of_run
+from jaxtrpo.training.update import Parts, make_update, segment_parts, segments_of_run
 
 
 class Options(NamedTuple):
-    """What `train` takes beside its settings; what each means is said there."""
+    """Arguments of `train` besides those of `Config`; they are described there."""
 
     algorithm: Algorithm | str = Config.algorithm
     policy: Any = Config.policy
@@ -61,28 +61,28 @@ class Options(NamedTuple):
 
 
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
-    """Checks everything that a person may get wrong; arguments and errors as in `train`."""
+    """Checks all arguments and returns a run that is ready to start; arguments and errors as for `train`."""
     return begin(plan(env, arguments))
 
 
 def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[str]:
-    """What a person should know before the run starts."""
+    """Yields what the user should know before the run starts."""
     if config.eval_every and not has_time_limit(env):
         yield (
             f"{env.name} has no time limit: evaluations stop an episode after {MOST_STEPS_WITHOUT_LIMIT:,} steps; "
             "max_episode_steps (--max-episode-steps) sets a limit"
         )
     if replay is not None:
-        yield replay.in_words()
+        yield replay.description()
     if is_program(env) and threads_may_run_out():
         yield (
-            f"{env.name}: JAX was started for other environments, with few threads; if this one solves equations, it "
-            f"may wait for ever. Begin a process with it, or set NPROC={THREADS_OF_PROGRAMS} before Python starts"
+            f"{env.name}: JAX was started with few threads, for other environments; if this one solves equations, it "
+            f"may hang. Start a new process for it, or set NPROC={PROGRAM_THREADS} before Python starts"
         )
 
 
 def begin(plan: Plan) -> Run:
-    """Gives a run its first state, or that of its checkpoint."""
+    """Returns the run of a plan, with its initial state or that of its checkpoint."""
     try:
         if plan.saved is None:
             state, metrics, note = plan.update.start(plan.config.seed), {}, None
@@ -105,20 +105,20 @@ def plan(
     actors: Actors | None = None,
     trainings: Trainings | None = None,
 ) -> Plan:
-    """Checks everything that a user may get wrong, and puts a run together.
+    """Checks all arguments, and builds the parts of a run.
 
     Args:
-      env: as for `train`.
-      arguments: the others of `train`, by name.
-      actors: who collects and learns, if not as many as the settings say.
-      trainings: as for `make_update`.
+      env: see `train`.
+      arguments: other arguments of `train`, by name.
+      actors: devices that collect and learn; None to choose them by the settings.
+      trainings: see `make_update`.
     """
     if actors is not None:
         return _plan(env, arguments, actors, trainings)
     _join(arguments.get("processes"))
-    with telling_errors():
+    with reporting_errors():
         planned = _plan(env, arguments)
-    if planned.actors.here:
+    if planned.actors.in_one_process:
         return planned
     try:
         require_same(_to_compare(planned, arguments))
@@ -135,11 +135,11 @@ def _join(processes: Any) -> None:
 
 
 def _to_compare(plan: Plan, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What processes that train together must have in common."""
+    """Returns what must be equal in all processes that train jointly."""
     files = {name: str(arguments.get(name)) for name in ("out", "overwrite", "resume", "keep_best", "keep_every")}
     saved = plan.saved
-    goes_on = None if saved is None else int(saved.metrics["update"][-1]) if saved.metrics else 0
-    return {"env": plan.env.name, **as_json(plan.config), **files, "checkpoint's update": goes_on, **versions()}
+    resumed_at = None if saved is None else int(saved.metrics["update"][-1]) if saved.metrics else 0
+    return {"env": plan.env.name, **as_json(plan.config), **files, "checkpoint's update": resumed_at, **versions()}
 
 
 def _plan(
@@ -156,13 +156,14 @@ def _plan(
     _require_saving(saving, options.out, config)
     _require_loggers(options.out, options.tensorboard, options.wandb)
     parts, usual_steps = _parts(config, options)
-    actors = actors or actors_of(env, config)  # starts JAX, which knows the first process
+    actors = actors or actors_of(env, config)  # starts JAX, which tells `_open` whether this is the first process
     directory = _open(options)
-    going_on = directory is not None and options.resume and has_checkpoint(directory)
-    saved = load_checkpoint(directory) if directory is not None and going_on else None
-    if saved is not None and config.num_envs is None:  # whose default depends on the actors
+    saved = None
+    if directory is not None and options.resume and has_checkpoint(directory):
+        saved = load_checkpoint(directory)
+    if saved is not None and config.num_envs is None:  # the default depends on the number of actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
-    # Sizes of batches that are whole episodes follow from the environment's.
+    # The sizes of batches of whole episodes depend on the environment, which is made below.
     filled = fill_in(parts, config, actors, usual_steps) if parts.algorithm.episodes is None else None
     cache_compilations()
     environment, close = environment_for(env, actors.count, config.max_episode_steps)
@@ -171,13 +172,15 @@ def _plan(
             filled = fill_in(*with_whole_episodes(parts, config, actors, environment), actors, usual_steps)
         parts, config, sizes = filled
         update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)
-        if not (update.learner.waits or actors.here):
-            raise ValueError(f"algorithm={config.algorithm}: its actors are threads of one process, not of several")
+        if not (update.learner.waits or actors.in_one_process):
+            raise ValueError(
+                f"algorithm={config.algorithm} does not support multi-process training; run it in one process"
+            )
         replay = update.learner.replay
         if replay is not None:
             devices = trainings.devices if trainings else actors.own
             learners = len(devices)
-            if trainings and update.learner.waits and is_program(environment):  # all at once
+            if trainings and update.learner.waits and is_program(environment):  # all in memory at the same time
                 learners = trainings.number
             replay.require_memory(learners, memory_of(devices))
         return Plan(
@@ -191,7 +194,7 @@ def _plan(
             started=started,
             close=close,
             notes=tuple(_notes(environment, config, replay)),
-            # Otherwise they may also be those after an episode of a fixed batch, or those that only reset.
+            # Otherwise, steps after the episode in a fixed batch, or steps that only reset, are invalid, too.
             invalid_is_broken=parts.algorithm.episodes is None and not wastes_steps(environment),
             saving=saving,
             on_update=options.on_update,
@@ -203,27 +206,32 @@ def _plan(
 
 
 def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
-    """The devices that a training takes, of all processes; arguments and errors as for `choose_actors`."""
+    """Returns the actors of a training, over all processes; other arguments and errors as for `choose_actors`."""
     program = is_program(env)
     if config.device in ("gpu", "tpu") and not program:
         name = getattr(env, "name", None) or (env if isinstance(env, str) else short(env))
         raise ValueError(
-            f"device={config.device}: {name} is stepped by CPU cores; environments that are JAX "
-            "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own) run there"
+            f"device={config.device}: {name} is stepped by CPU cores; only environments that are JAX "
+            "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own) run on accelerators"
         )
-    together = expected(config.processes)
-    actors = choose_actors(config.actors, device=config.device, for_good=for_good, program=program, together=together)
+    actors = choose_actors(
+        config.actors,
+        device=config.device,
+        for_good=for_good,
+        program=program,
+        processes=expected(config.processes),
+    )
     require_count(config.processes)
     return actors
 
 
 def _parts(config: Config, options: Options) -> tuple[Parts, int]:
-    """What words stand for, and what goes with the algorithm where nothing is said; and its own steps an update."""
+    """Builds the parts from spec strings and the algorithm's defaults; also returns its default steps_per_update."""
 
     def value(kind: str, given: Any, wanted: type) -> Any:
         made = parse(kind, given) if isinstance(given, str) else given
         if not isinstance(made, wanted):
-            raise ValueError(f"{kind}={short(given)} must be a name, a call in words, or a value of {wanted.__name__}")
+            raise ValueError(f"{kind}={short(given)} must be a spec string or a value of type {wanted.__name__}")
         return made
 
     chosen = value("algorithm", options.algorithm, Algorithm)
@@ -244,34 +252,34 @@ def _parts(config: Config, options: Options) -> tuple[Parts, int]:
 
 
 def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
-    """The gathered state of a run that goes on, and what a person should know of it.
+    """Returns the gathered state of a run that is resumed, and a note for the user, if any.
 
     Raises:
-      ValueError: it is another run.
+      ValueError: the checkpoint is that of a different run.
     """
     require_same_run(saved, plan.env.name, plan.config)
     state = restore(saved.state, plan.update.shapes())
-    parts = counted_apart(plan.update.learner, plan.actors)
+    parts = segment_parts(plan.update.learner, plan.actors)
     total = segments_of_run(plan.config.total_steps, plan.update.sizes, parts)
     state = state._replace(total_segments=np.int32(total))
-    if not plan.update.learner.waits:  # counts the segments of single actors, who may be others now
-        done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # nothing yet if it ended before an update
+    if not plan.update.learner.waits:  # each actor counts its own segments, and their number may have changed
+        done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # no metrics before the first update
         state = state._replace(segments=np.int32(done * parts // plan.update.sizes.segment_steps))
     if saves_state(plan.env):
         return state, None
-    note = f"the simulators of {plan.env.name} cannot be saved: all of them begin new episodes"
+    note = f"the simulators of {plan.env.name} cannot be saved, so all environments start new episodes"
     return plan.update.restart(state), note
 
 
 def _open(options: Options) -> Path | None:
-    """Checks where a run shall be written to, if anywhere."""
+    """Returns the directory of the run, if it has one, after checking that it can be used."""
     if options.resume and options.out is None:
         raise ValueError("resume=True (--resume) needs out, the directory of the run")
     if options.resume and options.overwrite:
         raise ValueError("resume=True (--resume) and overwrite=True (--overwrite) contradict each other")
     if options.out is None:
         return None
-    if not is_first():  # which only reads
+    if not is_first():  # other processes only read
         return Path(options.out).expanduser().absolute()
     return open_directory(options.out, overwrite=options.overwrite, resume=options.resume)
 

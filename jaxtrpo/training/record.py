@@ -1,4 +1,4 @@
-"""What a run leaves while it trains: files, loggers, and the state that it has reached."""
+"""Records of a run while it trains: files, loggers and the latest state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from jaxtrpo.config import Config
-from jaxtrpo.parallel.processes import Patience, is_first
+from jaxtrpo.parallel.processes import CollectiveTimeout, is_first
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.loggers import Logger
@@ -28,19 +28,19 @@ OnUpdate = Callable[[Row, TrainState], object]
 
 
 class Result(NamedTuple):
-    """What a training run leaves."""
+    """Result of a training run."""
 
     policy: TrainedPolicy  # callable on observations
-    # The columns of metrics.csv; blanks are NaN. Before the first update those that all algorithms have, empty.
+    # Columns of metrics.csv; blanks are NaN. Without any update, the columns that all algorithms have, empty.
     metrics: dict[str, np.ndarray]
-    state: TrainState  # everything, on the actors' devices
+    state: TrainState  # complete state, on the actors' devices
     config: Config
 
 
 class Record:
-    """What a run leaves while it trains: its files, what others are told, and the state that it has reached.
+    """Records of a run while it trains: files, loggers and the latest state.
 
-    Of several processes only the first has files, but a state is gathered by all: they agree on when.
+    With several processes, only the first writes files, but all must gather a state together, and agree on when.
     """
 
     def __init__(
@@ -50,30 +50,32 @@ class Record:
         state: Callable[[], TrainState],
         interrupts: Interrupts | None = None,
     ):
-        """Begins with a state, that of the last of `metrics`; OutputError is raised as by `Output`.
+        """Starts the records; raises OutputError like `Output`.
 
         Args:
-          plan: of the run.
-          metrics: columns of the updates before, if it is resumed.
-          state: gives it when asked.
-          interrupts: of this process, that all processes obey at the same time; None if there is only one.
+          plan: plan of the run.
+          metrics: columns of the previous updates, if the run is resumed.
+          state: returns the state after these updates.
+          interrupts: interrupts of this process, which all processes handle at the same time; None if there is only one
+            process.
         """
-        self._plan, self._loggers, self._interrupts, self._patience = plan, list[Logger](), interrupts, Patience()
-        # One name: an interrupt finds a state and the number of updates that led to it.
-        self._reached = self._gathered(state, int(metrics["update"][-1]) if metrics else 0)
-        self._speaks = interrupts is None or is_first()
-        directory = plan.directory if self._speaks else None
+        self._plan, self._loggers, self._interrupts = plan, list[Logger](), interrupts
+        self._timeout = CollectiveTimeout()
+        # One attribute, so that an interrupt always finds a state with its number of updates.
+        self._reached = self._reached_by(state, int(metrics["update"][-1]) if metrics else 0)
+        self._writes = interrupts is None or is_first()
+        directory = plan.directory if self._writes else None
         if interrupts is not None:
-            self._reached.home()
+            self._reached.gathered()
         self._output = Output(
-            directory, plan.saving, metrics, lambda place, metrics: plan.write(place, metrics, *self._at_home())
+            directory, plan.saving, metrics, lambda place, metrics: plan.write(place, metrics, *self._gathered_state())
         )
 
-    def _gathered(self, state: Callable[[], TrainState], update: int) -> _Reached:
+    def _reached_by(self, state: Callable[[], TrainState], update: int) -> _Reached:
         return _Reached(state, functools.cache(lambda: gather(state())), update)
 
-    def _at_home(self) -> tuple[TrainState, int]:
-        return self._reached.home(), self._reached.update
+    def _gathered_state(self) -> tuple[TrainState, int]:
+        return self._reached.gathered(), self._reached.update
 
     @property
     def last(self) -> Row:
@@ -81,24 +83,24 @@ class Record:
         return self._output.last or NOTHING_DONE
 
     def start_loggers(self, stack: ExitStack) -> None:
-        """Begins to tell others its metrics, until the stack is closed."""
-        begun = self._plan.loggers if self._speaks else ()
+        """Starts the loggers, until the stack is closed."""
+        begun = self._plan.loggers if self._writes else ()
         self._loggers = [stack.enter_context(closing(begin(self._output.last))) for begin in begun]
 
     def add(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> None:
-        """Takes in updates, and the state that they led to.
+        """Adds rows of metrics, and the state after the last of them.
 
         Raises:
-          KeyboardInterrupt: one of the processes was interrupted or terminated.
+          KeyboardInterrupt: a process was interrupted or terminated.
         """
         self._output.add(rows)
-        self._reached = self._gathered(state, int(rows[-1]["update"] or 0))
+        self._reached = self._reached_by(state, int(rows[-1]["update"] or 0))
         for logger in self._loggers:
             logger.add(rows)
         agreed = self._agree(self._output.wants(len(rows)))
         self._output.keep(len(rows))
         if agreed:
-            self._plan.actors.agree(0)  # without patience: the first process writes for as long as it takes
+            self._plan.actors.agree(0)  # without a timeout: the first process may write for long
         if self._plan.on_update is not None:
             for row in rows:
                 self._plan.on_update(row, state())
@@ -107,39 +109,39 @@ class Record:
             raise interrupt
 
     def _agree(self, wants: bool) -> int:
-        """Returns twice the pending interrupt, plus whether the first process wants to write, of all processes.
+        """Returns twice the pending interrupt, plus 1 if a process wants to write: the largest over all processes.
 
-        If it is not 0, the state is gathered.
+        Gathers the state unless this is 0.
         """
         if self._interrupts is None:
             return 0
-        with self._patience():
+        with self._timeout():
             agreed = self._plan.actors.agree(2 * self._interrupts.pending + wants)
         if agreed:
-            self._reached.home()
+            self._reached.gathered()
         return agreed
 
     def save(self) -> None:
-        """Makes what was reached a checkpoint."""
+        """Saves the latest state as a checkpoint."""
         if self._interrupts is not None:
-            self._reached.home()
+            self._reached.gathered()
         self._output.save()
 
     def save_alone(self) -> None:
-        """The same where something went wrong: other processes do not know of it, so nothing is left to be gathered."""
+        """Saves a checkpoint after an error, unless there are other processes, which would have to gather it, too."""
         if self._interrupts is None:
             self._output.save()
 
     def result(self) -> Result:
-        """What is left in the end."""
+        """Returns the result of the run so far."""
         state = self._reached.state()
         columns = self._output.metrics.columns() or no_rows(self._plan.update.hyperparameters())
         return Result(self._plan.policy_of(state), columns, state, self._plan.config)
 
 
 class _Reached(NamedTuple):
-    """Where a run is."""
+    """State of a run after an update."""
 
     state: Callable[[], TrainState]  # on the actors' devices
-    home: Callable[[], TrainState]  # gathered
+    gathered: Callable[[], TrainState]  # gathered on the host
     update: int

@@ -1,4 +1,4 @@
-"""A run that is ready: collect -> learn and adapt -> report, until the end."""
+"""A prepared run, and its loop: collect, learn, adapt and record until the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxtrpo.envs.abilities import copy_of, observations_of, require_working
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, first
-from jaxtrpo.parallel.processes import Patience, ending_together, is_first
+from jaxtrpo.parallel.processes import CollectiveTimeout, ending_together, is_first
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.evaluation import Evaluator, evaluation_key, make_evaluator
@@ -43,7 +43,7 @@ from jaxtrpo.training.update import Update
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """A run that has been checked and put together, without a state: everything here is static."""
+    """A run without its state, checked and built; everything in it is static."""
 
     env: Environment
     config: Config
@@ -53,35 +53,35 @@ class Plan:
     directory: Path | None
     saved: Checkpoint | None  # to resume from
     started: float  # seconds, perf_counter
-    close: Callable[[], object]  # ends what was started for this run alone
+    close: Callable[[], object]  # closes the simulators that were started for this run
     notes: tuple[str, ...]  # for the user, before the run starts
-    invalid_is_broken: bool  # whether steps are invalid only where a simulation broke
+    invalid_is_broken: bool  # whether all invalid steps are those of broken simulations
     saving: Saving
     on_update: OnUpdate | None  # called after each update
-    loggers: tuple[Callable[[Row | None], Logger], ...]  # start loggers, given the last row of the run that is resumed
+    loggers: tuple[Callable[[Row | None], Logger], ...]  # start loggers, given the last row of a run that is resumed
 
     def write(self, place: Path, metrics: Metrics, state: TrainState, updates: int) -> None:
-        """Puts a gathered state, and the metrics of the updates that led to it, into a directory."""
+        """Writes a gathered state and the metrics of its first `updates` updates into a directory."""
         save_checkpoint(place, self.env.name, self.config, metrics.columns(updates), state)
         save_policy(place, self._policy(state.learner.policy, state.learner.obs_moments))
         save_config(place, self.env.name, self.config)
 
     def evaluator(self) -> Evaluator | None:
-        """Evaluates deterministic policies, if the run has evaluations."""
+        """Returns an evaluator of deterministic policies; None if the run has no evaluations."""
         if not self.config.eval_every:
             return None
-        # Simulators that are elsewhere are in the middle of the training's episodes.
+        # Simulators outside of JAX are in the middle of training episodes.
         env = copy_of(self.env)
         return make_evaluator(env, self.update.policy, self.actors, self.config.eval_episodes)
 
     def evaluation(self, evaluator: Evaluator | None) -> Callable[[Callable[[], TrainState], int, int], float]:
-        """(state, steps before, steps now) -> mean return, if there are `eval_every` steps between them; else NaN."""
+        """Returns a function (state, steps before, steps now) -> mean return, or NaN if no evaluation is due."""
         config = self.config
 
         def evaluate(moment: Callable[[], TrainState], steps_before: int, env_steps: int) -> float:
             if evaluator is None or env_steps // config.eval_every == steps_before // config.eval_every:
                 return math.nan
-            number = env_steps // config.eval_every % 2**32  # which of its evaluations, as far as a key can count
+            number = env_steps // config.eval_every % 2**32  # of the evaluation; keys hold 32 bits
             key = jax.random.fold_in(evaluation_key(config.seed), number)
             learner = moment().learner
             return evaluator((learner.policy, learner.obs_moments), key).mean
@@ -89,7 +89,7 @@ class Plan:
         return evaluate
 
     def policy_of(self, state: TrainState) -> TrainedPolicy:
-        """The policy of a state, which acts without the run."""
+        """Returns the policy of a state, which can be used without the run."""
         return self._policy(*first((state.learner.policy, state.learner.obs_moments)))
 
     def _policy(self, params: PyTree, moments: Moments) -> TrainedPolicy:
@@ -107,22 +107,22 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Run(Plan):
-    """A training run that is ready to start."""
+    """A run that is ready to start."""
 
     state: TrainState  # on the actors' devices
-    metrics: Mapping[str, np.ndarray]  # columns of the updates before, if it is resumed
+    metrics: Mapping[str, np.ndarray]  # columns of the previous updates, if the run is resumed
 
     def run(self, *, progress: bool = True) -> Result:
-        """Trains to the end, or until it is interrupted; what was learned by then is kept in both cases.
+        """Trains until the end or an interruption; what was learned by then is kept in both cases.
 
         Raises:
-          OutputError: the directory cannot be written to any more.
+          OutputError: the directory is no longer writable.
           Terminated: SIGTERM was received; everything is saved.
         """
         interrupts = None
         try:
             with ExitStack() as stack:
-                if self.actors.here:
+                if self.actors.in_one_process:
                     stack.enter_context(termination_as_interrupt())
                 else:
                     stack.enter_context(ending_together())
@@ -135,7 +135,7 @@ class Run(Plan):
             self.close()
 
     def _run(self, record: Record, *, progress: bool) -> Result:
-        interrupt, looked_for = None, symptoms(invalid_is_broken=self.invalid_is_broken)
+        interrupt, checks = None, symptoms(invalid_is_broken=self.invalid_is_broken)
         with (
             ExitStack() as stack,
             Progress(self.config.total_steps, record.last, enabled=progress) as bar,
@@ -148,9 +148,9 @@ class Run(Plan):
                 for moment, rows in updates:
                     record.add(rows, moment)
                     bar.update(rows[-1])
-                    for note in notes(looked_for, rows):
+                    for note in notes(checks, rows):
                         bar.note(note)
-            except SecondInterrupt:  # the others are anywhere, and nothing can be gathered
+            except SecondInterrupt:  # other processes may be anywhere, so no state can be gathered
                 raise
             except KeyboardInterrupt as error:
                 interrupt = error
@@ -164,7 +164,7 @@ class Run(Plan):
         return record.result()
 
     def _updates(self, last: Row = NOTHING_DONE) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
-        """What gives the state, and rows of metrics, one an update; the row before them was `last`."""
+        """Yields a function that returns the state, and one row of metrics per update; the previous row was `last`."""
         evaluate = self.evaluation(self.evaluator())
         env_steps = int(last["env_steps"] or 0)
         started = self.started - float(last["wall_seconds"] or 0)
@@ -177,18 +177,19 @@ class Run(Plan):
                 require_working(self.env)
                 now = time.perf_counter() - started
                 rows = rows_of(moment, moment.measured.values, last, before, now)
-                if not rows:  # the program is sure that it is over, though it counts in numbers that round
+                if not rows:  # the compiled program, which counts in segments, has reached the end of the run
                     return
                 steps_before, last, before = env_steps, rows[-1], now
                 env_steps = int(last["env_steps"])
-                # The policy is known as it is after all of them.
+                # Only the policy after the last of these updates is known.
                 last["eval_return"] = evaluate(moment.state, steps_before, env_steps)
                 yield moment.state, rows
 
     def _moments(self) -> Generator[Moment]:
-        """Updates without end."""
+        """Returns the updates of the driver that the algorithm needs, without end."""
         if self.update.learner.asynchronous is not None:
             return asynchronous_updates(self.update, self.state, self.actors)
         if self.update.learner.replaying is not None:
             return replaying_updates(self.update, self.state, self.actors)
-        return synchronous_updates(self.update, self.state, first, nullcontext if self.actors.here else Patience())
+        waiting = nullcontext if self.actors.in_one_process else CollectiveTimeout()
+        return synchronous_updates(self.update, self.state, first, waiting)

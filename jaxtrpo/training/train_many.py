@@ -1,4 +1,4 @@
-"""`train_many`: seeds and settings side by side."""
+"""`train_many`: trains with several seeds and settings."""
 
 from __future__ import annotations
 
@@ -40,27 +40,28 @@ def train_many(
 ) -> list[Result]:
     """Trains with every seed and every combination of settings that are given as lists.
 
-    Each training is what `train` makes of its settings with one actor. In environments that are JAX programs (Brax) it
-    is so to rounding: trainings that differ in seeds and other data alone become one program, mapped over them; where
-    something that is compiled in differs, such as `gae_lambda`, there are several programs, one after the other. In all
-    other environments trainings run side by side, one a core, and are the same to the bit. So do those of algorithms
-    whose actors do not wait (`a3c`, asynchronous `naf`).
+    Each training gives the result of `train` with one actor and the same settings. In environments that are JAX
+    programs (such as Brax), results are equal up to rounding: trainings that differ only in seeds and traced settings
+    are compiled as one program, mapped over them; for each value of a setting that is compiled in, such as
+    `gae_lambda`, there is another program, and programs run one after the other. In all other environments, trainings
+    run side by side, one per core, with bit-identical results. Algorithms with asynchronous actors (`a3c`,
+    `naf(asynchronous=True)`) always train side by side.
 
     Args:
-      env: as for `train`.
-      seeds: whole numbers.
-      out: directory below which each has its own, such as `seed-0`, or `max_kl=0.01/seed-0` where `max_kl` is a list.
-      progress: show the mean of all, or what each came to at its end.
-      **arguments: of `train`. Lists may be the numbers of the algorithm (`max_kl`, `gae_lambda`, ...), `discount`,
-        `steps_per_update`, `max_steps_per_update`, `num_envs` and `segment_length`. `actors` is how many devices there
-        are for all of them.
+      env: see `train`.
+      seeds: non-negative integers.
+      out: parent of the directories of all trainings: `seed-0`, or `max_kl=0.01/seed-0` if `max_kl` is a list.
+      progress: show the mean over trainings that are one program, or the final return of each training otherwise.
+      **arguments: other arguments of `train`. Numbers of the algorithm (`max_kl`, `gae_lambda`, ...), `discount`,
+        `steps_per_update`, `max_steps_per_update`, `num_envs` and `segment_length` may be lists. `actors` is the number
+        of devices for all trainings together.
 
     Returns:
-      What each leaves, seeds innermost. If it was interrupted, what each had come to by then; those that had not begun
-      are left out.
+      One result per training, seeds varying fastest. After an interruption, results are those reached by then, and
+      trainings that had not started are left out.
 
     Raises:
-      As `train`; also ValueError for a list where there may be none, or no seeds.
+      The exceptions of `train`; also ValueError if there are no seeds, or an argument must not be a list.
     """
     return prepare_many(env, seeds=seeds, out=out, **arguments)(progress)
 
@@ -72,7 +73,7 @@ def prepare_many(
     out: str | Path | None = None,
     **arguments: Any,
 ) -> Callable[[bool], list[Result]]:
-    """Checks everything that a person may get wrong, as `train_many`; what is returned trains, given `progress`."""
+    """Checks all arguments, as `train_many`, and returns a function that trains, given `progress`."""
     require_alone("train_many (--seeds)")
     device = Config(device=arguments.get("device", Config.device)).device
     devices = choose_actors(arguments.pop("actors", None), device=device, program=is_program(env)).devices
@@ -91,9 +92,9 @@ def prepare_many(
 
 
 def _planned(environment: Environment, cases: Sequence[Case], devices: Sequence[Any]) -> Program:
-    """Trainings that share these devices."""
+    """Builds one program of trainings that share these devices."""
     number = min(len(devices), len(cases))
-    trainings = Trainings(tuple(devices[:number]), -(-len(cases) // number) * number)  # a few more, to be dealt out
+    trainings = Trainings(tuple(devices[:number]), -(-len(cases) // number) * number)  # rounded up, to fill all devices
     alone = Actors(tuple(devices[:1]))
     plans = [plan(environment, case.arguments, actors=alone, trainings=trainings) for case in cases]
     for each in plans:
@@ -105,9 +106,10 @@ def _planned(environment: Environment, cases: Sequence[Case], devices: Sequence[
 
 
 def _of_one_program(environment: Environment, cases: Sequence[Case], device: Sequence[Any]) -> list[list[int]] | None:
-    """Numbers of the cases, in groups that differ in data alone; None if actors do not wait, so that none can be.
+    """Returns the indices of the cases, grouped by program; None if actors are asynchronous, which rules out programs.
 
-    What is compiled in is not listed anywhere, since an algorithm may close over anything: what is lowered is compared.
+    Which settings are compiled in is not known, since an algorithm may close over anything, so lowered programs are
+    compared.
     """
     once, programs, groups = TracedOnce(environment), dict[Any, Any](), dict[Any, list[int]]()
     several = len({tuple(case.chosen.items()) for case in cases}) > 1
@@ -123,7 +125,7 @@ def _of_one_program(environment: Environment, cases: Sequence[Case], device: Seq
 
 
 def _in_order(groups: Sequence[Sequence[int]], results: Sequence[Result]) -> list[Result]:
-    """By the numbers of the cases; results are fewer if they were interrupted."""
+    """Returns results in the order of the cases; after an interruption, there are fewer results than cases."""
     by_number = dict(zip(itertools.chain(*groups), results, strict=False))
     return [by_number[number] for number in sorted(by_number)]
 
@@ -133,7 +135,7 @@ def _placed(case: Case, out: str | Path | None) -> dict[str, Any]:
 
 
 def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, progress: bool) -> list[Result]:
-    """One training a device at a time, each in a thread that waits for what is compiled."""
+    """Trains one case per device at a time, each in its own thread."""
     free: queue.SimpleQueue[Any] = queue.SimpleQueue()
     for device in devices:
         free.put(device)
@@ -144,21 +146,21 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
             return None
         device = free.get()
         try:
-            where = copy_of(env)  # simulators outside of JAX serve one training only
-            asked = arguments.get("on_update")
+            own_env = copy_of(env)  # simulators outside of JAX serve one training only
+            on_update = arguments.get("on_update")
 
-            def look(row: Row, state: TrainState) -> None:
-                if asked is not None:
-                    asked(row, state)
+            def call_or_stop(row: Row, state: TrainState) -> None:
+                if on_update is not None:
+                    on_update(row, state)
                 if stopping.is_set():
                     raise KeyboardInterrupt
 
             try:
-                run = begin(plan(where, {**arguments, "on_update": look}, actors=Actors((device,))))
+                run = begin(plan(own_env, {**arguments, "on_update": call_or_stop}, actors=Actors((device,))))
                 result = run.run(progress=False)
             finally:
-                if where is not env:
-                    where.close()
+                if own_env is not env:
+                    own_env.close()
         finally:
             free.put(device)
         returns = result.metrics["return_100"]
@@ -169,7 +171,7 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
     with termination_as_interrupt(), ThreadPoolExecutor(len(devices)) as pool:
         waiting = [pool.submit(one, case.name, case.arguments) for case in cases]
         try:
-            for each in as_completed(waiting):  # so that the first error ends all
+            for each in as_completed(waiting):  # in this order, the first error ends all
                 each.result()
         except BaseException as error:
             stopping.set()  # the others end with a checkpoint

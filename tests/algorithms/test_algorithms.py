@@ -306,7 +306,7 @@ def test_user_algorithm_can_be_trained_adapted_saved_and_resumed(tmp_path):
     ("setting", "kind"), [("algorithm", "Algorithm"), ("critic", "CriticMaker"), ("adapt", "Rule")]
 )
 def test_part_of_wrong_type_is_refused(setting, kind, wrong):
-    with pytest.raises(ValueError, match=f"^{setting}=.* must be a name, a call in words, or a value of {kind}$"):
+    with pytest.raises(ValueError, match=f"^{setting}=.* must be a spec string or a value of type {kind}$"):
         prepare(ActingProbe(), **{**TINY, setting: wrong})
 
 

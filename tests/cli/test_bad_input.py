@@ -109,7 +109,7 @@ TABLE = [
     ("train X --max-kl 0", "max_kl=0"),
     ("train X --algorithm trpo_replay(replay=0)", "replay=0"),
     ("train X --algorithm gps(samples=1)", "samples=1"),
-    ("train InvertedPendulum-v5 --actors 1 --algorithm gps --num-envs 4", "num_envs=4 are fewer than conditions=8"),
+    ("train InvertedPendulum-v5 --actors 1 --algorithm gps --num-envs 4", "num_envs=4 is less than conditions=8"),
     ("train Reacher-v5 --actors 1 --algorithm gps(horizon=60)", "horizon=60"),
     ("train X --policy mlp(hidden=(0,))", "hidden=0"),
     ("train brax:nothing", "brax:"),

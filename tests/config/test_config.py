@@ -161,7 +161,7 @@ def check_any_value_in_any_spec(part, data, value):
     except ValueError as error:
         assert name in str(error) and "\n" not in str(error)
     else:
-        assert isinstance(made.words, str)
+        assert isinstance(made.spec_string, str)
 
 
 def test_any_value_in_a_spec_is_accepted_or_rejected_by_name():
@@ -268,9 +268,9 @@ def test_larger_steps_per_update_uses_more_environments(words, envs):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"device": "gpu"}, r"device=gpu: Reacher-v5 is stepped by CPU cores; environments that are JAX programs"),
+        ({"device": "gpu"}, r"device=gpu: Reacher-v5 is stepped by CPU cores; only environments that are JAX programs"),
         ({"device": "phone"}, r"device='phone' must be auto, cpu, gpu or tpu"),
-        ({"env": "brax:inverted_pendulum", "device": "tpu"}, r"device=tpu: JAX finds none here"),
+        ({"env": "brax:inverted_pendulum", "device": "tpu"}, r"device=tpu: JAX finds no such device"),
     ],
 )
 def test_error_about_unavailable_device_names_it(arguments, sentence):

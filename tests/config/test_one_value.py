@@ -11,7 +11,7 @@ from jaxtrpo.adapt import chain, exponential, fixed, linear, margin, trust
 from jaxtrpo.algorithms.trpo import trpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
-from jaxtrpo.config.specs import parse, said
+from jaxtrpo.config.specs import parse, settings_in
 from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.sweep.space import with_settings
 from jaxtrpo.training.prepare import prepare
@@ -64,10 +64,12 @@ def test_a_value_given_once_is_used(settings, max_kl, largest):
     assert float(run.update.hyperparameters()["max_kl"]) == pytest.approx(max_kl)
 
 
-def test_said_returns_the_settings_of_a_spec_string():
-    assert said("algorithm", "trpo") == said("algorithm", "mine(max_kl=1)") == said("algorithm", "not a spec") == []
-    assert said("algorithm", "ppo(clip=0.1, kl_stop=None)") == [("clip", 0.1), ("kl_stop", None)]
-    assert said("adapt", "chain(fixed, trust(gain=0.1), linear(over=5, max_kl=0))") == [("gain", 0.1), ("over", 5)]
+def test_settings_in_returns_the_settings_of_a_spec_string():
+    for spec in ("trpo", "mine(max_kl=1)", "not a spec"):
+        assert settings_in("algorithm", spec) == []
+    assert settings_in("algorithm", "ppo(clip=0.1, kl_stop=None)") == [("clip", 0.1), ("kl_stop", None)]
+    rule = "chain(fixed, trust(gain=0.1), linear(over=5, max_kl=0))"
+    assert settings_in("adapt", rule) == [("gain", 0.1), ("over", 5)]
 
 
 @pytest.mark.parametrize(
@@ -151,7 +153,7 @@ def test_sweep_combines_a_spec_string_with_its_settings():
     ],
 )
 def test_two_rules_for_the_same_setting_are_rejected(rules, name):
-    with pytest.raises(ValueError, match=f"{re.escape(rules[0].words)} and .* both set {name}"):
+    with pytest.raises(ValueError, match=f"{re.escape(rules[0].spec_string)} and .* both set {name}"):
         chain(*rules)
     assert chain(linear(max_kl=0.1), margin(), linear(steps_per_update=2048)).replaces == ("max_kl", "steps_per_update")
 

@@ -50,8 +50,8 @@ def calls() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("kind", "words"), calls())
 def test_spec_string_round_trips(kind, words):
     made = parse(kind, words)
-    assert made.words == words or (made.words, words) == ("chain()", "chain")
-    assert parse(kind, made.words).words == made.words
+    assert made.spec_string == words or (made.spec_string, words) == ("chain()", "chain")
+    assert parse(kind, made.spec_string).spec_string == made.spec_string
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
@@ -59,9 +59,9 @@ def test_defaults_are_omitted_and_whitespace_is_ignored(kind, name):
     defaults = [p for p in inspect.signature(factory(kind, name)).parameters.values() if p.default is not p.empty]
     words = f" {name}( {' , '.join(f'{p.name} = {p.default!r}' for p in defaults)} ) "
     if name in ("linear", "exponential") and kind == "adapt":
-        assert parse(kind, f"{name}(over=None, max_kl=1)").words == f"{name}(max_kl=1)"
+        assert parse(kind, f"{name}(over=None, max_kl=1)").spec_string == f"{name}(max_kl=1)"
     else:
-        assert parse(kind, words).words in (name, f"{name}()")
+        assert parse(kind, words).spec_string in (name, f"{name}()")
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)

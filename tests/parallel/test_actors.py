@@ -133,7 +133,7 @@ def test_a_task_that_fails_leaves_the_others_their_actors():
 
 
 @pytest.mark.parametrize(("asked", "devices"), [("1, for_good=True", 1), ("1", "all"), ("", "all")])
-def test_a_process_that_has_one_actor_for_good_has_one_device_and_thread(asked, devices):
+def test_a_process_that_needs_only_one_actor_has_one_device_and_thread(asked, devices):
     program = (
         "import os, jax; from jaxtrpo.parallel.devices import choose_actors; "
         "from jaxtrpo.parallel.machine import available_cores; "

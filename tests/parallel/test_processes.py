@@ -201,7 +201,7 @@ def test_a_process_that_lives_but_never_comes_ends_the_other(which):
         *(hangs if index == which else less_patient + CODE.format(look="pass", more="") for index in (0, 1))
     )
     assert ended[1 - which][0] == cli.FAILED and ended[which][0] == -signal.SIGABRT  # by JAX
-    assert "jaxtrpo: error: another process did not come within" in ended[1 - which][1]
+    assert "jaxtrpo: error: another process did not reach a collective within" in ended[1 - which][1]
 
 
 def test_who_interrupts_twice_does_not_wait_for_the_others():
@@ -247,7 +247,7 @@ def test_what_one_process_finds_wrong_is_told_by_all(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("CartPole-v1", "--algorithm", "a3c"), "its actors are threads of one process, not of several"),
+        (("CartPole-v1", "--algorithm", "a3c"), "does not support multi-process training"),
         (("InvertedPendulum-v5", "--processes", "3"), "processes=3, but the launcher started 2"),
         (("InvertedPendulum-v5", "--actors", "3"), "actors=3 must be a multiple of the 2 processes"),
         (("InvertedPendulum-v5", "--seeds", "3"), "train_many (--seeds) uses the devices of one process"),

@@ -152,7 +152,7 @@ def test_distribution_of_a_state_does_not_depend_on_the_batch(made):
 )
 def test_spec_string_holds_settings_that_are_not_default_and_can_be_parsed(settings, spec):
     maker = mlp(**settings)
-    assert maker.words == spec
+    assert maker.spec_string == spec
     assert eval(spec if "(" in spec else spec + "()", {"mlp": mlp}) is maker
 
 
@@ -251,7 +251,7 @@ def test_module_that_does_not_fit_is_rejected_in_one_line(module, space, message
     maker = module_policy(module)
     with pytest.raises(ValueError, match=message) as caught:
         maker.make(OBSERVATIONS, space)
-    assert "\n" not in str(caught.value) and str(caught.value).startswith(maker.words)
+    assert "\n" not in str(caught.value) and str(caught.value).startswith(maker.spec_string)
     assert ("fails" in message) == (caught.value.__cause__ is not None)
 
 

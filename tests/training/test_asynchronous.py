@@ -64,7 +64,7 @@ def test_every_gradient_is_applied_once():
 
 
 def test_single_steps_are_refused():
-    with pytest.raises(ValueError, match="steps_per_update=2 must be at least 4, two for each of the 2 actors"):
+    with pytest.raises(ValueError, match="steps_per_update=2 must be at least 4, two for each of the 2 asynchronous"):
         run(actors=2, num_envs=2, segment_length=1, steps_per_update=2)
     run(actors=2, num_envs=2, segment_length=1, steps_per_update=4)
 
@@ -142,7 +142,7 @@ def test_interrupt_keeps_what_was_learned(tmp_path, monkeypatch):
     np.testing.assert_array_equal(jaxtrpo.load_policy(tmp_path)(np.ones(2)), result.policy(np.ones(2)))
 
 
-def test_actors_wait_for_who_reads_their_updates(monkeypatch):
+def test_actors_wait_until_their_updates_are_read(monkeypatch):
     """Otherwise a slow reader would be left ever further behind."""
     calls = []
     move = jaxtrpo.training.drivers.asynchronous.move

@@ -65,10 +65,10 @@ def test_batches_may_change_their_size():
     assert metrics["env_steps"][-1] - metrics["steps_per_update"][-1] < 6_000 <= metrics["env_steps"][-1]
 
 
-def test_asked_twice_for_its_state_it_is_put_together_once(monkeypatch):
-    made, put_together = [], jaxtrpo.training.drivers.replay._whole
+def test_state_is_assembled_once_however_often_it_is_asked_for(monkeypatch):
+    made, assemble = [], jaxtrpo.training.drivers.replay._state_of_run
     monkeypatch.setattr(
-        jaxtrpo.training.drivers.replay, "_whole", lambda *args: made.append(args) or put_together(*args)
+        jaxtrpo.training.drivers.replay, "_state_of_run", lambda *args: made.append(args) or assemble(*args)
     )
     with contextlib.closing(run()._updates()) as updates:
         state, _ = next(updates)
@@ -101,9 +101,9 @@ def test_what_was_collected_before_an_error_is_learned_from():
     made = queue.Queue()
     for thing in (1, 2, RuntimeError("out of luck"), 3):
         made.put(thing)
-    assert jaxtrpo.training.drivers.replay._all_of(made) == [1, 2]
+    assert jaxtrpo.training.drivers.replay._take_all(made) == [1, 2]
     with pytest.raises(RuntimeError, match="out of luck"):
-        jaxtrpo.training.drivers.replay._all_of(made)
+        jaxtrpo.training.drivers.replay._take_all(made)
 
 
 def test_a_run_that_failed_before_its_first_update_goes_on_from_its_start(tmp_path, monkeypatch):

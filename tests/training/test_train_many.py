@@ -278,8 +278,8 @@ def test_an_error_ends_all_and_keeps_its_traceback(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"eval_every": [4, 8]}, r"eval_every=\[4, 8\]: one call has one eval_every; lists may be seeds, max_kl, "),
-        ({"policy": ["mlp", "mlp"]}, "policy=.*: one call has one policy"),
+        ({"eval_every": [4, 8]}, r"eval_every=\[4, 8\] must be a single value; only seeds, max_kl, "),
+        ({"policy": ["mlp", "mlp"]}, "policy=.* must be a single value"),
         ({"seed": 3}, r"seed=3: train_many takes seeds, such as seeds=\[3\]"),
         ({"seeds": ()}, "seeds: give at least one"),
         ({"max_kl": []}, r"max_kl=\[\]"),
@@ -287,24 +287,24 @@ def test_an_error_ends_all_and_keeps_its_traceback(tmp_path):
         ({"gae_lambda": [0.5, 2.0]}, "gae_lambda=2.0"),
         ({"clip": [0.1, 0.2]}, "clip"),
         ({"steps_per_update": [32, 4096], "num_envs": 64}, "steps_per_update=32 is below one segment"),
-        ({"algorithm": trpo(), "gae_lambda": [0.5]}, "gae_lambda=0.5: an algorithm that is given as a value"),
+        ({"algorithm": trpo(), "gae_lambda": [0.5]}, "gae_lambda=0.5: for an algorithm given as a value"),
         ({"algorithm": "trpo(gae_lambda=0.9)", "gae_lambda": [0.9, 0.5]}, "gae_lambda=0.9.*gae_lambda=0.5 contradict"),
         ({"seeds": (1, -1)}, "seed=-1"),
         ({"algorithm": ppo(), "max_kl": [0.1]}, "max_kl"),
         ({"actors": 1000}, "actors=1000"),
         ({"max_kl": ["wide"]}, "max_kl='wide' must be a number"),
-        ({"max_kl": [0.1, 0.1]}, "seeds, max_kl: max_kl=0.1/seed-0 is there twice"),
-        ({"seeds": (3, 3)}, "seeds, settings: seed-3 is there twice"),
+        ({"max_kl": [0.1, 0.1]}, "seeds, max_kl: max_kl=0.1/seed-0 occurs twice"),
+        ({"seeds": (3, 3)}, "seeds, settings: seed-3 occurs twice"),
         ({"seeds": ("a",)}, "seed='a'"),
     ],
 )
-def test_what_cannot_be_tried_side_by_side_is_told_first(arguments, told, tmp_path):
+def test_invalid_lists_are_refused_before_training(arguments, told, tmp_path):
     with pytest.raises((ValueError, TypeError), match=told):
         jaxtrpo.train_many(Program(), out=tmp_path / "new", **{"total_steps": 64, "progress": False, **arguments})
     assert not (tmp_path / "new").exists()
 
 
-def test_settings_of_a_part_become_words():
+def test_settings_of_a_part_are_written_into_its_spec_string():
     found = cases_of((0,), {"algorithm": "ppo(epochs=2)", "clip": [0.1]})
     assert found[0].name == "clip=0.1/seed-0"
     assert found[0].arguments["algorithm"] == "ppo(epochs=2, clip=0.1)"

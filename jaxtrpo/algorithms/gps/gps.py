@@ -18,10 +18,10 @@ from jaxtrpo.algorithms.gps.local_models import LocalModels, Samples, local_mode
 from jaxtrpo.algorithms.gps.lqr import Controller
 from jaxtrpo.algorithms.gps.quadratic_regression import Sums, add, no_sums
 from jaxtrpo.config.checks import require_number, require_positive, require_whole
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.moments import Moments, merge, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import by_one, gather_envs, num_actors, sum_over_actors
+from jaxtrpo.parallel.collectives import gather_envs, num_actors, sum_over_actors, without_collectives
 from jaxtrpo.policies.distributions import Gaussian, entropy, kl_divergence
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
@@ -79,7 +79,7 @@ def gps(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(gps, locals())
+    spec_string = spec_string_of(gps, locals())
     require_whole(1, conditions=conditions, imitation_steps=imitation_steps, minibatch_size=minibatch_size)
     require_whole(0, window=window)
     if horizon is not None:
@@ -149,7 +149,7 @@ def gps(
                     minibatch_size=minibatch_size,
                 )
 
-            params, memory, left = by_one(learn_to_imitate)()
+            params, memory, left = without_collectives(learn_to_imitate)()
             healthy = all_finite((params, memory))
             params, memory = optax.tree.where(healthy, (params, memory), (learner.policy, learner.optimizer))
 
@@ -181,7 +181,7 @@ def gps(
 
     starts = {"max_kl": max_kl, "learning_rate": learning_rate, "steps_per_update": conditions * samples}
     return Algorithm(
-        words,
+        spec_string,
         starts,
         make,
         adapt="model_accuracy",

@@ -10,22 +10,22 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.algorithms.actor_critic import about, no_observations, of_everyone, with_observations, with_rewards
+from jaxtrpo.algorithms.actor_critic import about, gather_samples, no_observations, with_observations, with_rewards
 from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
 from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
-from jaxtrpo.algorithms.trpo_replay.combined_step import Followed, judged_direction, none_followed
+from jaxtrpo.algorithms.trpo_replay.combined_step import DirectionMemory, combined_direction, no_directions
 from jaxtrpo.algorithms.trpo_replay.labels import advantage_over, critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.trust_region import Path, no_path, require_line_search, step_work, take_step
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_sizes, require_whole
-from jaxtrpo.config.specs import call_in_words
+from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.action_values import ActionCriticState, action_critic
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.moments import Moments, no_moments
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import after, by_one, num_actors, side_by_side, worth_side_by_side
+from jaxtrpo.parallel.collectives import after, num_actors, side_by_side, without_collectives, worth_side_by_side
 from jaxtrpo.policies.distributions import Differentiable
 from jaxtrpo.rollout.replay import Ring, make_replay
 from jaxtrpo.rollout.types import Batch, Hyperparameters
@@ -39,7 +39,7 @@ class Memory(NamedTuple):
     """Memory of previous policy steps."""
 
     path: Path
-    followed: Followed
+    followed: DirectionMemory
     advantage_variance: RunningMean  # over the last updates, before standardising
 
 
@@ -107,7 +107,7 @@ def trpo_replay(
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    words = call_in_words(trpo_replay, locals())
+    spec_string = spec_string_of(trpo_replay, locals())
     require_positive(max_kl=max_kl, replay_ratio=replay_ratio, learning_rate=learning_rate)
     require_share(gae_lambda=gae_lambda, critic_lambda=critic_lambda, target_rate=target_rate)
     require_whole(0, advantage_memory=advantage_memory)
@@ -146,7 +146,7 @@ def trpo_replay(
                 actions=actions.init(for_actions),
                 obs_moments=no_observations(spec),
                 rewards=no_moments(()),
-                memory=Memory(no_path(params), none_followed(2, optax.tree.size(params)), no_mean()),
+                memory=Memory(no_path(params), no_directions(2, optax.tree.size(params)), no_mean()),
                 replay=buffer.empty(),
             )
 
@@ -172,23 +172,24 @@ def trpo_replay(
                 [actions.work(replay_ratio * samples)],
             )
             if split:
-                steps, unscaled = of_everyone(batch.steps, unscaled, learner.obs_moments)
+                steps, unscaled = gather_samples(batch.steps, unscaled, learner.obs_moments)
                 batch = batch._replace(steps=steps)
-            once = by_one if split else lambda task: task  # with all samples gathered, no collectives are needed
+            # With all samples gathered, no collectives are needed.
+            once = without_collectives if split else lambda task: task
 
-            def take_in() -> tuple[Advantages, Moments]:
+            def prepare_batch() -> tuple[Advantages, Moments]:
                 found = standardize(unscaled, learner.obs_moments)
                 return found, with_rewards(learner.rewards, batch, found.targets.weight)
 
-            found, rewards = once(take_in)()
+            found, rewards = once(prepare_batch)()
             usual, bound = learner.memory.advantage_variance, hyperparameters["max_kl"]
             if advantage_memory:
                 usual, share = compare_with_usual(usual, found.variance, advantage_memory)
                 bound = share * bound
             number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
 
-            def learn_from_batch() -> tuple[PyTree, Path, Followed, Info, PyTree]:
-                natural, followed, judged = judged_direction(
+            def learn_from_batch() -> tuple[PyTree, Path, DirectionMemory, Info, PyTree]:
+                natural, followed, weighting = combined_direction(
                     policy,
                     learner.policy,
                     learner.memory.followed,
@@ -213,7 +214,7 @@ def trpo_replay(
                 )
                 fitted = critic.fit(learner.critic, after(params, found.targets), for_critic, jnp.ones(()))
                 fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
-                return params, path, followed, {**info._asdict(), **judged}, fitted
+                return params, path, followed, {**info._asdict(), **weighting}, fitted
 
             def learn_from_replay() -> tuple[ActionCriticState, Float[Array, ""]]:
                 draw = draw_labelled(
@@ -244,7 +245,7 @@ def trpo_replay(
         return Learner(init, learn, replay=buffer)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(words, starts, make, adapt=RULE, critic=VALUE_CRITIC)
+    return Algorithm(spec_string, starts, make, adapt=RULE, critic=VALUE_CRITIC)
 
 
 def _require_fitting(spec: Spec) -> None:

@@ -13,10 +13,10 @@ from jaxtrpo.ops.tree import all_finite
 BATCHES = 100  # batches that measured slopes are averaged over, with older ones fading; with 20, noise decides
 STEPS = 5  # policy steps whose directions are evaluated together; the slope along a single one is mostly noise
 DAMPING = 0.05  # added to the inner products, which are estimates
-UNJUDGED = 10  # batches during which all directions get equal weight, for lack of evidence
+WARMUP_BATCHES = 10  # batches during which all directions get equal weight, for lack of evidence
 
 
-class Judge(NamedTuple):
+class Evidence(NamedTuple):
     """Evidence about the directions. The first, of the batch's score function, is never dropped."""
 
     directions: Float[Array, "direction parameter"]  # mean over the last steps, each of length one in the Fisher norm
@@ -26,46 +26,46 @@ class Judge(NamedTuple):
     batches: Int[Array, ""]  # number of batches so far
 
 
-def no_judgement(directions: int, parameters: int) -> Judge:
+def no_evidence(directions: int, parameters: int) -> Evidence:
     """Returns the state before the first batch."""
     nothing = jnp.zeros(directions)
-    return Judge(jnp.zeros((directions, parameters)), nothing, nothing, jnp.float32(1), jnp.int32(0))
+    return Evidence(jnp.zeros((directions, parameters)), nothing, nothing, jnp.float32(1), jnp.int32(0))
 
 
-def hear(judge: Judge, gradient: Float[Array, " parameter"]) -> Judge:
+def add_slopes(evidence: Evidence, gradient: Float[Array, " parameter"]) -> Evidence:
     """Updates the mean slopes with those that a new batch measures along previous directions.
 
     The gradient of a batch is unbiased, and so is its slope along any direction that is independent of the batch. Along
     directions computed from the batch itself, the slope would be biased by its noise.
     """
-    rate = 1 / jnp.clip(judge.batches, 1, BATCHES)
-    found = judge.directions @ gradient
-    heard = (judge.batches > 0) & all_finite(found)  # there is a previous direction, and the slopes are finite
-    return judge._replace(
-        slope=jnp.where(heard, (1 - rate) * judge.slope + rate * found, judge.slope),
-        square=jnp.where(heard, (1 - rate) * judge.square + rate * found**2, judge.square),
-        weight_square=jnp.where(heard, (1 - rate) ** 2 * judge.weight_square + rate**2, judge.weight_square),
-        batches=judge.batches + 1,
+    rate = 1 / jnp.clip(evidence.batches, 1, BATCHES)
+    found = evidence.directions @ gradient
+    measured = (evidence.batches > 0) & all_finite(found)  # there is a previous direction, and the slopes are finite
+    return evidence._replace(
+        slope=jnp.where(measured, (1 - rate) * evidence.slope + rate * found, evidence.slope),
+        square=jnp.where(measured, (1 - rate) * evidence.square + rate * found**2, evidence.square),
+        weight_square=jnp.where(measured, (1 - rate) ** 2 * evidence.weight_square + rate**2, evidence.weight_square),
+        batches=evidence.batches + 1,
     )
 
 
-def remember(judge: Judge, directions: Float[Array, "direction parameter"]) -> Judge:
+def add_directions(evidence: Evidence, directions: Float[Array, "direction parameter"]) -> Evidence:
     """Updates the mean directions with those of a new batch, each of length one in the Fisher norm and finite."""
     rate = 1 / STEPS
     usable = jnp.isfinite(directions).all(axis=1, keepdims=True)
-    return judge._replace(
-        directions=jnp.where(usable, (1 - rate) * judge.directions + rate * directions, judge.directions)
+    return evidence._replace(
+        directions=jnp.where(usable, (1 - rate) * evidence.directions + rate * directions, evidence.directions)
     )
 
 
-def standard_error(judge: Judge) -> Float[Array, " direction"]:
+def standard_error(evidence: Evidence) -> Float[Array, " direction"]:
     """Returns the standard error of the mean slopes, from their variance between batches."""
-    variance = jnp.maximum(judge.square - judge.slope**2, 0.0)
-    number = 1 / judge.weight_square
+    variance = jnp.maximum(evidence.square - evidence.slope**2, 0.0)
+    number = 1 / evidence.weight_square
     return jnp.sqrt(variance / jnp.maximum(number - 1, 1.0))
 
 
-def weights(judge: Judge, gram: Float[Array, "direction direction"]) -> Float[Array, " direction"]:
+def weights(evidence: Evidence, gram: Float[Array, "direction direction"]) -> Float[Array, " direction"]:
     """Computes the weights of the directions, which are non-negative and sum to one.
 
     The direction d = sum w_i d_i with the largest slope for its length solves G w = slope, where G holds the inner
@@ -75,11 +75,11 @@ def weights(judge: Judge, gram: Float[Array, "direction direction"]) -> Float[Ar
     weak the evidence; if no other direction has weight, the step is that of TRPO.
 
     Args:
-      judge: evidence about the directions.
+      evidence: slopes measured along the directions so far.
       gram: inner products of this batch's directions in the Fisher norm.
     """
-    error = standard_error(judge)
-    slope = jnp.maximum(judge.slope, 0.0)
+    error = standard_error(evidence)
+    slope = jnp.maximum(evidence.slope, 0.0)
     left = jnp.maximum(1 - (error / jnp.where(slope > 0, slope, 1.0)) ** 2, 0.0)
     believed = slope * left
     believed = believed.at[0].max(error[0])
@@ -90,5 +90,5 @@ def weights(judge: Judge, gram: Float[Array, "direction direction"]) -> Float[Ar
     found = jnp.maximum(solved, 0.0)
     total = jnp.sum(found)
     only_first = jnp.zeros(number).at[0].set(1.0)
-    judged = jnp.where(total > 0, found / jnp.where(total > 0, total, 1.0), only_first)
-    return jnp.where(judge.batches <= UNJUDGED, jnp.full(number, 1 / number), judged)
+    earned = jnp.where(total > 0, found / jnp.where(total > 0, total, 1.0), only_first)
+    return jnp.where(evidence.batches <= WARMUP_BATCHES, jnp.full(number, 1 / number), earned)

@@ -150,7 +150,7 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
     Raises:
       ValueError: a setting is unknown, or `config` sets it to another value.
     """
-    from jaxtrpo.config.specs import require_not_said, require_one_value
+    from jaxtrpo.config.specs import require_no_contradiction, require_one_value
 
     settings, usual = dict(config), vars(Config())
     # Whole spec strings first, so that none overwrites a setting within it.
@@ -161,7 +161,7 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
                 raise ValueError(f"{name}={config[name]} contradicts the swept {name}={value}; give only one of them")
             settings[name] = value
         elif part in PARTS and inner:
-            require_not_said(part, settings[part] or "", inner, value)
+            require_no_contradiction(part, settings[part] or "", inner, value)
             settings[part] = with_argument(settings[part] or default_spec(part), inner, value)
         else:
             raise ValueError(f"unknown setting {name!r}; settings of a spec string look like critic_learning_rate")

@@ -205,7 +205,7 @@ class _Scheduler:
             running.trial.set_user_attr(SEEDS, values)
             score = float(interquartile_mean(np.array(values)[:, None])[0][0])
             self.sweep.study.tell(running.trial, score)
-            self.say(f"trial {running.trial.number}: {score:.1f}  {in_words(running.trial.params)}")
+            self.say(f"trial {running.trial.number}: {score:.1f}  {format_settings(running.trial.params)}")
 
     def _states(self, *states: TrialState) -> list[FrozenTrial]:
         return self.sweep.study.get_trials(deepcopy=False, states=states)
@@ -225,7 +225,7 @@ def place_of(directory: Path, trial: int) -> Path:
     return directory / f"trial-{trial:04d}"
 
 
-def in_words(chosen: Mapping[str, Any]) -> str:
+def format_settings(chosen: Mapping[str, Any]) -> str:
     """Formats settings for people."""
     shown = {name: f"{value:.4g}" if isinstance(value, float) else value for name, value in chosen.items()}
     return ", ".join(f"{name}={value}" for name, value in shown.items())

@@ -1,7 +1,7 @@
-"""Updates by actors that do not wait for each other: one thread an actor over compiled functions.
+"""Asynchronous driver: one thread per actor, none of which waits for the others.
 
-Each takes the newest learner, collects with it, finds a gradient and applies it to what is the newest learner then.
-Only the applying is done by one at a time.
+Each actor takes the newest learner, collects a batch with it, computes a gradient and applies this to the learner that
+is the newest by then. A lock ensures that one actor at a time applies its gradient.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from jaxtrpo.rollout.types import ActorState, Batch, TrainState
 from jaxtrpo.training.metrics import Measured, Moment, report
 from jaxtrpo.training.update import Update
 
-WAITING_UPDATES = 16  # that actors may be ahead of who reads them
+WAITING_UPDATES = 16  # that actors may be ahead of the caller
 
 
 class _Shared(NamedTuple):
-    """What all actors change, and what each has reached."""
+    """The learner, which all actors update, and the state of each actor."""
 
-    state: TrainState  # without actors; on the first device, with an axis of one actor
+    state: TrainState  # without `actors`; on the first device, with an axis of one actor
     actors: tuple[ActorState, ...]
     updates: int
 
 
 def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
-    """Updates in the order in which they are applied, without end; actors stop when the iterator is closed."""
+    """Yields updates in the order in which they are applied, without end; actors stop when the iterator is closed."""
     alone = [Actors((device,)) for device in actors.devices]
-    work, apply = _compile(update, state, alone)
+    compute, apply = _compile(update, state, alone)
     parts = tuple(part_of(state.actors, number) for number in range(actors.count))
     shared = _Shared(part_of(state._replace(actors=None), 0), parts, 0)
     lock, stop = threading.Lock(), threading.Event()
@@ -49,18 +49,19 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
         before = shared
         now = before.state
         seen = move((now.learner, now.hyperparameters, key_of(now)), actors, number)
-        actor, batch, gradient, info = jax.block_until_ready(work[number](before.actors[number], *seen))
+        actor, batch, gradient, info = jax.block_until_ready(compute[number](before.actors[number], *seen))
         collected = time.perf_counter()
         with lock:
-            # Read again: others have applied theirs since.
+            # Read again, since other actors have applied their gradients meanwhile.
             staleness = np.full(1, shared.updates - before.updates, np.int32)
             found = move((batch, gradient, {**info, "staleness": staleness}), actors, 0)
             after, measured = jax.block_until_ready(apply(shared.state, *found))
             reached = (*shared.actors[:number], actor, *shared.actors[number + 1 :])
             shared = _Shared(after, reached, shared.updates + 1)
-            reach = functools.cache(functools.partial(whole, update, shared.state, shared.actors))  # whoever asks twice
+            # Cached, since it may be called more than once.
+            reach = functools.cache(functools.partial(placed_state, update, shared.state, shared.actors))
             learned = time.perf_counter() - collected
-            # Still alone, so that they are read in the order in which they were applied.
+            # Under the lock, so that updates are read in the order in which they were applied.
             values = jax.tree.map(lambda values: values[None], first(measured))
             put(made, Moment(reach, values, collected - begin, learned), stop)
 
@@ -76,13 +77,13 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
 def actor_threads(
     turn: Callable[[int], None], number: int, made: queue.Queue, stop: threading.Event
 ) -> Generator[None]:
-    """While it lasts there are so many threads, each of which takes one turn after another.
+    """Context in which threads call a function again and again.
 
     Args:
-      turn: of the thread with this number; what it raises is put into `made`, and ends the thread.
-      number: of threads.
-      made: what others read.
-      stop: is set at the end.
+      turn: function of the index of the thread. An exception is put into `made`, and ends the thread.
+      number: number of threads.
+      made: queue that is read by the caller.
+      stop: event that is set at the end.
     """
 
     def act(number: int) -> None:
@@ -105,7 +106,7 @@ def actor_threads(
 
 
 def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[list[Any], Any]:
-    """Each actor's part of an update, and the applying, for its device."""
+    """Compiles each actor's part of an update for its device, and applying a gradient for the first device."""
     learner = update.learner.asynchronous
     assert learner is not None
     sizes = update.sizes._replace(num_envs=update.sizes.num_envs // len(alone))
@@ -136,37 +137,37 @@ def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[li
 
 @jax.jit
 def key_of(state: TrainState) -> Array:
-    """Of the next update, for a state with an axis of one actor."""
+    """Returns the key of the next update, for a state with an axis of one actor."""
     return jax.vmap(jax.random.fold_in)(state.key, state.segments)
 
 
-def whole(update: Update, state: TrainState, parts: Sequence[ActorState]) -> TrainState:
-    """The placed state of a run.
+def placed_state(update: Update, state: TrainState, parts: Sequence[ActorState]) -> TrainState:
+    """Returns the placed state of a run.
 
     Args:
-      update: its functions.
-      state: all but the actors, with an axis of one actor.
-      parts: each actor's state, with an axis of one actor.
+      update: functions of the run.
+      state: state without actors, with an axis of one actor.
+      parts: state of each actor, with an axis of one actor.
     """
     joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *map(join_envs, parts))
     return update.place(first(state)._replace(actors=joined))
 
 
 def part_of(tree: PyTree, number: int) -> PyTree:
-    """One actor's part, on its device, with an axis of one actor."""
+    """Returns one actor's part, on its device, with an axis of one actor."""
     return jax.tree.map(lambda leaf: leaf.addressable_shards[number].data, tree)
 
 
 def move(tree: PyTree, actors: Actors, number: int) -> PyTree:
-    """To an actor's device."""
+    """Moves a tree to an actor's device."""
     return jax.device_put(tree, actors.devices[number])
 
 
-def put(made: queue.Queue, thing: object, stop: threading.Event) -> None:
-    """Waits for room, but not for ever: nobody reads once it is all over."""
+def put(made: queue.Queue, item: object, stop: threading.Event) -> None:
+    """Puts an item into a queue when there is room, or gives up once `stop` is set, after which nothing is read."""
     while not stop.is_set():
         try:
-            made.put(thing, timeout=0.1)
+            made.put(item, timeout=0.1)
             return
         except queue.Full:
             pass

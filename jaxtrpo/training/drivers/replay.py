@@ -1,7 +1,7 @@
-"""Updates from a replay buffer: a thread an actor collects without ever waiting, and the caller's thread learns.
+"""Replay driver: one thread per actor keeps collecting while the caller's thread learns from a replay buffer.
 
-A turn takes all batches that were collected meanwhile into the buffer, and learns for as long as one batch of every
-actor is worth. Each batch makes a row of metrics.
+Each turn inserts all batches that were collected meanwhile into the buffer, and makes as many gradient steps as are due
+for at most one batch per actor. Each batch makes a row of metrics.
 """
 
 from __future__ import annotations
@@ -21,55 +21,55 @@ from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, first
 from jaxtrpo.rollout.replay import Insert, ReplayInPlace, compile_insert, without_replay
 from jaxtrpo.rollout.types import ActorState, Batch, TrainState
-from jaxtrpo.training.drivers.asynchronous import actor_threads, key_of, move, part_of, put, whole
+from jaxtrpo.training.drivers.asynchronous import actor_threads, key_of, move, part_of, placed_state, put
 from jaxtrpo.training.metrics import Measured, Moment, report
 from jaxtrpo.training.update import Update, segments_of
 
 
 class _Acting(NamedTuple):
-    """What actors need of the learner, and what follows from it for their batches."""
+    """Fields of the learner that actors need to collect."""
 
     policy: PyTree
     obs_moments: Moments
 
 
 class _Collected(NamedTuple):
-    number: int  # of the actor
-    actor: ActorState  # after it
+    number: int  # index of the actor
+    actor: ActorState  # after collecting
     batch: Batch
 
 
 class _Compiled(NamedTuple):
-    collect: list[Any]  # of each actor
+    collect: list[Any]  # one function per actor
     insert: Insert
-    take_in: Any  # (learner state, batch) -> learner state, both without the replay buffer
-    train: Any  # (learner state, new steps, settings, key) -> (learner state without the buffer, what happened)
-    report: Any  # (state, batch, what happened) -> (state, measured)
+    observe: Any  # (learner state, batch) -> learner state, both without the replay buffer
+    train: Any  # (learner state, new steps, hyperparameters, key) -> (learner state without the buffer, info)
+    report: Any  # (state, batch, info) -> (state, measured)
 
 
 def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
-    """Updates in the order in which their batches came, without end; actors stop when the iterator is closed."""
+    """Yields updates in the order in which batches arrive, without end; actors stop when the iterator is closed."""
     compiled = _compile(update, state, actors)
     reached = [part_of(state.actors, number) for number in range(actors.count)]
     now = part_of(state._replace(actors=None), 0)
     replay = ReplayInPlace(compiled.insert, now.learner)
-    shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters  # what actors see
+    published = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters  # what actors read
     assert update.learner.replay is not None
-    # More would be overwritten before anyone has learned from it: only then an actor waits.
+    # More batches would be overwritten before they were learned from, so actors wait when the queue is full.
     usual = int(first(segments_of(now.hyperparameters, update.sizes))) * _steps_of_a_segment(update, actors)
     room = max(update.learner.replay.capacity // usual, 1)
     made: queue.Queue[_Collected | BaseException] = queue.Queue(room)
     stop = threading.Event()
-    collecting = list(reached)  # where actors are, which is ahead of what was learned from
+    collecting = list(reached)  # newest states of the actors, ahead of those that were learned from
 
     def collect(number: int) -> None:
-        seen = move(shown, actors, number)
+        seen = move(published, actors, number)
         collecting[number], batch = jax.block_until_ready(compiled.collect[number](collecting[number], *seen))
         put(made, _Collected(number, collecting[number], batch), stop)
 
     with actor_threads(collect, actors.count, made, stop):
         while True:
-            taken = _all_of(made)
+            taken = _take_all(made)
             begin = time.perf_counter()
             steps = [int(first(one.batch.num_segments)) * _steps_of_a_segment(update, actors) for one in taken]
             taken = taken[: _batches_to_go(update, now, actors, steps)]
@@ -77,7 +77,7 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
             learner = now.learner
             for batch in moved:
                 learner = replay.insert(learner, batch)
-                learner = compiled.take_in(without_replay(learner), batch)._replace(replay=learner.replay)
+                learner = compiled.observe(without_replay(learner), batch)._replace(replay=learner.replay)
             new_steps = np.full(1, sum(steps[: min(len(taken), actors.count)]), np.int32)
             learned, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))
             now, measured = now._replace(learner=None), []
@@ -86,41 +86,43 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
                 measured.append(first(values))
                 reached[one.number] = one.actor
             now = now._replace(learner=learned._replace(replay=learner.replay))
-            shown = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
-            # Each row may ask for it.
-            reach = functools.cache(functools.partial(_whole, update, now, replay, tuple(reached)))
+            published = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
+            # Cached, since each row may need it.
+            reach = functools.cache(functools.partial(_state_of_run, update, now, replay, tuple(reached)))
             rows = jax.tree.map(lambda *values: np.stack(values), *measured)
             yield Moment(reach, rows, float("nan"), time.perf_counter() - begin)
 
 
 def _steps_of_a_segment(update: Update, actors: Actors) -> int:
-    """Environment steps of one actor."""
+    """Returns the environment steps of one actor in a segment."""
     return update.sizes.segment_steps // actors.count
 
 
 def _batches_to_go(update: Update, state: TrainState, actors: Actors, steps: list[int]) -> int:
-    """How many of these batches, of so many steps, end the run; what was collected beyond is not learned from."""
+    """Returns the number of batches, of the given steps, until the run ends; later batches are not learned from."""
     left = int(first(state.total_segments)) - int(first(state.segments))
     return int(np.searchsorted(np.cumsum(steps), left * _steps_of_a_segment(update, actors))) + 1
 
 
-def _all_of(made: queue.Queue) -> list[_Collected]:
-    """What waits there, at least one; raises what went wrong in a thread once nothing lies before it."""
+def _take_all(made: queue.Queue) -> list[_Collected]:
+    """Takes all batches from the queue, at least one; raises the error of a thread once it is first in the queue."""
     taken = [made.get()]
     if isinstance(taken[0], BaseException):
         raise taken[0]
-    while not made.empty() and not isinstance(made.queue[0], BaseException):  # nobody else takes anything
+    while not made.empty() and not isinstance(made.queue[0], BaseException):  # only this thread takes from it
         taken.append(made.get())
     return taken
 
 
-def _whole(update: Update, state: TrainState, replay: ReplayInPlace, reached: tuple[ActorState, ...]) -> TrainState:
-    """The state of the run, as all actors would have it."""
-    return whole(update, state._replace(learner=replay.whole(state.learner)), reached)
+def _state_of_run(
+    update: Update, state: TrainState, replay: ReplayInPlace, reached: tuple[ActorState, ...]
+) -> TrainState:
+    """Returns the placed state of the run, with the replay buffer."""
+    return placed_state(update, state._replace(learner=replay.whole(state.learner)), reached)
 
 
 def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
-    """What each does, for its device."""
+    """Compiles collecting for each actor's device, and learning for the first device."""
     learning = update.learner.replaying
     assert learning is not None and update.learner.replay is not None
     alone = [Actors((device,)) for device in actors.devices]
@@ -137,7 +139,7 @@ def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
 
     _, batch = shape(collect[0])
     insert = compile_insert(update.learner.replay, alone[0].map, shared.learner.replay, batch)
-    take_in = alone[0].map(learning.take_in).lower(without_replay(shared.learner), batch).compile()
+    observe = alone[0].map(learning.observe).lower(without_replay(shared.learner), batch).compile()
     new_steps = jax.ShapeDtypeStruct((1,), np.int32)
 
     def train_without_replay(*arguments: PyTree) -> tuple[PyTree, dict[str, Array]]:
@@ -150,6 +152,6 @@ def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
     def count(state: TrainState, batch: Batch, info: dict[str, Array]) -> tuple[TrainState, Measured]:
         return report(state, batch, None, info, update.rule, sizes)
 
-    # Without the learner, whose ring would be copied.
+    # Without the learner, since its ring would be copied.
     counting = alone[0].map(count).lower(shared._replace(learner=None), batch, info).compile()
-    return _Compiled([one.compile() for one in collect], insert, take_in, train.compile(), counting)
+    return _Compiled([one.compile() for one in collect], insert, observe, train.compile(), counting)

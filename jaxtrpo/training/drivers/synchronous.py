@@ -1,4 +1,4 @@
-"""Updates for which all actors collect, and then learn together."""
+"""Synchronous driver: in each update, all actors collect and then learn together."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def synchronous_updates(
     read: Callable[[Measured], Measured],
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Generator[Moment]:
-    """Updates without end, from a state on.
+    """Yields updates without end.
 
     Args:
-      update: its functions.
-      state: on the devices.
-      read: copies metrics to the host, and takes away the axis of actors.
-      waiting: limits how long an update waits for other processes.
+      update: functions of the run.
+      state: placed state to start from.
+      read: copies metrics to the host and removes the axis of actors.
+      waiting: context that limits how long an update waits for other processes.
     """
-    return (_several if update.algorithm.updates_at_once > 1 else _one_by_one)(update, state, read, waiting)
+    return (_many_per_program if update.algorithm.updates_at_once > 1 else _one_by_one)(update, state, read, waiting)
 
 
 def _one_by_one(
@@ -40,13 +40,13 @@ def _one_by_one(
     read: Callable[[Measured], Measured],
     waiting: Callable[[], AbstractContextManager[None]],
 ) -> Generator[Moment]:
-    """All actors collect, and then they learn."""
+    """Collects and learns in separate programs, one update at a time."""
     lowered = update.lower(state)
     learn = in_background(lowered.compile_learn)  # while the first batch is collected
     collect = lowered.compile_collect()
     replay = ReplayInPlace(lowered.compile_insert(), state.learner)
 
-    def whole(state: TrainState) -> TrainState:
+    def state_with_replay(state: TrainState) -> TrainState:
         return state._replace(learner=replay.whole(state.learner))
 
     while True:
@@ -58,19 +58,19 @@ def _one_by_one(
             state, measured = run_learn(state._replace(learner=replay.insert(state.learner, batch)), batch)
             values = jax.tree.map(lambda values: values[..., None, :], read(measured))
         learned = time.perf_counter()
-        # Whoever asks twice gets the same.
-        reach = functools.cache(functools.partial(whole, state))
+        # Cached, since it may be called more than once.
+        reach = functools.cache(functools.partial(state_with_replay, state))
         yield Moment(reach, values, collected - begin, learned - collected)
 
 
-def _several(
+def _many_per_program(
     update: Update,
     state: TrainState,
     read: Callable[[Measured], Measured],
     waiting: Callable[[], AbstractContextManager[None]],
 ) -> Generator[Moment]:
-    """Updates so short that starting each would take longest: several are one program."""
-    run = update.compile_several(state)
+    """Makes several updates per program, for updates so short that launching each would dominate."""
+    run = update.compile_updates(state)
     while True:
         begin = time.perf_counter()
         with waiting():

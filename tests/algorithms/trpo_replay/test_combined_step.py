@@ -10,7 +10,7 @@ from support import actors, first, spread
 from test_policy_step import ALL, SHAPES, Problem, arguments, dense, make_problem
 
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
-from jaxtrpo.algorithms.trpo_replay.combined_step import Followed, judged_direction, none_followed
+from jaxtrpo.algorithms.trpo_replay.combined_step import DirectionMemory, combined_direction, no_directions
 from jaxtrpo.algorithms.trpo_replay.weighting import STEPS, standard_error, weights
 from jaxtrpo.policies.networks import gaussian_policy
 
@@ -22,11 +22,11 @@ def mapped(second):
     """Returns the step along the directions of the batch and of a second surrogate."""
     policy = gaussian_policy(*SHAPE[:2], hidden=SHAPE[2])
 
-    def one(params, followed, action, found, key):
-        natural, followed, info = judged_direction(
+    def one(params, memory, action, found, key):
+        natural, memory, info = combined_direction(
             policy,
             params,
-            followed,
+            memory,
             action,
             found,
             key,
@@ -35,20 +35,22 @@ def mapped(second):
             cg_iterations=FEW,
             cg_damping=(0.03, DAMPING),
         )
-        return natural._replace(evaluate=()), followed, info
+        return natural._replace(evaluate=()), memory, info
 
     return actors(1).map(one)
 
 
-def nothing_followed(problem: Problem) -> Followed:
-    return none_followed(2, ravel_pytree(problem.params)[0].size)
+def empty_memory(problem: Problem) -> DirectionMemory:
+    return no_directions(2, ravel_pytree(problem.params)[0].size)
 
 
-def follow(problem: Problem, followed: Followed | None = None, *, times: int = 1, scale: float = 1.0) -> Followed:
+def memory_after(
+    problem: Problem, memory: DirectionMemory | None = None, *, times: int = 1, scale: float = 1.0
+) -> DirectionMemory:
     """Returns the memory after the same batch `times` times; the second surrogate is `scale` times the first."""
     params, _, action, found, _, key = arguments(problem, 1.0)
     step = mapped(lambda new, old: scale * importance_weighted_advantage(new, old))
-    now = spread(nothing_followed(problem) if followed is None else followed, 1)
+    now = spread(empty_memory(problem) if memory is None else memory, 1)
     for _ in range(times):
         now = step(params, now, action, found, key)[1]
     return first(now)
@@ -58,10 +60,10 @@ def test_curvature_is_that_of_weighted_unit_directions():
     """Compares with a dense float64 Fisher matrix. Fails if the inner product of the directions is left out."""
     problem = make_problem(3, SHAPE)
     params, _, action, found, _, key = arguments(problem, 1.0)
-    nothing = spread(nothing_followed(problem), 1)
-    natural, followed, info = map(first, mapped(where_seen)(params, nothing, action, found, key))
+    nothing = spread(empty_memory(problem), 1)
+    natural, memory, info = map(first, mapped(where_seen)(params, nothing, action, found, key))
     fisher = dense(problem, SHAPE, DAMPING).fisher
-    units = STEPS * np.float64(followed.judge.directions)
+    units = STEPS * np.float64(memory.judge.directions)
     inner = units @ fisher @ units.T
     np.testing.assert_allclose(np.diagonal(inner), 1, rtol=1e-3)
     assert 0.1 < inner[0, 1] < 0.9
@@ -80,18 +82,18 @@ def test_batch_gradient_updates_slopes_and_weights_follow():
     problem = make_problem(3, SHAPE)
     params, _, action, found, _, key = arguments(problem, 1.0)
     before = np.float32(np.random.default_rng(0).normal(size=(2, ravel_pytree(problem.params)[0].size)))
-    judge = nothing_followed(problem).judge._replace(
+    evidence = empty_memory(problem).judge._replace(
         directions=before,
         slope=np.float32([0.36, 0.3]),
         square=np.float32([0.6, 0.2]),
         weight_square=np.float32(1 / 39),
         batches=np.int32(40),
     )
-    followed = nothing_followed(problem)._replace(judge=judge)
-    natural, followed, info = map(first, mapped(where_seen)(params, spread(followed, 1), action, found, key))
-    heard = before @ dense(problem, SHAPE, DAMPING).gradient
-    after = followed.judge
-    np.testing.assert_allclose(after.slope, judge.slope + (heard - judge.slope) / 40, rtol=1e-4)
+    memory = empty_memory(problem)._replace(judge=evidence)
+    natural, memory, info = map(first, mapped(where_seen)(params, spread(memory, 1), action, found, key))
+    measured = before @ dense(problem, SHAPE, DAMPING).gradient
+    after = memory.judge
+    np.testing.assert_allclose(after.slope, evidence.slope + (measured - evidence.slope) / 40, rtol=1e-4)
     error = standard_error(after)
     assert error[0] > 1.5 * error[1] > 0
     reported = [info[name] for name in ("score_gain", "critic_gain", "score_gain_error", "critic_gain_error")]
@@ -109,7 +111,8 @@ def test_second_direction_converges_over_batches():
     problem = make_problem(3, SHAPE)
     wanted = dense(problem, SHAPE, DAMPING).direction
     missed = [
-        np.linalg.norm(follow(problem, times=n).solutions[0] - wanted) / np.linalg.norm(wanted) for n in (1, 40, 200)
+        np.linalg.norm(memory_after(problem, times=n).solutions[0] - wanted) / np.linalg.norm(wanted)
+        for n in (1, 40, 200)
     ]
     assert missed[0] > 0.5 and missed[1] < 0.15 and missed[2] < 0.05
 
@@ -117,11 +120,11 @@ def test_second_direction_converges_over_batches():
 def test_non_finite_solution_is_reset():
     """Covers a solution that became NaN and a start that is NaN."""
     problem = make_problem(3, SHAPE)
-    nothing = nothing_followed(problem)
-    of_nan = follow(problem, scale=np.nan)
-    from_nan = follow(problem, nothing._replace(solutions=np.full_like(nothing.solutions, np.nan)))
+    nothing = empty_memory(problem)
+    of_nan = memory_after(problem, scale=np.nan)
+    from_nan = memory_after(problem, nothing._replace(solutions=np.full_like(nothing.solutions, np.nan)))
     for broken in (of_nan, from_nan):
         np.testing.assert_array_equal(broken.solutions, np.zeros_like(broken.solutions))
-    again = follow(problem, of_nan)
-    np.testing.assert_allclose(again.solutions, follow(problem).solutions, rtol=1e-5)
+    again = memory_after(problem, of_nan)
+    np.testing.assert_allclose(again.solutions, memory_after(problem).solutions, rtol=1e-5)
     assert jax.tree.all(jax.tree.map(lambda leaf: bool(jnp.isfinite(leaf).all()), again))

@@ -23,7 +23,7 @@ import jaxtrpo.parallel.collectives
 from jaxtrpo.algorithms.surrogates import Samples
 from jaxtrpo.algorithms.trpo_replay.labels import advantage_over, critic_surrogate, draw_labelled, label
 from jaxtrpo.algorithms.trpo_replay.trpo_replay import trpo_replay
-from jaxtrpo.algorithms.trpo_replay.weighting import UNJUDGED
+from jaxtrpo.algorithms.trpo_replay.weighting import WARMUP_BATCHES
 from jaxtrpo.critics.action_values import ActionCritic, Labelled, action_critic
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
@@ -510,7 +510,7 @@ def test_wrong_critic_loses_its_weight_and_training_succeeds(monkeypatch):
     misled = train(WORDS, **SETTINGS)
     plain = train("trpo(max_kl=0.02)", **SETTINGS)
     share = misled.metrics["critic_weight"]
-    np.testing.assert_allclose(share[: UNJUDGED - 1], 0.5)
+    np.testing.assert_allclose(share[: WARMUP_BATCHES - 1], 0.5)
     assert np.mean(share[40:]) < 0.05, share
     # One-step episodes: the best return without noise is 0, and the untrained policy gets about -0.6.
     ends = [np.nanmean(run.metrics["mean_return"][-20:]) for run in (misled, plain)]

@@ -105,7 +105,7 @@ def test_swept_settings_are_merged_into_spec_strings():
         "critic": "mlp(hidden=(32, 32), learning_rate=0.0001)",
         "max_kl": 0.02,
     }
-    assert parse("critic", found["critic"]).words == found["critic"]
+    assert parse("critic", found["critic"]).spec_string == found["critic"]
     with pytest.raises(ValueError, match="unknown setting 'max_kll'"):
         with_settings(config, {"max_kll": 1}, lambda part: "mlp")
 
