@@ -28,6 +28,7 @@ from flax import serialization
 from common.commits import HERE, check_out, require_own_code, run
 from common.runs import as_flags
 from jaxtrpo.runs.directory import POLICY_FILE
+from jaxtrpo.runs.msgpack_file import content_of
 
 AGAINST = "HEAD"
 COMMON = {"total_steps": 40_000, "actors": 1}
@@ -72,7 +73,7 @@ class Trained(NamedTuple):
 def train(code: Path, case: Case, out: Path, cache: Path) -> Trained:
     """One run by the code that lies there."""
     rows = run(code, case.env, {**COMMON, **case.settings}, out, cache)
-    content = serialization.msgpack_restore((out / POLICY_FILE).read_bytes())
+    content = serialization.msgpack_restore(content_of((out / POLICY_FILE).read_bytes()))
     leaves = jax.tree.leaves_with_path({name: content[name] for name in ("params", "moments")})
     return Trained(rows, {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves})
 

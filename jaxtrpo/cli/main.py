@@ -23,7 +23,7 @@ from jaxtrpo.cli.view import Plot, Report, Video, Watch
 from jaxtrpo.config import Config
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.runs.config_file import load_config
-from jaxtrpo.runs.directory import OutputError
+from jaxtrpo.runs.directory import DirectoryInUse, OutputError
 
 _REPEATABLE = ("grid", "random")  # flags that may be given several times
 _COMMANDS = (Train, Launch, Evaluate, Sweep, Plot, Video, Report, Watch, Export, Algorithms, Config)
@@ -47,6 +47,7 @@ def parse(arguments: Sequence[str]) -> Command:
         launched = parse([*arguments[:at], "train"])
         assert isinstance(launched, Launch)
         return dataclasses.replace(launched, words=tuple(arguments[at + 1 :]))
+    _require_not_empty(arguments)
     _require_once(arguments)
     repeated = _run_from_config(arguments)
     defaults: dict[str, Any] = {} if repeated is None else {"default": repeated}
@@ -70,6 +71,15 @@ def parse(arguments: Sequence[str]) -> Command:
     if repeated is None or not isinstance(command, Train):
         return command
     return dataclasses.replace(command, config=_resolve_overrides(repeated.config, command.config))
+
+
+def _require_not_empty(arguments: Sequence[str]) -> None:
+    """Raises ValueError for an empty argument, which would be taken for the current directory."""
+    for before, word in itertools.pairwise(["", *arguments]):
+        flag, joined, value = word.partition("=")
+        if not word or (word.startswith("--") and joined and not value):
+            name = flag or (before if before.startswith("--") else "an argument")
+            raise ValueError(f"{name} is empty; leave it out or give a value")
 
 
 def _require_once(arguments: Sequence[str]) -> None:
@@ -147,7 +157,8 @@ def _main(arguments: Sequence[str]) -> int:
             print(f"jaxtrpo: error: {' '.join(str(error).split())}", file=sys.stderr)
             return INPUT_ERROR
         return work()
-    except (SimulatorError, OutputError) as error:  # the message is one sentence, with the traceback of a simulator
+    # The message is one sentence, with the traceback of a simulator.
+    except (SimulatorError, OutputError, DirectoryInUse) as error:
         print(f"jaxtrpo: error: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:

@@ -143,6 +143,14 @@ def _require_options(name: str, given: Iterable[str], known: Sequence[str], inst
         raise ValueError(f"{name} takes no option {', '.join(unknown)}, but {has}{instead}")
 
 
+def module_of(name: str) -> str | None:
+    """Returns the module that making an environment of this name would import because the name says so, if any."""
+    if any(name.startswith(prefix) for prefix in KINDS):
+        return None
+    module, colon, _ = name.removeprefix(GYMNASIUM_PREFIX).partition(":")
+    return module if colon and module not in sys.modules else None
+
+
 def is_program(env: Any) -> bool:
     """Whether what a person may give as an environment is a JAX program (see `jaxtrpo.envs.base.Environment`)."""
     if isinstance(env, str):

@@ -15,7 +15,7 @@ from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.abilities import close, require_working
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, EnvState, action_space, has_time_limit
-from jaxtrpo.envs.registry import environment_for, is_program
+from jaxtrpo.envs.registry import environment_for, is_program, module_of
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, join_envs
@@ -90,10 +90,21 @@ def prepare_evaluation(
 
 
 def where_to_act(policy: TrainedPolicy, env: Any, max_episode_steps: int | None) -> tuple[Any, int | None]:
-    """Returns the environment and the time limit; None is replaced with that of the policy's training."""
+    """Returns the environment and the time limit; None is replaced with that of the policy's training.
+
+    Raises:
+      ValueError: the policy's environment is in a module that has not been imported. A file of somebody else's must not
+        choose which code is run.
+    """
     if max_episode_steps is not None:
         require_whole(1, max_episode_steps=max_episode_steps)
     if env is None:
+        module = module_of(policy.env_name)
+        if module is not None:
+            raise ValueError(
+                f"env={policy.env_name}, where the policy was trained, imports the module {short(module)}: give env "
+                f"(--env {policy.env_name}) if you trust it"
+            )
         return policy.env_name, max_episode_steps or policy.max_episode_steps
     return env, max_episode_steps
 

@@ -45,11 +45,15 @@ def load_config(path: str | Path) -> dict[str, Any]:
     place = Path(path).expanduser()
     place = place / CONFIG_FILE if place.is_dir() else place
     try:
+        if place.exists() and not place.is_file():
+            raise ValueError(f"{place} is not a file")
         content = json.loads(place.read_text())
         env = content["env"]
+        if not isinstance(env, str):
+            raise TypeError(f"env={env!r} must be a name")
     except FileNotFoundError:
         raise FileNotFoundError(f"config={str(path)!r}: no such file: {place}") from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"config={str(path)!r}: {place} is not a config.json written by `train`") from error
     settings = {name: value for name, value in content.items() if name not in ("env", *MADE_WITH)}
     try:

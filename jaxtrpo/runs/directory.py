@@ -23,10 +23,15 @@ RUN_FILES = (CHECKPOINT_FILE, CHECKPOINT_BEFORE, POLICY_FILE, METRICS_FILE, CONF
 BEST = "best"  # symbolic link to the best snapshot
 SNAPSHOT = re.compile(r"(best|step)-\d{10,}")  # directories of snapshots, named by environment steps
 HOW_TO_RESUME = "; what was saved before is intact, and resume=True (--resume) resumes from it"
+NOTHING_SAVED = "; nothing was saved that could be resumed"
 
 
 class OutputError(OSError):
     """The output of a run can no longer be written; the message is one sentence."""
+
+
+class DirectoryInUse(BlockingIOError):
+    """Another run writes, or has just written, to the directory; the message is one sentence."""
 
 
 def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = False) -> Path:
@@ -54,7 +59,7 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
     directory = Path(path).expanduser().absolute()
     try:
         nearest = next(place for place in (directory, *directory.parents) if _exists(place))
-        holds_run = nearest == directory and any(_exists(directory / name) for name in RUN_FILES)
+        found = nearest == directory and holds_run(directory)
     except OSError as error:
         raise type(error)(f"{what} cannot be used: {error.strerror}") from error
     except ValueError as error:
@@ -63,20 +68,25 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
         raise NotADirectoryError(f"{what}: {nearest} is not a directory")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise PermissionError(f"{what}: no permission to write to {nearest}")
-    if holds_run:
+    if found:
         with hold(directory):
             pass
-    if holds_run and resume and not has_checkpoint(directory):
+    if found and resume and not has_checkpoint(directory):
         raise FileExistsError(
             f"{what} holds a run without {CHECKPOINT_FILE}, which cannot be resumed; use overwrite=True (--overwrite) "
             "to replace it"
         )
-    if holds_run and not (overwrite or resume):
+    if found and not (overwrite or resume):
         raise FileExistsError(
             f"{what} already holds a run; use resume=True (--resume) to resume it or overwrite=True (--overwrite) "
             "to replace it"
         )
     return directory
+
+
+def holds_run(directory: Path) -> bool:
+    """Whether there is any file of a run in a directory."""
+    return any(_exists(directory / name) for name in RUN_FILES)
 
 
 def has_checkpoint(directory: Path) -> bool:
@@ -120,11 +130,15 @@ def clear(directory: Path, *, keep_run: bool = False) -> None:
 
 
 @contextlib.contextmanager
-def hold(directory: Path) -> Iterator[None]:
+def hold(directory: Path, *, new: bool = False) -> Iterator[None]:
     """Locks a directory, which is created if necessary, against other runs.
 
+    Args:
+      directory: directory of a run.
+      new: it held no run when the settings were checked, so one that is there now belongs to somebody else.
+
     Raises:
-      BlockingIOError: another run holds the lock.
+      DirectoryInUse: another run holds the lock, or began and ended since the settings were checked.
     """
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, os.O_RDONLY)
@@ -132,19 +146,21 @@ def hold(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released whenever the process ends
         except BlockingIOError as error:
-            raise BlockingIOError(f"out={str(directory)!r} is being written to by another run") from error
+            raise DirectoryInUse(f"out={str(directory)!r} is being written to by another run") from error
+        if new and holds_run(directory):
+            raise DirectoryInUse(f"out={str(directory)!r} holds a run that another process has just written")
         yield
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
-def writing(directory: Path, advice: str = HOW_TO_RESUME) -> Iterator[None]:
+def writing(directory: Path, advice: str | None = None) -> Iterator[None]:
     """Turns OSError raised by writes to a directory into OutputError.
 
     Args:
       directory: directory named in the error.
-      advice: end of the message; the default applies to directories of runs.
+      advice: end of the message; None says whether the run in the directory can be resumed.
 
     Raises:
       OutputError: a write failed.
@@ -155,6 +171,8 @@ def writing(directory: Path, advice: str = HOW_TO_RESUME) -> Iterator[None]:
         raise
     except OSError as error:
         why = error.strerror or str(error)
+        if advice is None:
+            advice = HOW_TO_RESUME if has_checkpoint(directory) else NOTHING_SAVED
         raise OutputError(f"out={str(directory)!r} cannot be written to: {why}{advice}") from error
 
 

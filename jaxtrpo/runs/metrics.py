@@ -47,7 +47,10 @@ class Metrics:
                 raise ValueError(f"columns {sorted(set(row) ^ set(names))} must be in all rows or none")
             new.append({name: _number(name, row[name]) for name in names})
         if self._path is not None:
-            _append(self._path, _as_csv(names, new, header=not self.rows).encode(), overwrite=not self.rows)
+            lost = bool(self.rows) and not self._path.exists()  # somebody removed the file
+            written = [*self.rows, *new] if lost else new
+            whole = lost or not self.rows
+            _append(self._path, _as_csv(names, written, header=whole).encode(), overwrite=whole)
         self.rows += new
 
     def columns(self, number: int | None = None) -> dict[str, np.ndarray]:

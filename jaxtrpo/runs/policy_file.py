@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxtrpo.envs.actions import ActionSpace
 from jaxtrpo.envs.observations import Observations, Part
@@ -65,18 +66,10 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
     content = read_msgpack(path, FORMAT, _content)
     if policy is None and content["network"].startswith(CUSTOM):
         raise ValueError(f"the network of {path} is {content['network']}; pass it: load_policy(..., policy=network)")
-    maker = policy_maker(content["network"] if policy is None else policy)
-    low, high, counts, shape = (content["actions"][name] for name in ("low", "high", "counts", "shape"))
-    return TrainedPolicy(
-        env_name=content["env_name"],
-        observation_size=content["observation_size"],
-        actions=ActionSpace(low, high, tuple(counts), None if shape is None else tuple(shape)),
-        maker=maker,
-        params=content["params"],
-        moments=Moments(**content["moments"]),
-        observations=content["observations"],
-        max_episode_steps=content["max_episode_steps"],
-    )
+    loaded = TrainedPolicy(maker=policy_maker(content.pop("network") if policy is None else policy), **content)
+    if policy is None:
+        _require_fitting_params(path, loaded)
+    return loaded
 
 
 def _to_plain(observations: Observations | None) -> dict[str, Any] | None:
@@ -107,12 +100,60 @@ def _from_plain(content: dict[str, Any] | None) -> Observations | None:
 
 
 def _content(content: dict[str, Any]) -> dict[str, Any]:
-    """Extracts the entries of a policy file; raises KeyError if one is missing."""
-    names = ("env_name", "observation_size", "actions", "network", "params", "moments")
-    found = {name: content[name] for name in names}
-    # Older files lack these two.
+    """Builds the fields of a policy, and the spec string of its network, from the content of a file.
+
+    Raises:
+      KeyError, TypeError, ValueError: an entry is missing or not of its kind.
+    """
+    size = _whole(content["observation_size"])
+    low, high, counts, shape = (content["actions"][name] for name in ("low", "high", "counts", "shape"))
+    steps = content.get("max_episode_steps")  # older files lack this and `observations`
     return {
-        **found,
+        "env_name": _text(content["env_name"]),
+        "observation_size": size,
+        "actions": ActionSpace(
+            _numbers(low),
+            _numbers(high, np.shape(low)),
+            tuple(map(_whole, counts)),
+            None if shape is None else tuple(map(_whole, shape)),
+        ),
+        "network": _text(content["network"]),
+        "params": jax.tree.map(_numbers, content["params"]),
+        "moments": Moments(
+            count=_numbers(content["moments"]["count"], ()),
+            mean=_numbers(content["moments"]["mean"], (size,)),
+            variance=_numbers(content["moments"]["variance"], (size,)),
+        ),
         "observations": _from_plain(content.get("observations")),
-        "max_episode_steps": content.get("max_episode_steps"),
+        "max_episode_steps": None if steps is None else _whole(steps),
     }
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} must be text")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise TypeError(f"{value!r} must be a whole number")
+    return value
+
+
+def _numbers(value: Any, shape: tuple[int, ...] | None = None) -> Any:
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf" or shape not in (None, array.shape):
+        raise TypeError(f"{array.dtype}{list(array.shape)} must be numbers{'' if shape is None else list(shape)}")
+    return array
+
+
+def _require_fitting_params(path: Path, policy: TrainedPolicy) -> None:
+    """Raises ValueError if the parameters in a file are not those of its network."""
+
+    def shapes(params: PyTree) -> dict[str, tuple[int, ...]]:
+        return {jax.tree_util.keystr(place): np.shape(leaf) for place, leaf in jax.tree.leaves_with_path(params)}
+
+    wanted = shapes(jax.eval_shape(policy.network.init, jax.ShapeDtypeStruct((2,), np.uint32)))
+    if shapes(policy.params) != wanted:
+        raise ValueError(f"{path} is damaged: its parameters are not those of its network, {policy.maker.spec_string}")

@@ -56,7 +56,7 @@ def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]
         for program in programs:
             for each in program.plans:
                 if each.directory is not None:
-                    stack.enter_context(hold(each.directory))
+                    stack.enter_context(hold(each.directory, new=each.directory_is_new))
         stack.enter_context(termination_as_interrupt())
         for number, program in enumerate(programs):
             label = f"program {number + 1} of {len(programs)}: {_label_of(program.names)}"

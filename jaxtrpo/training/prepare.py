@@ -31,7 +31,7 @@ from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation_cache import cache_compilations
 from jaxtrpo.runs.config_file import as_json, versions
-from jaxtrpo.runs.directory import has_checkpoint, open_directory
+from jaxtrpo.runs.directory import has_checkpoint, holds_run, open_directory
 from jaxtrpo.runs.loggers import Logger, TensorBoard, WeightsAndBiases
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Saving
@@ -190,6 +190,7 @@ def _plan(
             maker=parts.policy,
             update=update,
             directory=directory,
+            directory_is_new=directory is not None and not holds_run(directory),
             saved=saved,
             started=started,
             close=close,

@@ -51,6 +51,7 @@ class Plan:
     maker: PolicyMaker
     update: Update
     directory: Path | None
+    directory_is_new: bool  # whether it held no run when the settings were checked
     saved: Checkpoint | None  # to resume from
     started: float  # seconds, perf_counter
     close: Callable[[], object]  # closes the simulators that were started for this run
@@ -128,7 +129,7 @@ class Run(Plan):
                     stack.enter_context(ending_together())
                     interrupts = stack.enter_context(Interrupts())
                 if self.directory is not None and is_first():
-                    stack.enter_context(hold(self.directory))
+                    stack.enter_context(hold(self.directory, new=self.directory_is_new))
                 record = Record(self, self.metrics, lambda: self.state, interrupts)
                 return self._run(record, progress=progress and is_first())
         finally:

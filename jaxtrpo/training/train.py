@@ -92,7 +92,7 @@ def train(  # noqa: D417  (settings are described in Config, once)
         or written by then.
       TypeError: an unknown setting; the message suggests the part that has it, or similar names.
       FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` is set.
-      BlockingIOError: another process is writing to `out`.
+      DirectoryInUse: a BlockingIOError; another process is writing to `out`, or has just written to it.
       SimulatorError: a Gymnasium simulator failed during training; what was learned before is saved.
       OutputError: `out` is no longer writable, as on a full disk; what was saved before is intact.
       ConnectionError: the first of several processes cannot listen at its address.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import jax
@@ -84,6 +85,17 @@ def test_policy_acts_in_compatible_environment(trained, where):
     """`Spaces` asserts that its action space contains the actions."""
     found = jaxtrpo.evaluate(policy_for(trained), functools.partial(made, where), episodes=1)
     np.testing.assert_array_equal(found.returns, [0.0])
+
+
+@pytest.mark.parametrize("prefix", ["", "gymnasium:"])
+def test_policy_file_does_not_choose_a_module_to_import(tmp_path, monkeypatch, prefix):
+    (tmp_path / "evil.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    policy = dataclasses.replace(policy_for(BOX), env_name=f"{prefix}evil:X-v0")
+    with pytest.raises(ValueError, match=r"imports the module .evil.: give env \(--env .*evil:X-v0\) if you trust it$"):
+        jaxtrpo.evaluate(policy)
+    with pytest.raises(SystemExit, match="imported"):
+        jaxtrpo.evaluate(policy, f"{prefix}evil:X-v0")
 
 
 @pytest.mark.parametrize("command", ["evaluate", "video"])

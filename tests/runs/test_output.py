@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import signal
@@ -18,7 +19,16 @@ import jaxtrpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.rollout.evaluation import Evaluation
 from jaxtrpo.runs.checkpoint import load_checkpoint
-from jaxtrpo.runs.directory import BEST, CHECKPOINT_BEFORE, CHECKPOINT_FILE, METRICS_FILE, OutputError, clear
+from jaxtrpo.runs.directory import (
+    BEST,
+    CHECKPOINT_BEFORE,
+    CHECKPOINT_FILE,
+    METRICS_FILE,
+    DirectoryInUse,
+    OutputError,
+    clear,
+    writing,
+)
 from jaxtrpo.runs.metrics import Metrics
 from jaxtrpo.training.train import prepare
 
@@ -218,6 +228,38 @@ def test_full_disk_is_reported_in_one_sentence_and_saved_files_are_intact(tmp_pa
     assert cli.main(["train", *shorter, "--out", str(out), "--quiet", *on]) == 0
 
 
+def test_full_disk_before_the_first_checkpoint_promises_nothing(tmp_path):
+    def fail():
+        with writing(tmp_path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(OutputError, match="No space left on device; nothing was saved that could be resumed$"):
+        fail()
+    (tmp_path / CHECKPOINT_FILE).touch()
+    with pytest.raises(OutputError, match="what was saved before is intact, and resume=True"):
+        fail()
+
+
+def test_table_that_was_removed_is_written_again(tmp_path):
+    path = tmp_path / METRICS_FILE
+    metrics = Metrics(path)
+    metrics.add({"update": 1, "kl": 0.5})
+    path.unlink()
+    metrics.add({"update": 2, "kl": 0.25})
+    assert path.read_text() == "update,kl\n1,0.5\n2,0.25\n"
+
+
+def test_run_that_came_first_is_kept(tmp_path):
+    """Both found the directory empty; the second one gets its lock when the first one has ended."""
+    out = tmp_path / "run"
+    first, second = (prepare(PENDULUM, out=out, **{**PARTS, "total_steps": 32}) for _ in range(2))
+    first.run(progress=False)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(DirectoryInUse, match="out=.*holds a run that another process has just written$"):
+        second.run(progress=False)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+
+
 def test_rows_are_written_completely_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / METRICS_FILE
     metrics = Metrics(path)
@@ -241,7 +283,10 @@ def test_removed_directory_is_reported_in_one_sentence(tmp_path):
             for path in (*out.iterdir(), out):
                 path.rmdir() if path.is_dir() else path.unlink()
 
-    with pytest.raises(OutputError, match=r"out='.*run' cannot be written to: No such file or directory; what was"):
+    with pytest.raises(
+        OutputError,
+        match=r"out='.*run' cannot be written to: No such file or directory; nothing was saved that could be resumed",
+    ):
         train_part(out, total_steps=640, on_update=remove)
 
 

@@ -6,6 +6,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from flax import serialization
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs import compilation_cache as compilation
 from jaxtrpo.runs import directory, policy_file
+from jaxtrpo.runs.msgpack_file import content_of, write_msgpack
 
 
 def make_policy(hidden=(5, 3), observation_size=4, action_size=2, seed=0):
@@ -99,6 +101,70 @@ def test_other_bytes_are_rejected(saved, garbage):
     (place / directory.POLICY_FILE).write_bytes(garbage)
     with pytest.raises(ValueError, match=r"is damaged or is not a file of jaxtrpo$"):
         policy_file.load_policy(place)
+
+
+@settings(deadline=None)  # disks can be slow
+@given(st.data())
+def test_one_changed_bit_is_noticed(saved, data):
+    place, content = saved
+    changed = bytearray(content)
+    changed[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    (place / directory.POLICY_FILE).write_bytes(bytes(changed))
+    with pytest.raises(ValueError, match=r"is damaged or is not a file of jaxtrpo$"):
+        policy_file.load_policy(place)
+
+
+def test_files_without_a_checksum_are_read(saved):
+    """Versions before 0.1.0 wrote none."""
+    place, content = saved
+    (place / directory.POLICY_FILE).write_bytes(content_of(content))
+    assert policy_file.load_policy(place).env_name == make_policy().env_name
+
+
+DAMAGES = {
+    "no name": {"env_name": 3},
+    "a list in place of actions": {"actions": []},
+    "no bounds": {"actions": {"low": None, "high": None, "counts": [], "shape": None}},
+    "bounds of two sizes": {
+        "actions": {"low": np.zeros(1, np.float32), "high": np.zeros(2, np.float32), "counts": [], "shape": None}
+    },
+    "words as choices": {
+        "actions": {"low": np.zeros(1, np.float32), "high": np.ones(1, np.float32), "counts": "ab", "shape": None}
+    },
+    "size of observations": {"observation_size": "four"},
+    "negative size": {"observation_size": -1},
+    "moments": {"moments": {"count": 0.0}},
+    "moments of another size": {
+        "moments": {"count": np.float32(1), "mean": np.zeros(9, np.float32), "variance": np.ones(9, np.float32)}
+    },
+    "parameters": {"params": {"params": "none"}},
+    "time limit": {"max_episode_steps": "long"},
+    "observations": {"observations": {"parts": 3}},
+    "network": {"network": None},
+}
+
+
+def with_content(place, **changes):
+    """Writes a policy file with a right checksum and other content."""
+    path = place / directory.POLICY_FILE
+    content = serialization.msgpack_restore(content_of(path.read_bytes()))
+    content.pop("format")
+    write_msgpack(path, policy_file.FORMAT, {**content, **changes})
+
+
+@pytest.mark.parametrize("changes", DAMAGES.values(), ids=DAMAGES)
+def test_content_of_the_wrong_kind_is_rejected(tmp_path, changes):
+    policy_file.save_policy(tmp_path, make_policy())
+    with_content(tmp_path, **changes)
+    with pytest.raises(ValueError, match=r"is damaged or is not a file of jaxtrpo$"):
+        policy_file.load_policy(tmp_path)
+
+
+def test_parameters_of_another_network_are_rejected(tmp_path):
+    policy_file.save_policy(tmp_path, make_policy())
+    with_content(tmp_path, network="mlp(hidden=(3, 3, 3))")
+    with pytest.raises(ValueError, match=r"its parameters are not those of its network, mlp\(hidden=\(3, 3, 3\)\)$"):
+        policy_file.load_policy(tmp_path)
 
 
 def test_policy_with_other_format_version_is_rejected(tmp_path, monkeypatch):

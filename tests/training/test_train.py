@@ -23,6 +23,7 @@ from jaxtrpo.config import Config
 from jaxtrpo.policies.distributions import entropy
 from jaxtrpo.runs.checkpoint import load_checkpoint, require_same_run, restore, save_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE, METRICS_FILE
+from jaxtrpo.runs.msgpack_file import content_of
 from jaxtrpo.training.run import Run
 from jaxtrpo.training.train import prepare
 from jaxtrpo.training.update import gather
@@ -369,7 +370,7 @@ def changed(part):
     """What changes a part of a checkpoint."""
 
     def damage(data):
-        content = serialization.msgpack_restore(data)
+        content = serialization.msgpack_restore(content_of(data))
         part(content)
         return serialization.msgpack_serialize(content)
 
@@ -380,6 +381,7 @@ def changed(part):
     ("damage", "told"),
     [
         (lambda data: data[:-100], "is damaged or is not a file of jaxtrpo$"),
+        (lambda data: data[:-9] + bytes([data[-9] ^ 4]) + data[-8:], "is damaged or is not a file of jaxtrpo$"),
         (lambda data: b"", "is damaged or is not a file of jaxtrpo$"),
         (changed(lambda content: content.pop("state")), "is damaged or is not a file of jaxtrpo$"),
         (changed(lambda content: content.update(format=99)), "has format 99;"),
