@@ -70,7 +70,8 @@ def trust(
     """
     spec_string = spec_string_of(trust, locals())
     require_positive(strength=strength, gain=gain)
-    require_whole(1, max_steps_per_update=max_steps_per_update, settle_steps=settle_steps)
+    require_whole(1, max_steps_per_update=max_steps_per_update)
+    require_whole(1, 10**15, settle_steps=settle_steps)
     require_bounds(kl_range=kl_range)
     low, high = map(math.log, kl_range)
 

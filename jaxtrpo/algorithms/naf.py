@@ -15,7 +15,14 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from jaxtrpo.algorithms.actor_critic import no_observations, with_rewards
 from jaxtrpo.algorithms.advantages import valid_weight
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_surrogate_unset
-from jaxtrpo.config.checks import require_bool, require_positive, require_share, require_sizes, require_whole
+from jaxtrpo.config.checks import (
+    require_bool,
+    require_positive,
+    require_replay_ratio,
+    require_share,
+    require_sizes,
+    require_whole,
+)
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
@@ -105,7 +112,8 @@ def naf(
       ValueError: a setting is out of range; the message names it.
     """
     spec_string = spec_string_of(naf, locals())
-    require_positive(learning_rate=learning_rate, replay_ratio=replay_ratio)
+    require_positive(learning_rate=learning_rate)
+    require_replay_ratio(replay_ratio=replay_ratio)
     require_sizes(hidden=hidden)
     require_whole(1, replay=replay, minibatch_size=minibatch_size)
     require_share(target_rate=target_rate)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from jaxtrpo.cli.command import FAILED, Work, needs
-from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.checks import MOST_EPISODES, require_whole
 
 if TYPE_CHECKING:
     from jaxtrpo.policies.trained import TrainedPolicy
@@ -39,7 +39,7 @@ class Export:
         from jaxtrpo.runs.export import export_policy
         from jaxtrpo.runs.policy_file import load_policy
 
-        require_whole(1, episodes=self.episodes)
+        require_whole(1, MOST_EPISODES, episodes=self.episodes)
         choose_actors(program=True)  # the environment may be a JAX program
         policy = load_policy(self.directory)
         where_to_act(policy, None, self.max_episode_steps)

@@ -15,8 +15,9 @@ from tyro.conf import Positional, arg
 
 from jaxtrpo.cli.command import FAILED, INPUT_ERROR, INTERRUPTED, Work
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX
+from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX, available_cores
 
+PROCESSES_PER_CORE = 8  # more would only take each other's time
 GRACE_SECONDS = 25.0  # within which JAX ends the other processes when one has ended
 EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of processes that have reported why
 
@@ -32,7 +33,7 @@ class Launch:
 
     def prepare(self) -> Work:
         """As for `Train`."""
-        require_whole(1, processes=self.processes)
+        require_whole(1, PROCESSES_PER_CORE * available_cores(), processes=self.processes)
         if self.words[:1] != ("train",):
             raise ValueError(f"launch: {' '.join(self.words[:1]) or 'nothing'} is no `train ...` after --")
         return self._work

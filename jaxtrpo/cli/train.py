@@ -13,7 +13,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from jaxtrpo.cli.command import INTERRUPTED, Work, needs
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.checks import require_seed, require_whole
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.base import Environment
@@ -197,6 +197,7 @@ class Evaluate:
         from jaxtrpo.rollout.evaluation import prepare_evaluation, where_to_act
         from jaxtrpo.runs.policy_file import load_policy
 
+        require_seed(seed=self.seed)
         choose_actors(program=True)  # the environment may be a JAX program
         policy = load_policy(self.directory)
         env, limit = where_to_act(policy, self.env, self.max_episode_steps)

@@ -11,8 +11,10 @@ from typing import Annotated, Literal
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from jaxtrpo.cli.command import Work, needs, require_place, require_some
-from jaxtrpo.config.checks import require_positive, require_whole
+from jaxtrpo.config.checks import require_positive, require_seed, require_whole
 from jaxtrpo.runs.view.opengl import choose_opengl
+
+MOST_PIXELS = 8_192  # of a side; what H.264 encodes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Video:
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""
-        require_whole(16, width=self.width, height=self.height)
+        require_whole(16, MOST_PIXELS, width=self.width, height=self.height)
+        require_seed(seed=self.seed)
         if self.width % 2 or self.height % 2:
             raise ValueError(f"width={self.width}, height={self.height} must be even numbers")
         if self.seconds is not None:

@@ -11,7 +11,14 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from jaxtrpo.config.checks import require_bool, require_positive, require_share, require_whole
+from jaxtrpo.config.checks import (
+    MOST_EPISODES,
+    require_bool,
+    require_positive,
+    require_seed,
+    require_share,
+    require_whole,
+)
 from jaxtrpo.config.messages import short
 
 DEVICES = ("auto", "cpu", "gpu", "tpu")
@@ -80,14 +87,14 @@ class Config:
         Raises:
           ValueError: a setting is out of bounds; one sentence that names it.
         """
-        require_whole(1, total_steps=self.total_steps, eval_episodes=self.eval_episodes)
+        require_whole(1, None, total_steps=self.total_steps)  # bounded by the number of segments
+        require_whole(1, MOST_EPISODES, eval_episodes=self.eval_episodes)
         at_least_one = ("actors", "processes", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update")
         for name in (*at_least_one, "max_episode_steps"):
             if getattr(self, name) is not None:
                 require_whole(1, **{name: getattr(self, name)})
-        require_whole(0, seed=self.seed, eval_every=self.eval_every)
-        if self.seed >= 2**32:
-            raise ValueError(f"seed={self.seed} must be below 2**32")  # JAX would ignore the higher bits
+        require_seed(seed=self.seed)
+        require_whole(0, None, eval_every=self.eval_every)
         if self.device not in DEVICES:
             raise ValueError(f"device={short(self.device)} must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
         if self.max_kl is not None:

@@ -8,19 +8,34 @@ from typing import Any
 
 from jaxtrpo.config.messages import short
 
+INT32 = 2**31 - 1  # compiled programs count in these
+MOST_STEPS = 1_000  # gradient steps per environment step
+MOST_UNITS = 2**20  # of a layer
+MOST_EPISODES = 1_000_000  # of one evaluation, all of which run at the same time
+SMALLEST, LARGEST = 2.0**-126, 2.0**127  # magnitudes of normal float32 numbers, which compiled programs compute with
 
-def require_whole(least: int, **values: object) -> None:
-    """Raises ValueError for a value that is not an integer of at least `least`."""
+
+def require_whole(least: int, most: int | None = INT32, **values: object) -> None:
+    """Raises ValueError for a value that is not an integer between `least` and `most`; None means no upper bound."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{name}={short(value)} must be a whole number of at least {least}")
+        if most is not None and value > most:
+            raise ValueError(f"{name}={short(value)} must be at most {most}")
+
+
+def require_seed(**values: object) -> None:
+    """Raises ValueError for a value that is not a random seed: JAX would ignore bits beyond the 32nd."""
+    require_whole(0, 2**32 - 1, **values)
 
 
 def require_number(what: str, test: Callable[[float], bool], **values: Any) -> None:
     """Raises ValueError for a value that is not a finite number or fails `test`; `what` says what is accepted."""
     for name, value in values.items():
-        if not is_number(value) or not math.isfinite(value) or not test(value):
+        if not is_number(value) or not _is_finite(value) or not test(value):
             raise ValueError(f"{name}={short(value)} must be {what}")
+        if value and not SMALLEST <= abs(value) <= LARGEST:
+            raise ValueError(f"{name}={short(value)} must be between {SMALLEST:.1e} and {LARGEST:.1e} in magnitude")
 
 
 def require_positive(**values: Any) -> None:
@@ -31,6 +46,11 @@ def require_positive(**values: Any) -> None:
 def require_not_negative(**values: Any) -> None:
     """Raises ValueError for a value that is not a number of at least 0."""
     require_number("at least 0", lambda value: value >= 0, **values)
+
+
+def require_replay_ratio(**values: Any) -> None:
+    """Raises ValueError for a value that is not a number of gradient steps per environment step."""
+    require_number(f"positive and at most {MOST_STEPS}", lambda value: 0 < value <= MOST_STEPS, **values)
 
 
 def require_share(**values: Any) -> None:
@@ -51,7 +71,14 @@ def require_sizes(**values: object) -> None:
         if not isinstance(value, (tuple, list)):
             raise ValueError(f"{name}={short(value)} must be a sequence of sizes, such as (64, 64)")
         for size in value:
-            require_whole(1, **{name: size})
+            require_whole(1, MOST_UNITS, **{name: size})
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer that no float can hold
+        return False
 
 
 def is_number(value: object) -> bool:

@@ -64,6 +64,8 @@ def _build(kind: str, node: ast.expr) -> Any:
     for keyword in call.keywords:
         if keyword.arg is None:
             raise SyntaxError
+        if keyword.arg in arguments:
+            raise ValueError(f"{name} is given {keyword.arg} twice")
         try:
             arguments[keyword.arg] = ast.literal_eval(keyword.value)
         except ValueError:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
-from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.checks import MOST_EPISODES, require_seed, require_whole
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.abilities import close, require_working
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, EnvState, action_space, has_time_limit
@@ -70,7 +70,7 @@ def prepare_evaluation(
     max_episode_steps: int | None = None,
 ) -> Callable[[int], Evaluation]:
     """Validates the arguments of `evaluate`, and returns a function from a seed to the evaluation."""
-    require_whole(1, episodes=episodes)
+    require_whole(1, MOST_EPISODES, episodes=episodes)
     if not isinstance(policy, TrainedPolicy):
         raise ValueError(f"policy={short(policy, 60)} must be a TrainedPolicy, such as train(...).policy")
     where, limit = where_to_act(policy, env, max_episode_steps)
@@ -80,6 +80,7 @@ def prepare_evaluation(
     run = make_evaluator(environment, policy.network, actors, episodes)
 
     def evaluate_once(seed: int) -> Evaluation:
+        require_seed(seed=seed)
         try:
             return run(actors.replicate((policy.params, policy.moments)), evaluation_key(seed))
         finally:

@@ -57,20 +57,23 @@ class Replay(NamedTuple):
         """Returns a description for the log."""
         return f"replay buffer: the last {self.capacity:,} steps, {_in_mib(self.nbytes)} per actor"
 
-    def require_memory(self, learners: int, memory: float) -> None:
+    def require_memory(self, learners: int, memory: float, *, saved: bool) -> None:
         """Checks that the rings fit into memory.
 
         Args:
           learners: number of learners with a ring: actors of one training, or trainings.
           memory: bytes available for all of them.
+          saved: whether checkpoints are written.
 
         Raises:
           ValueError: the rings do not fit.
         """
-        # Three rings per learner: the initial one, one that the caller holds, such as a checkpoint, and the newest.
-        if 3 * learners * self.nbytes > memory:
+        # Three rings per learner: the initial one, one that the caller holds, and the newest. A checkpoint is gathered,
+        # serialised and joined with its checksum, of all of which there are copies at the same time.
+        rings = 8 if saved else 3
+        if rings * learners * self.nbytes > memory:
             raise ValueError(
-                f"replay: {self.capacity:,} steps need 3 x {learners} x {_in_mib(self.nbytes)}, but only "
+                f"replay: {self.capacity:,} steps need {rings} x {learners} x {_in_mib(self.nbytes)}, but only "
                 f"{_in_mib(memory)} of memory are available; use a smaller replay or fewer actors"
             )
 

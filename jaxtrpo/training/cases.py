@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import require_number, require_whole
+from jaxtrpo.config.checks import require_number, require_seed
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import parse, require_no_contradiction, with_argument
 from jaxtrpo.training.prepare import Options
@@ -39,7 +39,7 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
     if not seeds:
         raise ValueError("seeds: give at least one")
     for seed in seeds:
-        require_whole(0, seed=seed)
+        require_seed(seed=seed)
     several = (list, tuple, range, np.ndarray)  # exact types, because an algorithm is a tuple, too
     lists = {
         name: [each.item() if isinstance(each, np.generic) else each for each in value]

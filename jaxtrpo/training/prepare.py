@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxtrpo.adapt import Rule
@@ -26,7 +28,7 @@ from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
 from jaxtrpo.parallel.devices import PROGRAM_THREADS, choose_actors, memory_of, threads_may_run_out
 from jaxtrpo.parallel.processes import expected, is_first, join, reporting_errors, require_count, require_same
 from jaxtrpo.policies.custom import policy_maker
-from jaxtrpo.rollout.replay import Replay
+from jaxtrpo.rollout.replay import Replay, without_replay
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation_cache import cache_compilations
@@ -38,7 +40,7 @@ from jaxtrpo.runs.output import Saving
 from jaxtrpo.training.defaults import fill_in, with_whole_episodes
 from jaxtrpo.training.record import OnUpdate
 from jaxtrpo.training.run import Plan, Run
-from jaxtrpo.training.update import Parts, make_update, segment_parts, segments_of_run
+from jaxtrpo.training.update import Parts, Update, make_update, segment_parts, segments_of_run
 
 
 class Options(NamedTuple):
@@ -176,13 +178,14 @@ def _plan(
             raise ValueError(
                 f"algorithm={config.algorithm} does not support multi-process training; run it in one process"
             )
+        _require_memory(config, update, memory_of(trainings.devices if trainings else actors.own))
         replay = update.learner.replay
         if replay is not None:
             devices = trainings.devices if trainings else actors.own
             learners = len(devices)
             if trainings and update.learner.waits and is_program(environment):  # all in memory at the same time
                 learners = trainings.number
-            replay.require_memory(learners, memory_of(devices))
+            replay.require_memory(learners, memory_of(devices), saved=directory is not None)
         return Plan(
             env=environment,
             config=config,
@@ -204,6 +207,23 @@ def _plan(
     except BaseException:
         close()
         raise
+
+
+def _require_memory(config: Config, update: Update, memory: float) -> None:
+    """Raises ValueError if networks or batches cannot fit into memory, by a lower bound of what they need."""
+    key, env = jax.ShapeDtypeStruct((2,), np.uint32), update.env
+    learner = jax.eval_shape(update.learner.init, key, key)
+    leaves = jax.tree.leaves(learner if update.learner.replay is None else without_replay(learner))
+    networks = sum(math.prod(leaf.shape) for leaf in leaves)
+    columns = 2 * (2 * env.observation_size + env.action_size + 8)  # what is collected, and what is made of it
+    rows = update.sizes.segment_steps * update.sizes.max_segments
+    for setting, numbers in (
+        (f"policy={config.policy}, critic={config.critic}", networks),
+        (f"num_envs={config.num_envs}, max_steps_per_update={config.max_steps_per_update}", rows * columns),
+    ):
+        if 4 * numbers > memory:
+            need, has = (f"{size / 2**30:,.0f} GiB" for size in (4 * numbers, memory))
+            raise ValueError(f"{setting} need at least {need} of memory, but there are {has}")
 
 
 def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
@@ -288,7 +308,7 @@ def _open(options: Options) -> Path | None:
 def _require_saving(saving: Saving, out: str | Path | None, config: Config) -> None:
     require_not_negative(checkpoint_seconds=saving.checkpoint_seconds)
     require_bool(keep_best=saving.keep_best)
-    require_whole(0, keep_every=saving.keep_every)
+    require_whole(0, None, keep_every=saving.keep_every)
     for name, value in (("keep_best", saving.keep_best), ("keep_every", saving.keep_every)):
         if value and out is None:
             raise ValueError(f"{name}={value} needs out, the directory of the run")

@@ -210,8 +210,8 @@ def test_memory_respects_limit_of_container(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("settings", [{}, {"adapt": "trust"}])  # a rule other than the default is checked earlier
 def test_capacity_beyond_32_bit_indices_is_rejected(settings):
-    with pytest.raises(ValueError, match=r"^replay=5000000000 must be a number of steps below 2\^31"):
-        prepare(ActingProbe(), **{**tiny("trpo_replay"), "algorithm": "trpo_replay(replay=5_000_000_000)"}, **settings)
+    with pytest.raises(ValueError, match=r"^replay=2147483647 must be a number of steps below 2\^31"):
+        prepare(ActingProbe(), **{**tiny("trpo_replay"), "algorithm": "trpo_replay(replay=2147483647)"}, **settings)
 
 
 def test_size_of_buffer_is_printed_before_the_run_starts(capsys):

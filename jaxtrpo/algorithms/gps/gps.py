@@ -40,6 +40,9 @@ class GPSState(NamedTuple):
     predicted_gain: Float[Array, ""]  # of the step that followed it
 
 
+MOST_NEIGHBOURS = 1_000  # time steps on either side
+
+
 def gps(
     *,
     conditions: int = 8,
@@ -81,7 +84,7 @@ def gps(
     """
     spec_string = spec_string_of(gps, locals())
     require_whole(1, conditions=conditions, imitation_steps=imitation_steps, minibatch_size=minibatch_size)
-    require_whole(0, window=window)
+    require_whole(0, MOST_NEIGHBOURS, window=window)
     if horizon is not None:
         require_whole(2, horizon=horizon)
     require_positive(max_kl=max_kl, learning_rate=learning_rate, prior_samples=prior_samples)

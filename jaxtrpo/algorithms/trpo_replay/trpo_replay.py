@@ -18,7 +18,14 @@ from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trpo_replay.combined_step import DirectionMemory, combined_direction, no_directions
 from jaxtrpo.algorithms.trpo_replay.labels import advantage_over, critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.trust_region import Path, no_path, require_line_search, step_work, take_step
-from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_sizes, require_whole
+from jaxtrpo.config.checks import (
+    require_not_negative,
+    require_positive,
+    require_replay_ratio,
+    require_share,
+    require_sizes,
+    require_whole,
+)
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.action_values import ActionCriticState, action_critic
 from jaxtrpo.critics.reward_scale import value_unit
@@ -108,7 +115,8 @@ def trpo_replay(
       ValueError: a setting is out of range; the message names it.
     """
     spec_string = spec_string_of(trpo_replay, locals())
-    require_positive(max_kl=max_kl, replay_ratio=replay_ratio, learning_rate=learning_rate)
+    require_positive(max_kl=max_kl, learning_rate=learning_rate)
+    require_replay_ratio(replay_ratio=replay_ratio)
     require_share(gae_lambda=gae_lambda, critic_lambda=critic_lambda, target_rate=target_rate)
     require_whole(0, advantage_memory=advantage_memory)
     require_whole(1, replay=replay, minibatch_size=minibatch_size)
