@@ -15,7 +15,7 @@ from tyro.conf import Positional, arg
 
 from jaxtrpo.cli.command import FAILED, INPUT_ERROR, INTERRUPTED, Work
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX, available_cores
+from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX, LAUNCHER, available_cores
 
 PROCESSES_PER_CORE = 8  # more would only take each other's time
 GRACE_SECONDS = 25.0  # within which JAX ends the other processes when one has ended
@@ -56,6 +56,7 @@ class Launch:
     def _start(self, number: int, address: str) -> subprocess.Popen:
         variables = {ADDRESS: address, COUNT: str(self.processes), INDEX: str(number)}
         variables["JAX_COORDINATOR_BIND_ADDRESS"] = address  # not on all interfaces
+        variables[LAUNCHER] = str(os.getpid())
         command = [sys.executable, "-m", "jaxtrpo", *self.words]
         # In a group of its own: what the terminal sends comes once, by way of this process.
         process = subprocess.Popen(command, env={**os.environ, **variables}, process_group=0)

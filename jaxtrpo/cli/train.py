@@ -61,10 +61,12 @@ class Train:
     def prepare(self) -> Work:
         """See `Command.prepare`."""
         from jaxtrpo.envs.registry import make_env
+        from jaxtrpo.parallel.machine import end_with_launcher
         from jaxtrpo.parallel.processes import is_first, join, reporting_errors
         from jaxtrpo.training.prepare import actors_of
         from jaxtrpo.training.train import prepare
 
+        end_with_launcher()
         if self.seeds is None:
             join(self.config.processes)
         settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}

@@ -3,11 +3,30 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from pathlib import Path
 
 # Environment variables that a launcher sets.
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
+LAUNCHER = "JAXTRPO_LAUNCHER"  # id of the process that is `jaxtrpo launch`
+LOOKS_EVERY = 1.0  # seconds between two looks at whether it still lives
 _LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # of a container on Linux
+
+
+def end_with_launcher() -> None:
+    """Terminates this process, as SIGTERM does, when the launcher that started it has ended, however it did."""
+    launcher = os.environ.get(LAUNCHER)
+    if launcher is None or str(os.getppid()) != launcher:  # the variable is inherited
+        return
+
+    def watch() -> None:
+        while str(os.getppid()) == launcher:
+            time.sleep(LOOKS_EVERY)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def available_cores() -> int:

@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 EXIT_CODE = 128 + signal.SIGTERM
 
@@ -25,6 +26,54 @@ class Terminated(SystemExit):
         super().__init__(EXIT_CODE)
 
 
+class DeferredSignals:
+    """Defers SIGINT and SIGTERM to the end of an update, and ignores them while the run is saved.
+
+    Before the first update they interrupt at once, and so does the second of them. An exception that a handler raises
+    while Python collects garbage, or starts a thread, would be lost or leave the thread behind. Signals with other
+    handlers than the default ones are left alone.
+    """
+
+    def __init__(self):
+        self._deferring, self._ignoring = False, False
+        self._pending: type[KeyboardInterrupt] | None = None
+
+    def __enter__(self) -> DeferredSignals:
+        self._before = _default_handlers()
+        for kind in self._before:
+            signal.signal(kind, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for kind, handler in self._before.items():
+            signal.signal(kind, handler)
+
+    def end_of_update(self) -> None:
+        """Raises what a signal has asked for since the last update; from now on, signals wait for the next one."""
+        self._deferring = True
+        if self._pending is not None:
+            self._ignoring = True
+            raise self._pending
+
+    def _receive(self, number: int, frame: object) -> None:
+        if self._ignoring:
+            return
+        kind = Termination if number == signal.SIGTERM else KeyboardInterrupt
+        if self._deferring and self._pending is None:
+            self._pending = kind
+            return
+        self._ignoring = True
+        raise kind
+
+
+def _default_handlers() -> dict[signal.Signals, Any]:
+    """Returns the handlers of SIGINT and SIGTERM that are the default ones; none outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    return {kind: handler for kind, handler in defaults.items() if signal.getsignal(kind) == handler}
+
+
 class Interrupts:
     """Defers signals until all processes of a run can stop after the same update."""
 
@@ -33,11 +82,7 @@ class Interrupts:
         self._severity = {signal.SIGINT: 1, signal.SIGTERM: 2}
 
     def __enter__(self) -> Interrupts:
-        main = threading.current_thread() is threading.main_thread()
-        defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        self._before = {
-            kind: handler for kind, handler in defaults.items() if main and signal.getsignal(kind) == handler
-        }
+        self._before = _default_handlers()
         for kind in self._before:
             signal.signal(kind, self._defer)
         return self

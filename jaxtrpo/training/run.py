@@ -32,7 +32,7 @@ from jaxtrpo.runs.output import Saving
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
 from jaxtrpo.runs.symptoms import notes, symptoms
-from jaxtrpo.runs.termination import Interrupts, SecondInterrupt, Terminated, Termination, termination_as_interrupt
+from jaxtrpo.runs.termination import DeferredSignals, Interrupts, SecondInterrupt, Terminated, Termination
 from jaxtrpo.training.drivers.asynchronous import asynchronous_updates
 from jaxtrpo.training.drivers.replay import replaying_updates
 from jaxtrpo.training.drivers.synchronous import synchronous_updates
@@ -120,22 +120,22 @@ class Run(Plan):
           OutputError: the directory is no longer writable.
           Terminated: SIGTERM was received; everything is saved.
         """
-        interrupts = None
+        interrupts, end_of_update = None, lambda: None
         try:
             with ExitStack() as stack:
                 if self.actors.in_one_process:
-                    stack.enter_context(termination_as_interrupt())
+                    end_of_update = stack.enter_context(DeferredSignals()).end_of_update
                 else:
                     stack.enter_context(ending_together())
                     interrupts = stack.enter_context(Interrupts())
                 if self.directory is not None and is_first():
                     stack.enter_context(hold(self.directory, new=self.directory_is_new))
                 record = Record(self, self.metrics, lambda: self.state, interrupts)
-                return self._run(record, progress=progress and is_first())
+                return self._run(record, end_of_update, progress=progress and is_first())
         finally:
             self.close()
 
-    def _run(self, record: Record, *, progress: bool) -> Result:
+    def _run(self, record: Record, end_of_update: Callable[[], None], *, progress: bool) -> Result:
         interrupt, checks = None, symptoms(invalid_is_broken=self.invalid_is_broken)
         with (
             ExitStack() as stack,
@@ -151,6 +151,7 @@ class Run(Plan):
                     bar.update(rows[-1])
                     for note in notes(checks, rows):
                         bar.note(note)
+                    end_of_update()
             except SecondInterrupt:  # other processes may be anywhere, so no state can be gathered
                 raise
             except KeyboardInterrupt as error:

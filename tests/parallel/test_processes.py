@@ -177,6 +177,22 @@ def test_a_signal_to_the_launcher_ends_all_at_the_same_update_with_everything_sa
     assert load_checkpoint(out).metrics["update"][-1] == len(rows(out))
 
 
+@pytest.mark.slow
+def test_processes_end_with_their_launcher_and_save_the_run(tmp_path):
+    out = tmp_path / "run"
+    words = (*(word if word != SECONDS_BETWEEN else "1000" for word in TRAIN), "--out", out)
+    started = begin(*words, "--total-steps", 10**7)
+    wait_for_updates(out, 5)
+    children = children_of(started)
+    started.kill()
+    ends = time.monotonic() + 60
+    while any(os.path.exists(f"/proc/{child}") for child in children) and time.monotonic() < ends:
+        time.sleep(0.1)
+    started.communicate(timeout=100)
+    assert not any(os.path.exists(f"/proc/{child}") for child in children)
+    assert load_checkpoint(out).metrics["update"][-1] == len(rows(out))
+
+
 CODE = """
 import jaxtrpo
 def look(row, state): {look}

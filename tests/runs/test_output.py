@@ -195,6 +195,43 @@ def test_termination_saves_and_says_how_to_resume(tmp_path):
     assert rows >= 5 and len(load_checkpoint(out).metrics["update"]) in (rows, rows - 1)
 
 
+SIGNALLED = """
+import gc, signal, sys
+import jaxtrpo
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Slow:
+    def __del__(self):
+        sum(range(20_000))
+def collect(row, state):
+    for _ in range(20):
+        loop = [Slow()]
+        loop.append(loop)
+    gc.collect()
+jaxtrpo.train("InvertedPendulum-v5", algorithm="naf(replay=4096, asynchronous={asynchronous})", num_envs=4,
+              total_steps=10**8, policy="mlp(hidden=(8,))", checkpoint_seconds=1000, out=sys.argv[1], progress=False,
+              on_update=collect)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGINT,), (signal.SIGTERM, signal.SIGTERM)])
+def test_signals_end_a_replay_run_with_everything_saved(signals, asynchronous, tmp_path):
+    """While garbage is collected, too, where exceptions of handlers would be lost."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-c", SIGNALLED.format(asynchronous=asynchronous), str(out)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not (out / METRICS_FILE).exists() or (out / METRICS_FILE).read_text().count("\n") < 5:
+            assert process.poll() is None
+            time.sleep(0.01)
+        for kind in signals:
+            process.send_signal(kind)
+        errors = process.communicate(timeout=60)[1]
+    assert process.returncode == (0 if signals == (signal.SIGINT,) else 128 + signal.SIGTERM), errors
+    assert "Traceback" not in errors and "ignored" not in errors
+    assert len(load_checkpoint(out).metrics["update"]) == (out / METRICS_FILE).read_text().count("\n") - 1
+
+
 def test_installed_sigterm_handler_stays_in_place(tmp_path):
     calls = []
     before = signal.signal(signal.SIGTERM, lambda *_: calls.append("mine"))
