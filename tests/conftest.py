@@ -1,6 +1,7 @@
 import gc
 import os
 import time
+from collections import Counter
 from pathlib import Path
 
 import jax
@@ -30,6 +31,22 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 # Linux lets a process map 65,530 pieces of memory, XLA takes dozens a program, and ends a process that gets no more.
 MAPS = Path("/proc/self/maps")
 MANY_MAPS = 30_000
+
+
+# Seconds of tests that take longer than one, all cases together, as `pytest --durations=0 --durations-min=1` measures.
+SLOW = dict(reversed(line.split()) for line in Path(__file__).with_name("slow.txt").read_text().splitlines())
+SLOW_FIXTURES = {"program", "trained", "whole"}  # of a module, whose seconds count for the test that comes first
+OF_FILES = Counter[str]()
+for test, taken in SLOW.items():
+    OF_FILES[test.partition("::")[0]] += int(taken)
+
+
+def pytest_collection_modifyitems(items):
+    """Marks tests that are known to be slow, and runs the files that take longest first."""
+    for item in items:
+        if item.nodeid.partition("[")[0] in SLOW or SLOW_FIXTURES & set(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: -OF_FILES[item.nodeid.partition("::")[0]])
 
 
 def pytest_sessionfinish(session):

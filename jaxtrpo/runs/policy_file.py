@@ -64,9 +64,10 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
     if not path.is_file():
         raise FileNotFoundError(f"no {POLICY_FILE} in {place}")
     content = read_msgpack(path, FORMAT, _content)
-    if policy is None and content["network"].startswith(CUSTOM):
-        raise ValueError(f"the network of {path} is {content['network']}; pass it: load_policy(..., policy=network)")
-    loaded = TrainedPolicy(maker=policy_maker(content.pop("network") if policy is None else policy), **content)
+    network = content.pop("network")
+    if policy is None and network.startswith(CUSTOM):
+        raise ValueError(f"the network of {path} is {network}; pass it: load_policy(..., policy=network)")
+    loaded = TrainedPolicy(maker=policy_maker(network if policy is None else policy), **content)
     if policy is None:
         _require_fitting_params(path, loaded)
     return loaded

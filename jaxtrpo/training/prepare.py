@@ -178,7 +178,6 @@ def _plan(
             raise ValueError(
                 f"algorithm={config.algorithm} does not support multi-process training; run it in one process"
             )
-        _require_memory(config, update, memory_of(trainings.devices if trainings else actors.own))
         replay = update.learner.replay
         if replay is not None:
             devices = trainings.devices if trainings else actors.own
@@ -186,6 +185,7 @@ def _plan(
             if trainings and update.learner.waits and is_program(environment):  # all in memory at the same time
                 learners = trainings.number
             replay.require_memory(learners, memory_of(devices), saved=directory is not None)
+        _require_memory(config, update, memory_of(trainings.devices if trainings else actors.own))
         return Plan(
             env=environment,
             config=config,
