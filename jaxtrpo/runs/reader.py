@@ -10,11 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxtrpo.config.checks import is_number
+from jaxtrpo.runs.config_file import MADE_WITH
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
 
 # Settings tried first, in this order, to tell groups apart.
 FIRST_IN_LABELS = ("algorithm", "policy", "critic", "adapt", "max_kl", "discount")
-NOT_IN_LABELS = ("seed", "versions", "machine")
+NOT_IN_LABELS = ("seed", *MADE_WITH)
+COUNTS = ("update", "env_steps", "wall_seconds")  # columns of every run
 ALL = "all runs"  # label of runs that differ only by their seed
 
 
@@ -71,26 +74,36 @@ def read_run(directory: Path) -> LoggedRun:
       ValueError: a file was not written by `train`.
     """
     settings = _settings(directory / CONFIG_FILE)
-    with (directory / METRICS_FILE).open(newline="", encoding="utf-8", errors="replace") as file:
-        text = file.read()
+    path = directory / METRICS_FILE
+    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
+        raise ValueError(f"{path} is not a file")
+    text = path.read_text(encoding="utf-8", errors="replace")
     whole = text[: text.rfind("\n") + 1]
-    names, *rows = list(csv.reader(whole.splitlines())) or [[]]
     try:
+        names, *rows = list(csv.reader(whole.splitlines())) or [[]]
+        if names and (len(set(names)) < len(names) or not set(COUNTS) <= set(names)):
+            raise ValueError(f"its columns must include {', '.join(COUNTS)}, and be different")
         table = [[float(cell) if cell else np.nan for cell in row] for row in rows if len(row) == len(names)]
-    except ValueError as error:
-        raise ValueError(f"{directory / METRICS_FILE} is not a metrics.csv written by `train`: {error}") from error
+    except (ValueError, csv.Error) as error:
+        raise ValueError(f"{path} is not a metrics.csv written by `train`: {error}") from error
     columns = dict(zip(names, np.array(table, np.float64).reshape(len(table), len(names)).T, strict=True))
     return LoggedRun(directory, str(settings.pop("env", directory.name)), settings, columns)
 
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("it is not a file")
         content = json.loads(path.read_text())
+        if not isinstance(content, dict) or not is_number(content.get("total_steps", 1)):
+            raise ValueError("it has no settings")
+        if not all(isinstance(content.get(name, {}), dict) for name in MADE_WITH):
+            raise ValueError("it does not say what the run was made with")
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a config.json written by `train`") from error
-    return content if isinstance(content, dict) else {}
+    return content
 
 
 def in_groups(runs: Sequence[LoggedRun]) -> dict[str, dict[str, list[LoggedRun]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
@@ -19,6 +20,8 @@ from jaxtrpo.runs.view.figures import PARTS, columns_of, seconds_of
 from jaxtrpo.runs.view.report import cells, page_of, summary
 
 HERE = "127.0.0.1"
+MOST_CONNECTIONS = 32
+PATIENCE = 10.0  # seconds without a byte, after which a connection is closed
 NO_RUN_YET = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="1">
 <title>jaxtrpo watch</title><link rel="icon" href="data:,">
@@ -39,6 +42,8 @@ def serve(directories: Sequence[Path], port: int) -> ThreadingHTTPServer:
     """
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = PATIENCE
+
         def do_GET(self) -> None:
             answers = {"/": _page, "/data": _data}
             make = answers.get(self.path.partition("?")[0])
@@ -61,7 +66,34 @@ def serve(directories: Sequence[Path], port: int) -> ThreadingHTTPServer:
         def log_message(self, format: str, *args: Any) -> None:
             """Does nothing: the terminal shows only the address."""
 
-    return ThreadingHTTPServer((HERE, port), Handler)
+    return _Server((HERE, port), Handler)
+
+
+class _Server(ThreadingHTTPServer):
+    """Limits how many connections are open: each is a thread and a file of a process that may be training."""
+
+    daemon_threads = True
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self._free = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Says nothing of a tab that was closed or never asked."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 def address(server: ThreadingHTTPServer) -> str:
@@ -83,10 +115,10 @@ def serving(directories: Sequence[Path]) -> Iterator[str]:
 
 
 def _now(directories: Sequence[Path]) -> list[LoggedRun]:
-    """Reads all runs, without those removed in the meantime."""
+    """Reads all runs, without those that were removed in the meantime or cannot be read."""
     runs = []
     for place in runs_in(directories):
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with contextlib.suppress(OSError, ValueError):
             runs.append(read_run(place))
     return runs
 

@@ -49,7 +49,7 @@ def test_incomplete_last_line_is_ignored(tmp_path_factory, cut):
     np.testing.assert_array_equal(columns["kl"], 0.01)
 
 
-@pytest.mark.parametrize("text", ["", "update,env_steps", "update,env_steps\n"])
+@pytest.mark.parametrize("text", ["", "update,env_steps", "update,env_steps,wall_seconds\n"])
 def test_run_without_updates_has_no_rows(tmp_path, text):
     (tmp_path / METRICS_FILE).write_text(text)
     run = read_run(tmp_path)
@@ -58,7 +58,7 @@ def test_run_without_updates_has_no_rows(tmp_path, text):
 
 def test_foreign_files_are_rejected_in_one_sentence(tmp_path):
     place = make_run(tmp_path / "run")
-    (place / METRICS_FILE).write_text("update,kl\n1,many\n")
+    (place / METRICS_FILE).write_text("update,env_steps,wall_seconds,kl\n1,2,3,many\n")
     with pytest.raises(ValueError, match=r"metrics\.csv is not a metrics\.csv written by `train`: .*many"):
         read_run(place)
     (place / CONFIG_FILE).write_text("{")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,12 +25,12 @@ from test_plot import make_run
 from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 from jaxtrpo.runs.config_file import save_config
-from jaxtrpo.runs.directory import METRICS_FILE
+from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
 from jaxtrpo.runs.metrics import Metrics
 from jaxtrpo.runs.reader import read_run
 from jaxtrpo.runs.view.figures import LOOKS, seconds_of
 from jaxtrpo.runs.view.report import page_of, settings_of, summary
-from jaxtrpo.runs.view.watch import serve
+from jaxtrpo.runs.view.watch import MOST_CONNECTIONS, serve
 
 FIGURES = len(LOOKS) + 1
 
@@ -115,11 +117,71 @@ def test_data_is_current(served):
     found = json.loads(get(f"{url}/data"))
     assert found["runs"][0]["columns"]["env_steps"][-1] == 52224 and len(found["runs"][0]["columns"]["kl"]) == 51
     assert found["runs"][0]["columns"]["eval_return"][0] is None and found["time"]["run"] == ["1"]
-    (place / METRICS_FILE).write_text("no table\nat all\n")
-    with pytest.raises(urllib.error.HTTPError, match="503"):
-        get(f"{url}/data")
     shutil.rmtree(place)
     assert json.loads(get(f"{url}/data"))["runs"] == [] and "No run yet" in get(f"{url}/")
+
+
+HEADER = "update,env_steps,wall_seconds,return_100\n"
+MALFORMED = {
+    "no table": (METRICS_FILE, "no table\nat all\n"),
+    "words": (METRICS_FILE, HEADER + "1,2,3,many\n"),
+    "binary": (METRICS_FILE, "\0\1\2\n\3\n"),
+    "no steps": (METRICS_FILE, "update,kl\n1,2\n"),
+    "a column twice": (METRICS_FILE, HEADER.replace("return_100", "update") + "1,2,3,4\n"),
+    "a field without end": (METRICS_FILE, HEADER + '1,2,3,"' + 200_000 * "x" + "\n"),
+    "a list": (CONFIG_FILE, "[1, 2]"),
+    "a number": (CONFIG_FILE, "3"),
+    "half of it": (CONFIG_FILE, '{"env": "X"'),
+    "deep": (CONFIG_FILE, 100_000 * "["),
+    "steps in words": (CONFIG_FILE, '{"env": "X", "total_steps": "many"}'),
+    "no steps at all": (CONFIG_FILE, '{"env": "X", "total_steps": null}'),
+    "versions in words": (CONFIG_FILE, '{"env": "X", "versions": "new"}'),
+    "machine as a list": (CONFIG_FILE, '{"env": "X", "machine": [1]}'),
+    "no text": (CONFIG_FILE, "\udcff"),
+}
+
+
+@pytest.mark.parametrize("name", [*MALFORMED, "a pipe", "a pipe of settings", "a directory"])
+def test_a_malformed_run_does_not_keep_others_from_being_shown(served, name):
+    place, url = served
+    other = make_full_run(place / "other")
+    if name in MALFORMED:
+        file, text = MALFORMED[name]
+        (other / file).write_bytes(text.encode(errors="surrogateescape"))
+    else:
+        path = other / (CONFIG_FILE if "settings" in name else METRICS_FILE)
+        path.unlink()
+        os.mkfifo(path) if "pipe" in name else path.mkdir()
+    found = json.loads(get(f"{url}/data"))
+    assert len(found["runs"]) == 1 and len(found["runs"][0]["columns"]["kl"]) == 50
+    page = get(f"{url}/")
+    assert str(place) in page and str(other) not in page
+
+
+def test_idle_connections_are_limited_and_closed(served):
+    _, url = served
+    at = "127.0.0.1", int(url.rpartition(":")[2])
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(at)) for _ in range(MOST_CONNECTIONS + 5)]
+        for one in idle:
+            one.settimeout(5)
+        refused = sum(_is_closed(one) for one in idle[-5:])
+        assert refused == 5
+        for one in idle[:5]:
+            one.close()
+        for _ in range(50):  # until the server has noticed
+            with contextlib.suppress(OSError, urllib.error.URLError, http.client.HTTPException):
+                assert "<html" in get(f"{url}/")
+                break
+            time.sleep(0.1)
+        else:
+            raise AssertionError("the server does not answer")
+
+
+def _is_closed(one: socket.socket) -> bool:
+    with contextlib.suppress(ConnectionError):
+        return one.recv(1) == b""
+    return True
 
 
 def test_server_rejects_other_hosts_and_paths(served):
