@@ -15,7 +15,15 @@ from jaxtrpo.cli.command import FAILED, INTERRUPTED, Work, needs
 from jaxtrpo.config import Config
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.parallel.machine import available_cores
-from jaxtrpo.runs.sweep.space import Values, combinations, parse_grid, parse_random, require_different, with_settings
+from jaxtrpo.runs.sweep.space import (
+    ONE_ACTOR,
+    Values,
+    combinations,
+    parse_grid,
+    parse_random,
+    require_different,
+    with_settings,
+)
 
 SHOWN = 10  # trials in the printed table
 
@@ -51,6 +59,8 @@ class Sweep:
         grid, drawn = parse_grid(self.grid), parse_random(self.random)
         dimensions = [*grid, *drawn]
         require_different(dimensions)
+        if self.config.actors not in (None, 1):
+            raise ValueError(f"actors={self.config.actors}: {ONE_ACTOR}")
         require_whole(1, seeds=self.seeds)
         for name in ("trials", "cores"):
             if getattr(self, name) is not None:

@@ -72,6 +72,9 @@ TABLE = [
     ("evaluate POLICY --env Nothing-v0", "Nothing-v0"),
     ("evaluate POLICY --env HalfCheetah-v5", "those of HalfCheetah-v5 have sizes 17 and 6"),
     ("evaluate POLICY --env InvertedPendulum-v5 --episodes 0", "episodes=0"),
+    ("sweep X --out s --grid actors=1,2", "actors cannot be swept: every run of a sweep has one actor"),
+    ("sweep X --out s --grid seed=1,2", "seed cannot be swept"),
+    ("sweep X --out s --grid discount=0.9,0.99 --actors 2", "actors=2: every run of a sweep has one actor"),
     # curves
     ("plot", "at least one run"),
     ("plot RUN --y returns", "returns is not a column of"),

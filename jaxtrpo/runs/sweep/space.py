@@ -121,6 +121,9 @@ def _literal(node: ast.expr) -> Any:
         return ast.unparse(node)
 
 
+ONE_ACTOR = "every run of a sweep has one actor, and --cores run at the same time"
+
+
 def require_different(dimensions: Sequence[Dimension]) -> None:
     """Raises ValueError if there is no setting, a setting occurs twice, or the seed is swept."""
     names = [each.name for each in dimensions]
@@ -129,6 +132,8 @@ def require_different(dimensions: Sequence[Dimension]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"{name} is swept twice")
+        if name == "actors":
+            raise ValueError(f"actors cannot be swept: {ONE_ACTOR}")
         if name == "seed":
             raise ValueError("seed cannot be swept; use --seeds 5 to run each trial with 5 seeds")
 
