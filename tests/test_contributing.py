@@ -27,7 +27,7 @@ def copy(tmp_path):
     """The package with the worked example in it, as the text says."""
     shutil.copytree(ROOT / "jaxtrpo", tmp_path / "jaxtrpo", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "tests" / "algorithms").mkdir(parents=True)
-    for file in ("pyproject.toml", "tests/conftest.py"):
+    for file in ("pyproject.toml", "tests/conftest.py", "tests/slow.txt"):
         shutil.copy(ROOT / file, tmp_path / file)
     written = re.findall(r"^\d\. [^\n]*`([\w/]+\.py)`:\n\n```python\n(.*?)^```", EXAMPLE, re.M | re.S)
     assert [file for file, _ in written] == [f"jaxtrpo/algorithms/{NAME}.py", f"tests/algorithms/test_{NAME}.py"]

@@ -94,6 +94,13 @@ def has_checkpoint(directory: Path) -> bool:
     return _exists(directory / CHECKPOINT_FILE)
 
 
+def _may_hold_checkpoint(directory: Path) -> bool:
+    try:
+        return has_checkpoint(directory)
+    except OSError:  # its files cannot be looked at, and so have not been touched
+        return True
+
+
 def _exists(path: Path) -> bool:
     """Whether a path exists, be it a broken link; unlike `Path.exists`, raises OSError if the system cannot tell."""
     try:
@@ -172,7 +179,7 @@ def writing(directory: Path, advice: str | None = None) -> Iterator[None]:
     except OSError as error:
         why = error.strerror or str(error)
         if advice is None:
-            advice = HOW_TO_RESUME if has_checkpoint(directory) else NOTHING_SAVED
+            advice = HOW_TO_RESUME if _may_hold_checkpoint(directory) else NOTHING_SAVED
         raise OutputError(f"out={str(directory)!r} cannot be written to: {why}{advice}") from error
 
 

@@ -46,7 +46,8 @@ def assert_alike(one: jaxtrpo.Result, alone: jaxtrpo.Result) -> None:
     assert list(one.metrics) == list(alone.metrics) and one.config == alone.config
     for name in one.metrics:
         if not name.endswith("seconds"):
-            np.testing.assert_allclose(one.metrics[name], alone.metrics[name], rtol=2e-3, atol=2e-4, err_msg=name)
+            atol = 1e-3 if name.endswith("explained_variance") else 2e-4  # a small difference of two large numbers
+            np.testing.assert_allclose(one.metrics[name], alone.metrics[name], rtol=2e-3, atol=atol, err_msg=name)
     state, wanted = jax.device_get((one.state, alone.state))
     assert jax.tree.structure(state) == jax.tree.structure(wanted)
     jax.tree.map(assert_nearly_all_close, state.learner, wanted.learner)
