@@ -6,7 +6,7 @@
 Each part of each task is a process of its own, one after another, and takes at most eight minutes. A figure that is
 there already is not measured again, so that a part which was interrupted goes on. Parts:
 
-    speed       environment steps per second of collecting alone and of whole trainings, seconds of compiling, memory
+    speed       environment steps per second of collecting alone and of whole trainings, memory
     brax        the same of Brax's PPO with its published settings
     profile     seconds of an update by stage, from a profile of the device
     compile     seconds until everything is compiled, without a compilation cache and with one
@@ -14,7 +14,8 @@ there already is not measured again, so that a part which was interrupted goes o
     stepping    `mjx:` beside `playground:`, random actions
     returns     deterministic return against seconds, ours and Brax's PPO, to the same number of steps
 
-Written to experiments/results/accelerator/. `--quick` does everything at a hundredth of the size, on any machine.
+Written to experiments/results/accelerator/. `--quick` tries all parts but
+`stepping` at a hundredth of the size, on any machine.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ TASKS = (
 )
 QUICK_TASKS = ("brax:inverted_pendulum/spring",)
 ALGORITHMS = ("trpo", "ppo", "trpo_replay")
-NUM_ENVS = {"trpo": (4_096, 8_192, 16_384, 2_048, 1_024, 256), "ppo": (4_096,), "trpo_replay": (2_048,)}
+NUM_ENVS = {"trpo": (256, 1_024, 2_048, 4_096, 8_192, 16_384), "ppo": (4_096,), "trpo_replay": (2_048,)}
 OF_RETURNS = (("trpo", 16_384), ("trpo", 4_096), ("ppo", 16_384))  # algorithms and environments that learn to the end
 UPDATES, WARM_UP = 8, 3  # of which speeds are medians; before them
 SEEDS_AT_ONCE = (16, 64)
@@ -166,7 +167,7 @@ class Updates(NamedTuple):
     first_update: float  # seconds until it is done, compiling counted
     collecting: float  # environment steps per second, of collecting alone
     training: float  # environment steps per second
-    memory_bytes: float  # most in use so far in this process
+    memory_bytes: float  # most in use so far in this process, so sizes are measured in ascending order
 
 
 def updates_of(task: str, algorithm: str, num_envs: int, **settings: Any) -> Updates:
@@ -305,9 +306,7 @@ def many(place: Place) -> None:
 
 def stepping(place: Place) -> None:
     """Steps per second of random actions, of Playground's environment and of MJX alone."""
-    import jax
-    import numpy as np
-
+    from common.loops import loop
     from jaxtrpo.envs.registry import make_env
 
     if place.task.startswith("brax:"):
@@ -316,21 +315,8 @@ def stepping(place: Place) -> None:
         for num_envs in (32,) if place.quick else (2_048, 8_192):
             if place.known(system, num_envs):
                 continue
-            env, length = make_env(system), 4 if place.quick else 50
-            rng = np.random.default_rng(0)
-            actions = rng.uniform(-1, 1, (length, num_envs, env.action_size)).astype(np.float32)
-            state = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), num_envs)
-
-            def steps(state: Any, actions: Any, env: Any = env) -> Any:
-                return jax.lax.scan(lambda s, a: (env.step(s, a), None), state, actions)[0]
-
-            run = jax.jit(steps).lower(state, actions).compile()
-            took = []
-            for _ in range(3):
-                begin = time.perf_counter()
-                jax.block_until_ready(run(state, actions))
-                took.append(time.perf_counter() - begin)
-            place.add(system, num_envs, {"stepping": num_envs * length / statistics.median(took)})
+            made = loop(make_env(system), num_envs, 4 if place.quick else 50)
+            place.add(system, num_envs, {"stepping": statistics.median(made.steps_per_second() for _ in range(3))})
 
 
 def returns(place: Place) -> None:

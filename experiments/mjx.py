@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,10 +23,11 @@ import mujoco
 import numpy as np
 
 from common.comparison import extent_of, options
+from common.loops import Loop, loop
 from common.machine import machine, versions
 from common.tables import write_csv
 from jaxtrpo import MjxEnvironment, MujocoEnvironment, Task
-from jaxtrpo.envs.base import Environment, EnvState
+from jaxtrpo.envs.base import EnvState
 from jaxtrpo.envs.mujoco.mjx import Simulation
 from jaxtrpo.envs.mujoco.mjx_engine import CARRIED
 from jaxtrpo.envs.mujoco.tasks import TASKS
@@ -84,32 +84,6 @@ def compare(theirs: MujocoEnvironment, ours: MjxEnvironment) -> Errors:
     return Errors(*map(np.array, zip(*found, strict=True)))
 
 
-class Loop(NamedTuple):
-    """Steps of an environment in a compiled loop."""
-
-    run: Any
-    state: EnvState
-    compile_seconds: float
-
-    def steps_per_second(self) -> float:
-        begin = time.perf_counter()
-        jax.block_until_ready(self.run(self.state))
-        return ENVS * LOOP / (time.perf_counter() - begin)
-
-
-def loop(env: Environment) -> Loop:
-    rng = np.random.default_rng(0)
-    actions = rng.uniform(env.action_low, env.action_high, (LOOP, ENVS, env.action_size)).astype(np.float32)
-
-    def steps(state: EnvState) -> EnvState:
-        return jax.lax.scan(lambda s, a: (env.step(s, a), None), state, actions)[0]
-
-    state = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), ENVS)
-    begin = time.perf_counter()
-    run = jax.jit(steps).lower(state).compile()
-    return Loop(run, state, time.perf_counter() - begin)
-
-
 def in_turns(*loops: Loop) -> list[float]:
     """Median steps a second of each."""
     found = np.array([[one.steps_per_second() for one in loops] for _ in range(ROUNDS)])
@@ -120,8 +94,8 @@ def of_tasks(names: Iterator[str]) -> Iterator[tuple[Any, ...]]:
     """A row of numbers for each task."""
     for name in names:
         theirs, ours = MujocoEnvironment(TASKS[name]()), MjxEnvironment(TASKS[name]())
-        errors, slow = compare(theirs, ours), loop(ours)
-        speeds = in_turns(loop(theirs), slow)
+        errors, slow = compare(theirs, ours), loop(ours, ENVS, LOOP)
+        speeds = in_turns(loop(theirs, ENVS, LOOP), slow)
         quantiles = np.median(errors.obs), np.quantile(errors.obs, 0.99), errors.obs.max()
         reward = np.quantile(errors.reward, 0.99)
         yield (name, *quantiles, reward, errors.same_end.mean(), slow.compile_seconds, *speeds)
@@ -144,7 +118,7 @@ def beside_playground() -> str:
             observation=lambda model, data: jnp.concatenate([data.qpos[1:], data.qvel]),
             reward=lambda model, data, action: data.qvel[0],
         )
-        ours, playground = in_turns(loop(MjxEnvironment(task)), loop(theirs))
+        ours, playground = in_turns(*(loop(env, ENVS, LOOP) for env in (MjxEnvironment(task), theirs)))
     return (
         f"CheetahRun, the same model: {ours:,.0f} steps/s by `mjx:`, {playground:,.0f} by `playground:` "
         f"({versions(('playground',))}), {ours / playground:.2f} times as many."
