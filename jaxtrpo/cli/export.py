@@ -35,14 +35,14 @@ class Export:
     def prepare(self) -> Work:
         """See `Command.prepare`."""
         from jaxtrpo.parallel.devices import choose_actors
-        from jaxtrpo.rollout.evaluation import where_to_act
         from jaxtrpo.runs.export import export_policy
         from jaxtrpo.runs.policy_file import load_policy
 
         require_whole(1, MOST_EPISODES, episodes=self.episodes)
+        if self.max_episode_steps is not None:
+            require_whole(1, max_episode_steps=self.max_episode_steps)
         choose_actors(program=True)  # the environment may be a JAX program
         policy = load_policy(self.directory)
-        where_to_act(policy, None, self.max_episode_steps)
         out = (self.out or self.directory / "export").expanduser()
         if out.exists() and not out.is_dir():
             raise NotADirectoryError(f"out={str(out)!r} is not a directory")

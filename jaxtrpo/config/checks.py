@@ -9,7 +9,7 @@ from typing import Any
 from jaxtrpo.config.messages import short
 
 INT32 = 2**31 - 1  # compiled programs count in these
-MOST_STEPS = 1_000  # gradient steps per environment step
+MOST_REPLAY_RATIO = 1_000  # gradient steps per environment step
 MOST_UNITS = 2**20  # of a layer
 MOST_EPISODES = 1_000_000  # of one evaluation, all of which run at the same time
 SMALLEST, LARGEST = 2.0**-126, 2.0**127  # magnitudes of normal float32 numbers, which compiled programs compute with
@@ -50,7 +50,7 @@ def require_not_negative(**values: Any) -> None:
 
 def require_replay_ratio(**values: Any) -> None:
     """Raises ValueError for a value that is not a number of gradient steps per environment step."""
-    require_number(f"positive and at most {MOST_STEPS}", lambda value: 0 < value <= MOST_STEPS, **values)
+    require_number(f"positive and at most {MOST_REPLAY_RATIO}", lambda value: 0 < value <= MOST_REPLAY_RATIO, **values)
 
 
 def require_share(**values: Any) -> None:

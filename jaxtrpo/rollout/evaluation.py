@@ -80,8 +80,8 @@ def prepare_evaluation(
     run = make_evaluator(environment, policy.network, actors, episodes)
 
     def evaluate_once(seed: int) -> Evaluation:
-        require_seed(seed=seed)
         try:
+            require_seed(seed=seed)
             return run(actors.replicate((policy.params, policy.moments)), evaluation_key(seed))
         finally:
             if environment is not env:  # created above; its simulators would otherwise run until garbage collection

@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxtrpo.config import Config, make_config
 from jaxtrpo.parallel.machine import available_cores
-from jaxtrpo.runs.directory import CONFIG_FILE, write_whole
+from jaxtrpo.runs.directory import CONFIG_FILE, read_text, write_whole
 
 PACKAGES = ("jaxtrpo", "jax", "jaxlib", "flax", "optax", "numpy", "mujoco", "brax", "gymnasium")
 MADE_WITH = ("versions", "machine")
@@ -45,9 +45,7 @@ def load_config(path: str | Path) -> dict[str, Any]:
     place = Path(path).expanduser()
     place = place / CONFIG_FILE if place.is_dir() else place
     try:
-        if place.exists() and not place.is_file():
-            raise ValueError(f"{place} is not a file")
-        content = json.loads(place.read_text())
+        content = json.loads(read_text(place))
         env = content["env"]
         if not isinstance(env, str):
             raise TypeError(f"env={env!r} must be a name")

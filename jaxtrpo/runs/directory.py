@@ -220,6 +220,18 @@ def link_whole(path: Path, target: str) -> None:
     os.replace(temporary, path)
 
 
+def read_text(path: Path, *, errors: str = "strict") -> str:
+    """Reads a text file; `errors` as for `bytes.decode`.
+
+    Raises:
+      FileNotFoundError: there is none.
+      ValueError: it is something else, such as a pipe, which would be waited for without end, or is not UTF-8.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is not a file")
+    return path.read_text(encoding="utf-8", errors=errors)
+
+
 def write_whole(path: Path, data: bytes) -> None:
     """Replaces a file atomically: readers see either the old or the new content."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

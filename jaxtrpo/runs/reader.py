@@ -12,7 +12,7 @@ import numpy as np
 
 from jaxtrpo.config.checks import is_number
 from jaxtrpo.runs.config_file import MADE_WITH
-from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
+from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE, read_text
 
 # Settings tried first, in this order, to tell groups apart.
 FIRST_IN_LABELS = ("algorithm", "policy", "critic", "adapt", "max_kl", "discount")
@@ -75,9 +75,7 @@ def read_run(directory: Path) -> LoggedRun:
     """
     settings = _settings(directory / CONFIG_FILE)
     path = directory / METRICS_FILE
-    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-        raise ValueError(f"{path} is not a file")
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_text(path, errors="replace")
     whole = text[: text.rfind("\n") + 1]
     try:
         names, *rows = list(csv.reader(whole.splitlines())) or [[]]
@@ -92,9 +90,7 @@ def read_run(directory: Path) -> LoggedRun:
 
 def _settings(path: Path) -> dict[str, Any]:
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("it is not a file")
-        content = json.loads(path.read_text())
+        content = json.loads(read_text(path))
         if not isinstance(content, dict) or not is_number(content.get("total_steps", 1)):
             raise ValueError("it has no settings")
         if not all(isinstance(content.get(name, {}), dict) for name in MADE_WITH):

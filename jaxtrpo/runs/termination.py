@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 EXIT_CODE = 128 + signal.SIGTERM
 
@@ -26,19 +26,10 @@ class Terminated(SystemExit):
         super().__init__(EXIT_CODE)
 
 
-class DeferredSignals:
-    """Defers SIGINT and SIGTERM to the end of an update, and ignores them while the run is saved.
+class _Handling:
+    """Handles SIGINT and SIGTERM while it is entered, where they have Python's default handlers."""
 
-    Before the first update they interrupt at once, and so does the second of them. An exception that a handler raises
-    while Python collects garbage, or starts a thread, would be lost or leave the thread behind. Signals with other
-    handlers than the default ones are left alone.
-    """
-
-    def __init__(self):
-        self._deferring, self._ignoring = False, False
-        self._pending: type[KeyboardInterrupt] | None = None
-
-    def __enter__(self) -> DeferredSignals:
+    def __enter__(self) -> Self:
         self._before = _default_handlers()
         for kind in self._before:
             signal.signal(kind, self._receive)
@@ -47,6 +38,21 @@ class DeferredSignals:
     def __exit__(self, *_: object) -> None:
         for kind, handler in self._before.items():
             signal.signal(kind, handler)
+
+    def _receive(self, number: int, frame: object) -> None:
+        raise NotImplementedError
+
+
+class DeferredSignals(_Handling):
+    """Defers SIGINT and SIGTERM to the end of an update, and ignores them while the run is saved.
+
+    Before the first update they interrupt at once, and so does the second of them. An exception that a handler raises
+    while Python collects garbage, or starts a thread, would be lost or leave the thread behind.
+    """
+
+    def __init__(self):
+        self._deferring, self._ignoring = False, False
+        self._pending: type[KeyboardInterrupt] | None = None
 
     def end_of_update(self) -> None:
         """Raises what a signal has asked for since the last update; from now on, signals wait for the next one."""
@@ -74,24 +80,14 @@ def _default_handlers() -> dict[signal.Signals, Any]:
     return {kind: handler for kind, handler in defaults.items() if signal.getsignal(kind) == handler}
 
 
-class Interrupts:
+class Interrupts(_Handling):
     """Defers signals until all processes of a run can stop after the same update."""
 
     def __init__(self):
         self.pending = 0  # most severe signal received so far, as an index into `INTERRUPT_TYPES`
         self._severity = {signal.SIGINT: 1, signal.SIGTERM: 2}
 
-    def __enter__(self) -> Interrupts:
-        self._before = _default_handlers()
-        for kind in self._before:
-            signal.signal(kind, self._defer)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for kind, handler in self._before.items():
-            signal.signal(kind, handler)
-
-    def _defer(self, number: int, frame: object) -> None:
+    def _receive(self, number: int, frame: object) -> None:
         if self.pending and number == signal.SIGINT:
             raise SecondInterrupt("interrupted twice")
         self.pending = max(self.pending, self._severity[signal.Signals(number)])
@@ -103,10 +99,7 @@ INTERRUPT_TYPES = (None, KeyboardInterrupt, Termination)
 @contextlib.contextmanager
 def termination_as_interrupt() -> Iterator[None]:
     """Makes SIGTERM raise `Termination` in the main thread, unless another handler is installed."""
-    has_default_handler = (
-        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    )
-    if not has_default_handler:
+    if signal.SIGTERM not in _default_handlers():
         yield
         return
 

@@ -33,7 +33,7 @@ from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation_cache import cache_compilations
 from jaxtrpo.runs.config_file import as_json, versions
-from jaxtrpo.runs.directory import has_checkpoint, holds_run, open_directory
+from jaxtrpo.runs.directory import has_checkpoint, open_directory
 from jaxtrpo.runs.loggers import Logger, TensorBoard, WeightsAndBiases
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Saving
@@ -178,14 +178,14 @@ def _plan(
             raise ValueError(
                 f"algorithm={config.algorithm} does not support multi-process training; run it in one process"
             )
-        replay = update.learner.replay
+        replay, devices = update.learner.replay, trainings.devices if trainings else actors.own
+        memory = memory_of(devices)
         if replay is not None:
-            devices = trainings.devices if trainings else actors.own
             learners = len(devices)
             if trainings and update.learner.waits and is_program(environment):  # all in memory at the same time
                 learners = trainings.number
-            replay.require_memory(learners, memory_of(devices), saved=directory is not None)
-        _require_memory(config, update, memory_of(trainings.devices if trainings else actors.own))
+            replay.require_memory(learners, memory, saved=directory is not None)
+        _require_memory(config, update, memory)
         return Plan(
             env=environment,
             config=config,
@@ -193,7 +193,7 @@ def _plan(
             maker=parts.policy,
             update=update,
             directory=directory,
-            directory_is_new=directory is not None and not holds_run(directory),
+            directory_is_new=saved is None and not options.overwrite,
             saved=saved,
             started=started,
             close=close,

@@ -51,7 +51,7 @@ class Plan:
     maker: PolicyMaker
     update: Update
     directory: Path | None
-    directory_is_new: bool  # whether it held no run when the settings were checked
+    directory_is_new: bool  # a run that is found in it later is somebody else's
     saved: Checkpoint | None  # to resume from
     started: float  # seconds, perf_counter
     close: Callable[[], object]  # closes the simulators that were started for this run

@@ -14,11 +14,13 @@ from gymnasium.wrappers import TimeLimit
 
 import jaxtrpo
 from jaxtrpo.cli import main as cli
+from jaxtrpo.cli.export import Export
 from jaxtrpo.envs.gymnasium.actions import Actions
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.runs.policy_file import save_policy
 
 OBSERVATION = spaces.Box(0, 1, (4,), np.float32)
 BOX, CHOICE = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
@@ -96,6 +98,13 @@ def test_policy_file_does_not_choose_a_module_to_import(tmp_path, monkeypatch, p
         jaxtrpo.evaluate(policy)
     with pytest.raises(SystemExit, match="imported"):
         jaxtrpo.evaluate(policy, f"{prefix}evil:X-v0")
+
+
+def test_export_needs_no_environment(tmp_path):
+    save_policy(tmp_path, dataclasses.replace(policy_for(BOX), env_name="evil:X-v0"))
+    assert callable(Export(tmp_path).prepare())
+    with pytest.raises(ValueError, match="max_episode_steps=0"):
+        Export(tmp_path, max_episode_steps=0).prepare()
 
 
 @pytest.mark.parametrize("command", ["evaluate", "video"])
