@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
     from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
     from jaxtrpo.envs.mujoco.task import Task
+    from jaxtrpo.envs.parameters import set_env
     from jaxtrpo.envs.registry import make_env
     from jaxtrpo.rollout.evaluation import evaluate
     from jaxtrpo.runs.config_file import load_config
@@ -46,6 +47,7 @@ __all__ = [
     "pg",
     "ppo",
     "save_policy",
+    "set_env",
     "train",
     "train_many",
     "trpo",
@@ -64,6 +66,7 @@ _HOMES = {  # of what is no algorithm
     "load_policy": "jaxtrpo.runs.policy_file",
     "make_env": "jaxtrpo.envs.registry",
     "save_policy": "jaxtrpo.runs.policy_file",
+    "set_env": "jaxtrpo.envs.parameters",
     "train": "jaxtrpo.training.train",
     "train_many": "jaxtrpo.training.train_many",
 }

@@ -1,8 +1,6 @@
 """`python -m jaxtrpo`."""
 
-import sys
-
-from jaxtrpo.cli.main import main
+from jaxtrpo.cli.main import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -31,9 +31,13 @@ jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 # Linux lets a process map 65,530 pieces of memory, XLA takes dozens a program, and ends a process that gets no more.
 MAPS = Path("/proc/self/maps")
 MANY_MAPS = 30_000
+SOME_PROGRAMS = 50  # after which the pieces are counted again, which takes as long as a quick test
+COMPILATION = "/jax/core/compile/backend_compile_duration"
+EVENTS = Counter[str]()  # of JAX, since the pieces were counted
+jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: EVENTS.update([event]))
 
 
-# Seconds of tests that take longer than one, all cases together, as `pytest --durations=0 --durations-min=1` measures.
+# Seconds of tests that take 0.4 s and longer in a run of all of them, all cases together.
 SLOW = dict(reversed(line.split()) for line in Path(__file__).with_name("slow.txt").read_text().splitlines())
 SLOW_FIXTURES = {"program", "trained", "whole"}  # of a module, whose seconds count for the test that comes first
 OF_FILES = Counter[str]()
@@ -58,10 +62,51 @@ def pytest_sessionfinish(session):
             path.unlink(missing_ok=True)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def few_processes():
+    """Steps simulators in the process of the test, unless it asks for others, however slow the machine makes them.
+
+    Starting and ending processes takes longer than most tests. Yields what a process costs otherwise, in seconds.
+    """
+    from jaxtrpo.envs.gymnasium import stepping_plan
+
+    usual = stepping_plan.SECONDS_PER_PROCESS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stepping_plan, "SECONDS_PER_PROCESS", 1.0)
+        yield usual
+
+
+PROGRAMS = {}  # of tests that share them
+
+
+@pytest.fixture(autouse=True)
+def programs(request):
+    """Compiles equal runs of tests with the mark `shared_programs` only once (see `support.shared_programs`).
+
+    Other tests may replace what is compiled, so the next one does not get their programs.
+    """
+    # Here, because jaxtyping must come before what it checks.
+    from jaxtrpo.training.programs import forget_programs
+
+    mark = request.node.get_closest_marker("shared_programs")
+    if mark is not None and mark.args != (False,):
+        from support import shared_programs
+
+        with shared_programs(PROGRAMS):
+            yield
+    else:
+        yield
+    forget_programs()
+
+
 @pytest.fixture(autouse=True)
 def few_programs():
     """Drops what has been compiled where there is much of it."""
     yield
+    if EVENTS[COMPILATION] < SOME_PROGRAMS:
+        return
+    EVENTS.clear()
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY_MAPS:
+        PROGRAMS.clear()
         jax.clear_caches()
         gc.collect()

@@ -1,6 +1,7 @@
 """Gymnasium environments with known transitions for tests; worker processes import this module, too."""
 
 import os
+import random
 import signal
 import time
 
@@ -180,3 +181,64 @@ class Spaces(gymnasium.Env):
 
 
 gymnasium.register("Careless-v0", Careless, kwargs={"where": "reset"})
+
+
+class Unseeded(gymnasium.Env):
+    """Draws from the generators of Python and NumPy that all code shares."""
+
+    observation_space = spaces.Box(0, 1, (2,))
+    action_space = spaces.Box(-1, 1, (2,))
+
+    def reset(self, *, seed=None, options=None):
+        return np.float32([random.random(), np.random.random()]), {}
+
+    def step(self, action):
+        return self.reset()[0], 0.0, False, False, {}
+
+
+class Generous(CountingEnv):
+    """Gives its attribute `bonus` as the reward of each step."""
+
+    bonus = 1.0
+
+    def __init__(self):
+        super().__init__(lasts=True)
+
+    def step(self, action):
+        obs, _, *others = super().step(action)
+        return obs, self.bonus, *others
+
+
+def generous():
+    return gymnasium.wrappers.TimeLimit(Generous(), 5)
+
+
+def generous_vector(num_envs):
+    return SyncVectorEnv([generous] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+
+
+gymnasium.register("GenerousVector-v0", generous, vector_entry_point=generous_vector)
+
+
+class Telling(CountingEnv):
+    """Tells the return and the length of its episodes, and success, which every third episode is."""
+
+    def __init__(self, always: bool = True):
+        super().__init__(copies=True)
+        self.always, self.total, self.length = always, 0.0, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.total, self.length = 0.0, 0
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        self.total, self.length = self.total + reward, self.length + 1
+        over = terminated or truncated
+        if over or self.always:
+            info["is_success"] = over and self.episode % 3 == 0
+        info |= {"third": float(over and self.episode % 3 == 0), "text": "left"}
+        info |= {"total": self.total if over else -1e9, "steps": np.int64(self.length)}
+        if over and self.episode % 2:
+            info["odd"] = np.float32(self.episode % 3)
+        return obs, reward, terminated, truncated, info

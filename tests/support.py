@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+import functools
+import sys
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
+import jaxtrpo.training.prepare
+import jaxtrpo.training.run
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.config.specs import parse
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.linear import linear_critic
-from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.base import ActionSpace, Environment
+from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.policies.networks import Policy
+from jaxtrpo.rollout.evaluation import make_evaluator
 from jaxtrpo.rollout.types import Batch, Steps
+from jaxtrpo.training.drivers import asynchronous, replay
+from jaxtrpo.training.parts import Parts
+from jaxtrpo.training.update import Lowered, Update
 
 TWO_NUMBERS = ActionSpace(np.full(2, -1.0), np.full(2, 1.0))
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -40,6 +50,100 @@ def counted_compilations() -> Iterator[list[str]]:
         yield compiled
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@contextlib.contextmanager
+def shared_programs(made: dict | None = None) -> Iterator[None]:
+    """Compiles equal runs inside of the block only once, because most of a short run is tracing and compiling.
+
+    Runs are equal if they have the same environment, parts, sizes and actors, and states of the same shapes; seed,
+    number of steps and the first values of adaptable settings may differ. A test that replaces something inside of
+    compiled functions must not share.
+
+    Args:
+      made: dictionary that keeps the functions, for several blocks.
+    """
+    made = {} if made is None else made
+
+    def get(env: Environment, kind: Hashable, make: Callable[[], Any]) -> Any:
+        of_env = kind_of(env)
+        if of_env is None:
+            return make()
+        if (of_env, kind) not in made:
+            made[of_env, kind] = make()
+        return made[of_env, kind]
+
+    def once(name: str, make: Callable) -> Callable:
+        def made_once(update: Any, example: PyTree, *rest: Any) -> Any:
+            kind = name, update.parts, update.sizes, update.actors, update.trainings, shapes_of(example)
+            return get(update.env, kind, lambda: make(update, example, *rest))
+
+        return made_once
+
+    def make_update(env: Environment, parts: Parts, *rest: Any, **programs: Any) -> Update:
+        update = MAKE_UPDATE(env, parts, *rest, **programs)
+        object.__setattr__(update, "parts", kind_of_parts(parts))
+        return update
+
+    def start(update: Update, seed: int) -> PyTree:
+        with update.actors.on_first():
+            begun = first_state(update, update.shapes())(jax.random.PRNGKey(seed), update.hyperparameters())
+        return update.place(begun._replace(total_segments=np.int32(update.total_segments)))
+
+    def lower(update: Update, state: PyTree) -> Lowered:
+        return Lowered(*map(functools.cache, LOWER(update, state)))
+
+    def evaluator(env: Environment, policy: Policy, actors: Actors, episodes: int, **how: Any) -> Any:
+        shapes = shapes_of(jax.eval_shape(policy.init, jax.random.PRNGKey(0)))
+        make = functools.partial(MAKE_EVALUATOR, env, policy, actors, episodes, **how)
+        return get(env, ("evaluator", shapes, actors, episodes, *sorted(how.items())), make)
+
+    first_state = once("start", lambda update, _: jax.jit(update.first_state))
+    with contextlib.ExitStack() as stack:
+        for target, name, replacement in (
+            (jaxtrpo.training.prepare, "make_update", make_update),
+            (Update, "start", start),
+            (Update, "lower", once("lower", lower)),
+            (Update, "compile_updates", once("compile_updates", Update.compile_updates)),
+            (asynchronous, "_compile", once("asynchronous", asynchronous._compile)),
+            (replay, "_compile", once("replay", replay._compile)),
+            (jaxtrpo.training.run, "make_evaluator", evaluator),
+            (sys.modules["jaxtrpo.rollout.evaluation"], "make_evaluator", evaluator),
+        ):
+            stack.enter_context(mock.patch.object(target, name, replacement))
+        yield
+
+
+LOWER, MAKE_UPDATE, MAKE_EVALUATOR = Update.lower, jaxtrpo.training.prepare.make_update, make_evaluator
+
+
+def kind_of(env: Environment) -> Hashable:
+    """Returns what is equal for equal environments; None if that is not known, as for simulators outside of JAX."""
+    if isinstance(env, MujocoEnvironment):  # each has functions of its own, but their code is the same
+        return type(env), *(getattr(part, "__code__", None) or str(part) for part in env.task)
+    values = str(vars(env))
+    return None if " at 0x" in values else (type(env), env.episode_length, values)
+
+
+def kind_of_parts(parts: Parts) -> Hashable:
+    """Returns what is equal for parts that were made from equal spec strings."""
+
+    def of_part(kind: str, part: Any) -> Hashable:
+        try:
+            parse(kind, part.spec_string)
+        except ValueError:
+            return part.update if kind == "adapt" else part.make
+        return part.spec_string
+
+    kinds = {"algorithm": parts.algorithm, "policy": parts.policy, "critic": parts.critic, "adapt": parts.rule}
+    made = tuple(of_part(*part) for part in kinds.items())
+    return *made, parts.surrogate, parts.discount, parts.normalize_observations
+
+
+def shapes_of(tree: PyTree) -> Hashable:
+    """Returns the structure of a tree, and shape and dtype of each leaf."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 class UsedKey(NamedTuple):

@@ -84,7 +84,7 @@ def test_versions_agree_and_no_release_is_in_the_future():
 @in_a_clone
 def test_hooks_run_the_style_checks_of_ci():
     steps = (ROOT / ".ci" / "run").read_text()
-    style = steps[steps.index('step "ruff"') : steps.index('step "documentation"')]
+    style = steps[steps.index('step "ruff"') : steps.index('step "documentation')]
     ran = [line.partition(" --pythonpath")[0] for line in style.splitlines() if line and not line.startswith("step")]
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
     assert [hook["entry"] for repo in config["repos"] for hook in repo["hooks"]] == ran

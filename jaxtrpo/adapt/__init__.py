@@ -2,7 +2,7 @@
 
 from jaxtrpo.adapt.improvement import improvement, margin
 from jaxtrpo.adapt.model_accuracy import model_accuracy
-from jaxtrpo.adapt.rule import Rule, chain, fixed, require_columns, require_settings
+from jaxtrpo.adapt.rule import Rule, chain, fixed, require_columns, require_settings, updated
 from jaxtrpo.adapt.schedules import exponential, linear
 from jaxtrpo.adapt.trust import trust
 
@@ -18,4 +18,5 @@ __all__ = [
     "require_columns",
     "require_settings",
     "trust",
+    "updated",
 ]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.config.checks import is_number
-from jaxtrpo.config.messages import short
+from jaxtrpo.config.messages import LENGTH, one_line, short
 from jaxtrpo.rollout.types import Hyperparameters
 
 
@@ -28,7 +29,8 @@ class Rule(NamedTuple):
         train("Hopper-v5", adapt=Rule(init=lambda hyperparameters: (), update=update))
     """
 
-    init: Callable[[Hyperparameters], PyTree]
+    init: Callable[[Hyperparameters], PyTree]  # initial hyperparameters -> initial state
+    # (state, hyperparameters, metrics) -> (state, hyperparameters)
     update: Callable[[PyTree, Hyperparameters, Mapping[str, Array]], tuple[PyTree, Hyperparameters]]
     max_steps_per_update: int | None = None  # largest batch the rule may request; None if never larger than the first
     changes: tuple[str, ...] = ()  # settings the algorithm must have
@@ -63,6 +65,35 @@ def require_columns(rule: Rule, metrics: Mapping[str, object]) -> None:
             f"adapt={rule.spec_string} reads {' and '.join(missing)}, which this algorithm does not report; "
             "use adapt=fixed"
         )
+
+
+def updated(
+    rule: Rule, state: PyTree, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]
+) -> tuple[PyTree, Hyperparameters]:
+    """Returns what `rule.update` returns.
+
+    Raises:
+      ValueError: the rule reads a metric or setting that the algorithm does not have, or returns other settings.
+    """
+    try:
+        state, changed = rule.update(state, hyperparameters, metrics)
+    except KeyError as error:
+        name = error.args[0] if error.args else None
+        if not isinstance(name, str) or name in metrics or name in hyperparameters:
+            raise
+        known = list(dict.fromkeys([*hyperparameters, *metrics]))
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it reports {', '.join(metrics)}"
+        raise ValueError(
+            one_line(f"adapt={rule.spec_string} reads {name}, which this algorithm does not report; {hint}", LENGTH)
+        ) from error
+    if set(changed) != set(hyperparameters):
+        wrong = sorted(set(changed) ^ set(hyperparameters))
+        raise ValueError(
+            f"adapt={rule.spec_string} must return all settings that it was given and no others; {', '.join(wrong)} "
+            "is missing or new"
+        )
+    return state, changed
 
 
 def fixed() -> Rule:

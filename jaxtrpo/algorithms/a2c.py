@@ -9,11 +9,12 @@ import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from jaxtrpo.algorithms import sequences
 from jaxtrpo.algorithms.actor_critic import about, no_observations, rate_of
 from jaxtrpo.algorithms.advantages import estimate_advantages, standardize
-from jaxtrpo.algorithms.algorithm import Algorithm, Asynchronous, Info, Learner, Spec, require_surrogate_unset
+from jaxtrpo.algorithms.algorithm import Algorithm, Asynchronous, Info, Learner, Spec
 from jaxtrpo.algorithms.policy_gradient import ADAPT, ascend, policy_gradient
-from jaxtrpo.config.checks import require_not_negative, require_positive, require_share
+from jaxtrpo.config.checks import require_bool, require_not_negative, require_positive, require_share
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Gradient
 from jaxtrpo.ops.moments import Moments, merge, weighted_moments
@@ -22,7 +23,9 @@ from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState
 
 CRITIC = "mlp(learning_rate=0.003)"
-STEPS_OF_EACH, NUM_ENVS = 32, 16
+# Five steps of each environment per update, as in Mnih et al. (2016, supplement, section 8). With 32 and the same
+# learning rate, there are too few updates to learn CartPole-v1 and Hopper-v5.
+STEPS_OF_EACH, NUM_ENVS = 5, 16
 
 
 class _Gradients(NamedTuple):
@@ -39,6 +42,7 @@ def a2c(
     gae_lambda: float = 0.95,
     entropy_bonus: float = 0.01,
     max_gradient_norm: float = 0.5,
+    asynchronous: bool = False,
 ) -> Algorithm:
     """Advantage actor-critic (A2C): short rollouts, each followed by one gradient step of policy and critic.
 
@@ -52,37 +56,40 @@ def a2c(
       gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives n-step returns.
       entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
       max_gradient_norm: largest norm of the policy gradient, which is clipped to it.
+      asynchronous: whether actors apply their gradients without waiting for each other, which is A3C. Each actor copies
+        the parameters, collects a batch with them and applies its gradient to the shared parameters, which other actors
+        may have updated meanwhile; the metric `staleness` counts these updates. Optimiser state is shared. Runs are not
+        reproducible bit by bit then, and each row of the metrics describes one gradient.
 
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
     spec_string = spec_string_of(a2c, locals())
-    make = learner_of("a2c", learning_rate, gae_lambda, entropy_bonus, max_gradient_norm)
-    starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_OF_EACH * NUM_ENVS}
+    require_bool(asynchronous=asynchronous)
+    make = _learner_of(learning_rate, gae_lambda, entropy_bonus, max_gradient_norm)
     return Algorithm(
         spec_string,
-        starts,
-        lambda spec: make(spec)._replace(asynchronous=None),
+        {"learning_rate": learning_rate, "steps_per_update": STEPS_OF_EACH * NUM_ENVS},
+        make if asynchronous else lambda spec: make(spec)._replace(asynchronous=None),
         adapt=ADAPT,
         critic=CRITIC,
         num_envs=NUM_ENVS,
         steps_of_each=STEPS_OF_EACH,
-        updates_at_once=16,
+        updates_at_once=1 if asynchronous else 16,
     )
 
 
-def learner_of(name: str, learning_rate: float, gae_lambda: float, entropy_bonus: float, max_gradient_norm: float):
-    """Checks the settings of `a2c` or `a3c` and returns a function from a `Spec` to a learner."""
+def _learner_of(learning_rate: float, gae_lambda: float, entropy_bonus: float, max_gradient_norm: float):
+    """Checks the settings of `a2c`, and returns a function from a `Spec` to a learner."""
     require_positive(learning_rate=learning_rate, max_gradient_norm=max_gradient_norm)
     require_share(gae_lambda=gae_lambda)
     require_not_negative(entropy_bonus=entropy_bonus)
     optimizer = optax.chain(optax.clip_by_global_norm(max_gradient_norm), optax.scale_by_rms(decay=0.99, eps=1e-5))
 
     def make(spec: Spec) -> Learner:
-        require_surrogate_unset(spec, name)
         policy, critic = spec.policy, spec.critic
         if critic.gradient is None or critic.apply is None:
-            raise ValueError(f"critic: {name} takes single gradient steps and needs the critic mlp")
+            raise ValueError("critic: a2c takes single gradient steps and needs a network as critic, such as mlp")
         critic_gradient, critic_apply = critic.gradient, critic.apply
 
         def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> LearnerState:
@@ -98,15 +105,19 @@ def learner_of(name: str, learning_rate: float, gae_lambda: float, entropy_bonus
                 critic, learner.critic, moments, batch, discount=spec.discount, gae_lambda=gae_lambda
             )
             found = standardize(unscaled, moments)
-            of_policy = policy_gradient(policy, learner.policy, batch.steps.action, found, entropy_bonus)
+            action, to_follow = sequences.for_policy(
+                policy, batch.steps.action, batch.steps.mask, found, batch.carries.policy
+            )
+            targets = sequences.targets_in_sequence(critic.recurrence, found.targets, batch.carries.critic)
+            of_policy = policy_gradient(policy, learner.policy, action, to_follow, entropy_bonus)
             weight = found.targets.weight
             seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
             info = {
-                **about(spec, learner.policy, found),
+                **about(spec, learner.policy, to_follow),
                 "entropy": of_policy.entropy,
                 "gradient_norm": jnp.linalg.norm(of_policy.gradient),
             }
-            return _Gradients(of_policy.gradient, critic_gradient(learner.critic, found.targets), seen), info
+            return _Gradients(of_policy.gradient, critic_gradient(learner.critic, targets), seen), info
 
         def apply(learner: LearnerState, found: _Gradients, hyperparameters: Hyperparameters) -> LearnerState:
             params, memory = ascend(

@@ -8,8 +8,9 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
 
+from jaxtrpo.algorithms import sequences
 from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
 from jaxtrpo.critics.critic import Targets
@@ -25,6 +26,7 @@ from jaxtrpo.parallel.collectives import (
     without_collectives,
     worth_side_by_side,
 )
+from jaxtrpo.policies.recurrence import entry
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState, Steps
 
 # (policy parameters, memory, actions, advantages, hyperparameters, key) -> (policy parameters, memory, info)
@@ -65,30 +67,33 @@ def actor_critic(
         unscaled = estimate_advantages(
             critic, learner.critic, learner.obs_moments, batch, discount=spec.discount, gae_lambda=gae_lambda
         )
-        steps = Acted(batch.steps.obs, batch.steps.action)
+        steps, carries = Acted(batch.steps.obs, batch.steps.action, batch.steps.mask), batch.carries
         # The choice is compiled, so it is made for the largest batch.
         samples = unscaled.targets.weight.size * num_actors()
         split = worth_side_by_side([work(learner.policy, samples)], [critic.work(learner.critic, samples)])
         if split:
             steps, unscaled = gather_samples(steps, unscaled, learner.obs_moments)
+            carries = gather_envs(batch.carries, axis=1)
         # With all samples gathered, no collectives are needed.
         once = without_collectives if split else lambda task: task
         found = once(lambda: standardize(unscaled, learner.obs_moments))()
+        action, of_policy = sequences.for_policy(policy, steps.action, steps.mask, found, carries.policy)
+        of_critic = sequences.targets_in_sequence(critic.recurrence, found.targets, carries.critic)
 
         def improve() -> tuple[PyTree, PyTree, Info]:
-            return step(learner.policy, learner.memory, steps.action, found, hyperparameters, for_policy)
+            return step(learner.policy, learner.memory, action, of_policy, hyperparameters, for_policy)
 
         def fit(targets: Targets) -> PyTree:
             return critic.fit(learner.critic, targets, for_critic, rate_of(hyperparameters, learning_rate))
 
         if split:
-            (params, memory, info), fitted = side_by_side(improve, lambda: fit(found.targets))
+            (params, memory, info), fitted = side_by_side(improve, lambda: fit(of_critic))
         else:
             params, memory, info = improve()
-            fitted = fit(after(params, found.targets))
+            fitted = fit(after(params, of_critic))
 
         def conclude() -> tuple[Moments, Info]:
-            return with_observations(spec, learner.obs_moments, steps.obs, found), about(spec, params, found)
+            return with_observations(spec, learner.obs_moments, steps.obs, found), about(spec, params, of_policy)
 
         moments, more = once(conclude)()
         fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
@@ -108,6 +113,7 @@ class Acted(NamedTuple):
 
     obs: Float[Array, "segment time env obs"]  # raw, as returned by the environment
     action: Num[Array, "segment time env action"]
+    mask: Bool[Array, "segment time env choices"] | tuple[()] = ()  # legal choices
 
 
 StepsT = TypeVar("StepsT", Acted, Steps)
@@ -161,7 +167,7 @@ def with_rewards(rewards: Moments, batch: Batch, weight: Float[Array, "segment t
 def about(spec: Spec, params: PyTree, found: Advantages) -> Info:
     """Returns the metrics common to all algorithms with a critic."""
     # The policy's summary is taken over the states of the first segment and averaged over actors.
-    of_policy = spec.policy.apply(params, found.targets.obs[0]).summary()
+    of_policy = spec.policy.apply(params, entry(found.targets.obs, 0)).summary()
     return {
         **jax.tree.map(lambda value: sum_over_actors(value) / num_actors(), of_policy),
         "explained_variance": found.explained_variance,

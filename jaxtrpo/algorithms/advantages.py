@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num, PyTree
+from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from jaxtrpo.critics.critic import Critic, Targets
 from jaxtrpo.ops.gae import Tail, empty_tail, generalized_advantages
@@ -15,6 +15,7 @@ from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
 from jaxtrpo.ops.running_mean import RunningMean, update_mean
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.parallel.collectives import sum_over_actors
+from jaxtrpo.policies.recurrence import Recurrence, Sequences, entry, one_axis_of_steps
 from jaxtrpo.rollout.types import Batch, Steps
 
 
@@ -130,20 +131,28 @@ def estimate_advantages(
     """
     last = batch.num_segments - 1
     obs = normalized(batch.steps.obs, moments, batch.num_segments)
+    remembered = (
+        None if critic.recurrence is None else _values_in_sequence(critic.recurrence, state, moments, obs, batch)
+    )
 
-    def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array, Array | None]) -> tuple:
-        tail, advantage, value, worth = carry
-        index = last - i
-        steps: Steps = jax.tree.map(lambda leaf: leaf[index], batch.steps)
-        at_end = jnp.zeros_like(steps.truncated).at[-1].set(index == last) & ~steps.terminated
-        cut = steps.truncated | at_end
+    def values_of(index: Int[Array, ""], steps: Steps, cut: Bool[Array, "time env"]) -> tuple[Array, Array]:
+        """Returns the values of a segment's observations, and those of its final observations where they are needed."""
+        if remembered is not None:
+            return entry(remembered, index)
         # Few segments contain a cut, and only those need the values of final observations.
         final_value = jax.lax.cond(
             jnp.any(cut),
             lambda: critic.value(state, normalize(steps.final_obs, moments), steps.elapsed + 1),
             lambda: jnp.zeros_like(steps.reward),
         )
-        now = critic.value(state, obs[index], steps.elapsed)
+        return critic.value(state, obs[index], steps.elapsed), final_value
+
+    def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array, Array | None]) -> tuple:
+        tail, advantage, value, worth = carry
+        index = last - i
+        steps: Steps = entry(batch.steps, index)
+        cut = _cut(steps, index == last)
+        now, final_value = values_of(index, steps, cut)
         known = None if action_advantage is None else action_advantage(obs[index], steps.action)
         found, tail = generalized_advantages(
             steps.reward,
@@ -167,3 +176,44 @@ def estimate_advantages(
     target = value + advantage if known is None else value - known + advantage
     targets = Targets(obs, batch.steps.elapsed, target, valid_weight(batch), batch.num_segments)
     return Unscaled(advantage, targets, known)
+
+
+def _cut(steps: Steps, is_last: Bool[Array, ""]) -> Bool[Array, "time env"]:
+    """Returns where a segment's trajectories continue but the data does not; `is_last`: nothing follows the segment."""
+    at_end = jnp.zeros_like(steps.truncated).at[-1].set(is_last) & ~steps.terminated
+    return steps.truncated | at_end
+
+
+def _values_in_sequence(
+    recurrence: Recurrence,
+    state: PyTree,
+    moments: Moments,
+    obs: Float[Array, "segment time env obs"],
+    batch: Batch,
+) -> tuple[Float[Array, "segment time env"], Float[Array, "segment time env"]]:
+    """Computes what a critic with memory predicts, from its carry at the beginning of the batch onwards.
+
+    Returns:
+      Values of all observations, and values of final observations, one step further, in segments where one is needed.
+    """
+    last = batch.num_segments - 1
+
+    def segment(index: Int[Array, ""], found: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array, Array]:
+        carry, now, final = found
+        steps: Steps = entry(batch.steps, index)
+        values, carries = recurrence.unroll(state, Sequences(obs[index], steps.elapsed == 0, carry))
+
+        def one_step_further() -> Float[Array, "time env"]:
+            carry, final_obs = one_axis_of_steps((carries, steps.final_obs))
+            continues = jnp.zeros(steps.reward.size, bool)
+            values, _ = recurrence.step(state, carry, normalize(final_obs, moments), continues)
+            return values.reshape(steps.reward.shape)
+
+        needed = jnp.any(_cut(steps, index == last))
+        further = jax.lax.cond(needed, one_step_further, lambda: jnp.zeros_like(steps.reward))
+        return entry(carries, -1), now.at[index].set(values), final.at[index].set(further)
+
+    nothing = jnp.zeros_like(batch.steps.reward)
+    start = entry(batch.carries.critic, 0), nothing, nothing
+    _, now, final = jax.lax.fori_loop(0, batch.num_segments, segment, start)
+    return now, final

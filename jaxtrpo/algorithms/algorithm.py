@@ -20,9 +20,9 @@ Info = dict[str, Array]  # metrics of one update: scalars by column name in metr
 class Spec(NamedTuple):
     """Everything that a run provides for its algorithm."""
 
-    observation_size: int
+    observation_size: int  # of flat observations
     policy: Policy  # acts and is improved
-    critic: Critic
+    critic: Critic  # predicts returns
     discount: float  # discount factor per environment step
     surrogate: Surrogate | None  # the user's own objective for the policy, if any
     normalize_observations: bool  # whether to update the observation moments with each batch
@@ -30,6 +30,11 @@ class Spec(NamedTuple):
     segment_steps: int  # environment steps of all actors in a segment
     segment_length: int  # steps of each environment in a segment
     actions: ActionSpace  # of the environment
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments of all actors."""
+        return self.segment_steps // self.segment_length
 
 
 class Asynchronous(NamedTuple):
@@ -88,19 +93,27 @@ class Algorithm(NamedTuple):
 
     spec_string: str  # such as "ppo(clip=0.1)"
     hyperparameters: Mapping[str, float]  # initial values of traced settings; must include steps_per_update
-    make: Callable[[Spec], Learner]
+    make: Callable[[Spec], Learner]  # called once per run
     adapt: str = "fixed"  # default rule
     critic: str = "mlp"  # default critic
     num_envs: int = 16  # default number of environments, over all actors
     steps_of_each: int = 1  # least steps of each environment in the initial batch, unless steps_per_update is given
     updates_at_once: int = 1  # updates per compiled program; more than 1 if launching would dominate short updates
     episodes: WholeEpisodes | None = None  # determines batch sizes; None if batches are cut from running environments
+    uses_surrogate: bool = False  # whether `make` reads `Spec.surrogate`; otherwise runs with one are refused
 
 
-def require_surrogate_unset(spec: Spec, name: str) -> None:
-    """Raises ValueError if the user gave a surrogate to an algorithm that does not use one."""
-    if spec.surrogate is not None:
-        raise ValueError(f"surrogate: {name} does not use a surrogate; trpo, npg, trpo_penalty, trpo_replay and ppo do")
+def require_plain_networks(spec: Spec, name: str) -> None:
+    """Raises ValueError if policy or critic have memory, or the policy takes masks, which the algorithm cannot use."""
+    for part, recurrence in (("policy", spec.policy.recurrence), ("critic", spec.critic.recurrence)):
+        if recurrence is not None:
+            raise ValueError(
+                f"{part}: {name} cannot train networks with memory; trpo, npg, trpo_penalty, ppo, pg, a2c and a3c can"
+            )
+    if spec.policy.is_masked:
+        raise ValueError(
+            f"algorithm: {name} cannot train with action masks; trpo, npg, trpo_penalty, ppo, pg, a2c and a3c can"
+        )
 
 
 def starting_with(algorithm: Algorithm, **values: Any) -> Algorithm:

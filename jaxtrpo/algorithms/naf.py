@@ -14,9 +14,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms.actor_critic import no_observations, with_rewards
 from jaxtrpo.algorithms.advantages import valid_weight
-from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_surrogate_unset
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_plain_networks
 from jaxtrpo.config.checks import (
     require_bool,
+    require_not_negative,
     require_positive,
     require_replay_ratio,
     require_share,
@@ -25,7 +26,7 @@ from jaxtrpo.config.checks import (
 )
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.reward_scale import value_unit
-from jaxtrpo.ops.minibatches import over_drawn_minibatches
+from jaxtrpo.ops.minibatches import minibatches_for, over_drawn_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import sum_over_actors
@@ -84,6 +85,7 @@ def naf(
     replay: int = 200_000,
     replay_ratio: float = 0.5,
     minibatch_size: int = 128,
+    minibatch_per_env: float = 0.25,
     target_rate: float = 0.02,
     asynchronous: bool = False,
 ) -> Algorithm:
@@ -101,8 +103,11 @@ def naf(
       learning_rate: learning rate of Adam.
       hidden: sizes of the hidden layers of the network for the value V and the curvature P.
       replay: capacity of the replay buffer, environment steps.
-      replay_ratio: gradient steps per environment step.
+      replay_ratio: gradient steps per environment step; where `minibatch_per_env` makes minibatches larger, there are
+        as many fewer of them.
       minibatch_size: environment steps per gradient step.
+      minibatch_per_env: least number of them per environment, so that thousands of environments do not mean thousands
+        of small gradient steps, one after another.
       target_rate: fraction by which the target network V' moves towards V in each gradient step.
       asynchronous: whether actors keep collecting while the network learns (Gu, Holly et al. 2017). If learning is
         slower than collecting, it takes fewer gradient steps. Runs are then not reproducible bit by bit, and batches
@@ -116,12 +121,13 @@ def naf(
     require_replay_ratio(replay_ratio=replay_ratio)
     require_sizes(hidden=hidden)
     require_whole(1, replay=replay, minibatch_size=minibatch_size)
+    require_not_negative(minibatch_per_env=minibatch_per_env)
     require_share(target_rate=target_rate)
     require_bool(asynchronous=asynchronous)
     optimizer = optax.scale_by_adam()
 
     def make(spec: Spec) -> Learner:
-        require_surrogate_unset(spec, "naf")
+        require_plain_networks(spec, "naf")
         key = jax.random.PRNGKey(0)
         if jax.tree.leaves(jax.eval_shape(spec.critic.init, key)):
             raise ValueError("critic: naf has its own value function; use critic=none")
@@ -129,6 +135,7 @@ def naf(
         action = jax.eval_shape(lambda key: policy.apply(policy.init(key), some_obs).mode(), key)
         if not jnp.issubdtype(action.dtype, jnp.floating):
             raise ValueError("algorithm: naf needs continuous actions, but these are discrete; use trpo or ppo")
+        minibatches = minibatches_for(spec.num_envs, minibatch_size, minibatch_per_env, replay_ratio)
         network = ValueAndCurvature(tuple(hidden), action.shape[-1])
         apply = cast(Callable[[PyTree, Array], tuple[Array, Array]], network.apply)
         buffer = make_replay(
@@ -175,7 +182,7 @@ def naf(
         ) -> tuple[NAFState, Info]:
             rewards, moments, ring = learner.rewards, learner.obs_moments, learner.replay
             scale = value_unit(rewards)
-            number = jnp.maximum(jnp.round(replay_ratio * new_steps), 1)
+            number = minibatches.number(new_steps)
             gradient_of = loss_of(moments, jnp.where(scale > 0, scale, 1.0))
             # As one flat vector, Adam is one operation instead of one per leaf.
             first, unravel = ravel_pytree((learner.policy, learner.critic))
@@ -196,12 +203,13 @@ def naf(
                 lambda _, key, number: buffer.draw(ring, key, number),
                 for_draws,
                 number=number.astype(jnp.int32),
-                size=minibatch_size,
+                size=minibatches.size,
+                at_once=minibatches.at_once,
             )
             of_policy, critic = unravel(params)
             learned = learner._replace(policy=of_policy, critic=critic, target=target, optimizer=memory)
             learned = optax.tree.where(all_finite((params, target)), learned, learner)
-            some = normalize(buffer.draw(ring, for_summary, minibatch_size).obs, moments)
+            some = normalize(buffer.draw(ring, for_summary, minibatches.size).obs, moments)
             return learned, {
                 **policy.apply(learned.policy, some).summary(),
                 "bellman_error": scale * jnp.sqrt(total / number),  # root mean square, in units of reward

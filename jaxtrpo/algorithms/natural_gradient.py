@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,17 +12,18 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms.advantages import Advantages
+from jaxtrpo.algorithms.fisher_states import States, draw_sequences, draw_states
 from jaxtrpo.algorithms.surrogates import Samples, Surrogate, importance_weighted_advantage
 from jaxtrpo.config.checks import require_not_negative, require_whole
 from jaxtrpo.ops.cg import CGInfo, conjugate_gradient
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.line_search import Trial
 from jaxtrpo.ops.segments import sum_and_map_segments, sum_over_segments
-from jaxtrpo.parallel.collectives import gather_envs, num_actors, sum_over_actors
+from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.policies.distributions import Distribution, entropy, fisher_metric, kl_divergence
+from jaxtrpo.policies.masking import plain_observations
 from jaxtrpo.policies.networks import Policy
-
-FEW_STATES = 1_024  # up to this many states, a Fisher product takes less time than a collective between many hosts
+from jaxtrpo.policies.recurrence import Sequences, entry, one_axis_of_steps
 
 
 class NaturalGradient(NamedTuple):
@@ -124,17 +125,23 @@ def evaluate_batch(
     # As one flat vector, an operation or a sum over actors is one instead of one per leaf.
     old_params, unravel = ravel_pytree(params)
 
-    def apply(candidate: Float[Array, " parameter"], obs: Array) -> Distribution:
-        return policy.apply(unravel(candidate), obs)
-
     count = jnp.maximum(sum_over_actors(jnp.sum(weight)), 1.0)
 
     def flat(leaf: Array, index: Int[Array, ""] | int) -> Array:
         """Returns one segment with time and env merged into a single axis of steps."""
         return leaf[index].reshape(-1, *leaf.shape[3:])
 
+    in_sequence = isinstance(obs, Sequences)
+    plain_obs = plain_observations(obs)
+
+    def apply(candidate: Float[Array, " parameter"], index: Int[Array, ""] | int) -> Distribution:
+        """Returns the distributions of one segment, with a single axis of steps."""
+        if in_sequence:
+            return one_axis_of_steps(policy.apply(unravel(candidate), entry(obs, index)))
+        return policy.apply(unravel(candidate), jax.tree.map(lambda leaf: flat(leaf, index), obs))
+
     def samples_of(index: Int[Array, ""] | int, old: Distribution) -> tuple[Samples, Float[Array, " step"]]:
-        samples = Samples(flat(obs, index), flat(action, index), flat(found.advantage, index), old)
+        samples = Samples(flat(plain_obs, index), flat(action, index), flat(found.advantage, index), old)
         return samples, flat(weight, index)
 
     def start(index: Int[Array, ""] | int) -> tuple[PyTree, Distribution]:
@@ -142,7 +149,7 @@ def evaluate_batch(
 
         def objective(candidate: Array, surrogate: Surrogate) -> tuple[Array, tuple[Array, Distribution]]:
             # At the start of the search, the new policy is the old one.
-            new = apply(candidate, flat(obs, index))
+            new = apply(candidate, index)
             samples, weight = samples_of(index, jax.lax.stop_gradient(new))
             return jnp.sum(weight * surrogate(new, samples)), (jnp.sum(weight * entropy(new)), new)
 
@@ -163,8 +170,8 @@ def evaluate_batch(
     @jax.named_scope("line_search")
     def evaluate(candidate: Array) -> tuple[tuple[Array, ...], Array]:
         def all_of(index: Int[Array, ""] | int) -> tuple[tuple[Array, ...], Array]:
-            samples, weight = samples_of(index, jax.tree.map(lambda leaf: leaf[index], old))
-            new = apply(candidate, samples.obs)
+            samples, weight = samples_of(index, entry(old, index))
+            new = apply(candidate, index)
             return (
                 tuple(jnp.sum(weight * surrogate(new, samples)) for surrogate in surrogates),
                 jnp.sum(weight * kl_divergence(samples.old, new)),
@@ -172,10 +179,14 @@ def evaluate_batch(
 
         return mean_over_steps(sum_over_segments(all_of, num_segments))
 
-    def apply_for_products(candidate: Float[Array, " parameter"], obs: Float[Array, "state obs"]) -> Distribution:
+    def apply_for_products(candidate: Float[Array, " parameter"], obs: Any) -> Distribution:
+        if in_sequence:
+            return one_axis_of_steps(policy.apply(unravel(candidate), obs))
         return (policy.apply_for_products or policy.apply)(unravel(candidate), obs)
 
-    fisher = _fisher(apply_for_products, old_params, obs, weight, num_segments, key, fisher_samples)
+    drawn = draw_sequences if in_sequence else draw_states
+    states = drawn(obs, weight, num_segments, key, fisher_samples)
+    fisher = _fisher(apply_for_products, old_params, states)
     return BatchEvaluation(old_params, objectives, gradients, mean_entropy, evaluate, fisher)
 
 
@@ -231,38 +242,12 @@ def require_natural_gradient(fisher_samples: int, cg_iterations: int, cg_damping
 
 
 def _fisher(
-    apply: Callable[[Array, Array], Distribution],
-    params: Float[Array, " parameter"],
-    obs: Float[Array, "segment time env obs"],
-    weight: Float[Array, "segment time env"],
-    num_segments: Int[Array, ""],
-    key: PRNGKeyArray,
-    fisher_samples: int,
+    apply: Callable[[Array, Any], Distribution], params: Float[Array, " parameter"], states: States
 ) -> Callable[[Array], Array]:
-    """Returns products with the Fisher matrix, estimated on a fixed number of states spread over the batch.
-
-    The time axis of the batch is divided into equal intervals; one time step is drawn from each, and the states of all
-    environments at that step are used, so the choice does not depend on the number of actors. A shorter batch
-    contributes all its states. Many states stay distributed over actors, at the price of one collective per product; a
-    few are gathered once.
-    """
-    segments, length, envs = weight.shape
-    moments = min(max(fisher_samples // (envs * num_actors()), 1), segments * length)
-    filled = num_segments * length
-    position = jnp.arange(moments)
-    spread = ((position + jax.random.uniform(key, (moments,))) * (filled / moments)).astype(jnp.int32)
-    enough = filled >= moments
-    chosen = jnp.minimum(jnp.where(enough, spread, position), filled - 1)
-    # On a single axis of states: a product that sums over two axes would copy its arguments first.
-    chosen_obs = obs.reshape(-1, envs, obs.shape[-1])[chosen].reshape(-1, obs.shape[-1])
-    chosen_weight = weight.reshape(-1, envs)[chosen] * (enough | (position < filled))[:, None]
-    few = chosen_weight.size * num_actors() <= FEW_STATES
-    if few:
-        chosen_obs, chosen_weight = gather_envs((chosen_obs, chosen_weight.reshape(-1)), axis=0)
-    reduce = (lambda total: total) if few else sum_over_actors
-    share = (chosen_weight / jnp.maximum(reduce(jnp.sum(chosen_weight)), 1.0)).reshape(-1, 1)
+    """Returns products with the Fisher matrix, the mean over states."""
+    share = states.weight.reshape(-1, 1)
 
     def metric(distribution: Distribution, tangent: Distribution) -> Distribution:
         return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
 
-    return fisher_vector_product(lambda p: apply(p, chosen_obs), params, metric, reduce=reduce)
+    return fisher_vector_product(lambda p: apply(p, states.obs), params, metric, reduce=states.reduce)

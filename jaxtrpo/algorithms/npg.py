@@ -68,4 +68,4 @@ def npg(
         return actor_critic(spec, step=step, no_memory=no_path, work=work, gae_lambda=gae_lambda)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(spec_string, starts, make, adapt="trust")
+    return Algorithm(spec_string, starts, make, adapt="trust", uses_surrogate=True)

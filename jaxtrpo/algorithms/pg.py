@@ -7,7 +7,7 @@ import optax
 from jax.flatten_util import ravel_pytree
 
 from jaxtrpo.algorithms.actor_critic import actor_critic
-from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec, require_surrogate_unset
+from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.policy_gradient import ADAPT, ascend, gradient_work, policy_gradient
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share
 from jaxtrpo.config.specs import spec_string_of
@@ -35,7 +35,6 @@ def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: f
     optimizer = optax.scale_by_adam()
 
     def make(spec: Spec) -> Learner:
-        require_surrogate_unset(spec, "pg")
 
         def step(params, optimizer_state, action, found, hyperparameters, key):
             batch = policy_gradient(spec.policy, params, action, found, entropy_bonus)

@@ -16,6 +16,7 @@ from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import Work, sum_over_actors
 from jaxtrpo.policies.distributions import entropy, log_prob
 from jaxtrpo.policies.networks import Policy
+from jaxtrpo.policies.recurrence import entry
 
 # Default rule of pg, a2c and a3c. With a constant learning rate, good policies are lost again on many tasks.
 ADAPT = "linear(learning_rate=0)"
@@ -41,7 +42,7 @@ def policy_gradient(
 
     def sums_of(index: Int[Array, ""] | int) -> tuple[Array, Array]:
         def objective(candidate: Array) -> tuple[Array, Array]:
-            distribution = policy.apply(unravel(candidate), targets.obs[index])
+            distribution = policy.apply(unravel(candidate), entry(targets.obs, index))
             entropies = entropy(distribution)
             gain = log_prob(distribution, action[index]) * found.advantage[index] + entropy_bonus * entropies
             return jnp.sum(targets.weight[index] * gain), jnp.sum(targets.weight[index] * entropies)

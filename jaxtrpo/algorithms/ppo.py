@@ -19,17 +19,19 @@ from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.minibatches import pass_over_minibatches
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import Work, gather_envs, num_actors
+from jaxtrpo.parallel.collectives import Work, num_actors
 from jaxtrpo.policies.distributions import Distribution, entropy, kl_divergence, log_prob
+from jaxtrpo.policies.masking import plain_observations
+from jaxtrpo.policies.recurrence import entry, from_rows, gather_inputs, rows_of, to_rows
 
 
 class _Rows(NamedTuple):
-    """Samples of all actors, one per row."""
+    """Samples of all actors: one per row or, for a policy with memory, one stretch of an environment per row."""
 
-    obs: Float[Array, "row obs"]  # normalised
-    action: Num[Array, "row action"]
-    advantage: Float[Array, " row"]
-    weight: Float[Array, " row"]
+    obs: PyTree  # input of the policy
+    action: Num[Array, "row ... action"]
+    advantage: Float[Array, "row ..."]
+    weight: Float[Array, "row ..."]
     old: Distribution  # distributions that the actions were drawn from
 
 
@@ -86,27 +88,30 @@ def ppo(
     optimizer = optax.chain(optax.clip_by_global_norm(max_gradient_norm), optax.scale_by_adam(eps=1e-5))
 
     def make(spec: Spec) -> Learner:
-        policy = spec.policy
+        policy, in_sequence = spec.policy, spec.policy.recurrence is not None
         if minibatch_size > spec.steps_per_update:
             raise ValueError(
                 f"minibatch_size={minibatch_size} of ppo must be at most steps_per_update={spec.steps_per_update}"
             )
 
-        def gain(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, " row"]:
+        def gain(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, "row ..."]:
             if spec.surrogate is not None:
-                return spec.surrogate(new, Samples(rows.obs, rows.action, rows.advantage, rows.old))
+                obs = plain_observations(rows.obs)
+                return spec.surrogate(new, Samples(obs, rows.action, rows.advantage, rows.old))
             return clipped_surrogate(new, rows, clip)
 
         def step(params, optimizer_state, action, found, hyperparameters, key):
             first_params, unravel = ravel_pytree(params)
             targets = found.targets
             old = map_segments(
-                lambda i: policy.apply(params, targets.obs[i]), targets.num_segments, targets.weight.shape[0]
+                lambda i: policy.apply(params, entry(targets.obs, i)), targets.num_segments, targets.weight.shape[0]
             )
             dealt = _Rows(targets.obs, action, found.advantage, targets.weight, old)
-            rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[3:]), gather_envs(dealt, axis=2))
-            num_rows = targets.num_segments * (rows.weight.size // targets.weight.shape[0])
+            rows = to_rows(gather_inputs(dealt), sequences=in_sequence)
+            num_rows = targets.num_segments * (len(rows.weight) // targets.weight.shape[0])
             size = max(minibatch_size, round(minibatch_per_env * targets.weight.shape[2] * num_actors()))
+            size = rows_of(size, rows.weight)
+            samples = from_rows(rows, sequences=in_sequence)
 
             def loss(candidate: Array, minibatch: _Rows) -> Float[Array, ""]:
                 new = policy.apply(unravel(candidate), minibatch.obs)
@@ -116,7 +121,7 @@ def ppo(
 
             def one_step(carry: tuple[Array, PyTree], minibatch: _Rows) -> tuple[Array, PyTree]:
                 candidate, state = carry
-                gradient = jax.grad(loss)(candidate, minibatch)
+                gradient = jax.grad(loss)(candidate, from_rows(minibatch, sequences=in_sequence))
                 direction, state = optimizer.update(gradient, state, candidate)
                 return candidate - hyperparameters["learning_rate"] * direction, state
 
@@ -131,11 +136,11 @@ def ppo(
                 go_on = fit.epochs < epochs
                 return go_on if kl_stop is None else go_on & (fit.kl <= kl_stop)
 
-            def over_rows(values: Float[Array, " row"] | Bool[Array, " row"]) -> Float[Array, ""]:
-                return jnp.sum(rows.weight * values) / jnp.maximum(jnp.sum(rows.weight), 1.0)
+            def over_steps(values: Float[Array, "..."] | Bool[Array, "..."]) -> Float[Array, ""]:
+                return jnp.sum(samples.weight * values) / jnp.maximum(jnp.sum(samples.weight), 1.0)
 
             def mean_kl(candidate: Array) -> Float[Array, ""]:
-                return over_rows(kl_divergence(rows.old, policy.apply(unravel(candidate), rows.obs)))
+                return over_steps(kl_divergence(samples.old, policy.apply(unravel(candidate), samples.obs)))
 
             start = _Fit(first_params, optimizer_state, jnp.int32(0), jnp.zeros(()))
             with jax.named_scope("passes"):
@@ -146,12 +151,12 @@ def ppo(
                 (fit.params, fit.optimizer),
                 (first_params, optimizer_state),
             )
-            new = policy.apply(unravel(new_params), rows.obs)
-            ratio = jnp.exp(log_prob(new, rows.action) - log_prob(rows.old, rows.action))
+            new = policy.apply(unravel(new_params), samples.obs)
+            ratio = jnp.exp(log_prob(new, samples.action) - log_prob(samples.old, samples.action))
             info = {
-                "kl": over_rows(kl_divergence(rows.old, new)),
-                "entropy": over_rows(entropy(rows.old)),
-                "clip_fraction": over_rows(jnp.abs(ratio - 1) > hyperparameters["clip"]),
+                "kl": over_steps(kl_divergence(samples.old, new)),
+                "entropy": over_steps(entropy(samples.old)),
+                "clip_fraction": over_steps(jnp.abs(ratio - 1) > hyperparameters["clip"]),
                 "epochs": fit.epochs,
                 "accepted": healthy,
             }
@@ -176,10 +181,10 @@ def ppo(
         f"mlp(epochs={epochs}, minibatch_size={minibatch_size}, minibatch_per_env={minibatch_per_env}, "
         f"learning_rate={learning_rate})"
     )
-    return Algorithm(spec_string, starts, make, critic=critic)
+    return Algorithm(spec_string, starts, make, critic=critic, uses_surrogate=True)
 
 
-def clipped_surrogate(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, " row"]:
+def clipped_surrogate(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, "row ..."]:
     """Computes min(r A, clip(r, 1 - clip, 1 + clip) A), r = pi_new(a|s) / pi_old(a|s) (Schulman et al. 2017, eq. 7)."""
     ratio = jnp.exp(log_prob(new, rows.action) - log_prob(rows.old, rows.action))
     return jnp.minimum(ratio * rows.advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * rows.advantage)

@@ -101,7 +101,7 @@ def trpo_penalty(
         return actor_critic(spec, step=step, no_memory=no_memory, work=work, gae_lambda=gae_lambda)
 
     changing = {"target_kl": target_kl} if penalty is None else {"penalty": penalty}
-    return Algorithm(spec_string, {**changing, "steps_per_update": 1024}, make)
+    return Algorithm(spec_string, {**changing, "steps_per_update": 1024}, make, uses_surrogate=True)
 
 
 def moved(penalty: Float[Array, ""], kl: Float[Array, ""], target_kl: Float[Array, ""]) -> Float[Array, ""]:

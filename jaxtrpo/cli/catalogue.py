@@ -1,10 +1,10 @@
-"""The text of `jaxtrpo algorithms`, made from the signatures and docstrings of the factories."""
+"""All algorithms, rules, critics and policies, described by the signatures and docstrings of their factories."""
 
 from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator
+from typing import NamedTuple
 
 import docstring_parser
 
@@ -20,41 +20,62 @@ TITLES = {
 WIDTH = 110
 
 
+class Entry(NamedTuple):
+    """What the signature and the docstring of a factory say."""
+
+    name: str
+    summary: str
+    settings: list[tuple[str, str, str]]  # name, default ("" if there is none) and description
+    defaults: str  # adaptable settings, rule and critic of an algorithm; "" for other kinds
+
+
+def entries(kind: str) -> list[Entry]:
+    """Describes all factories of a kind: "algorithm", "adapt", "critic" or "policy"."""
+    return [_entry(kind, name) for name in KINDS[kind]]
+
+
 def catalogue(name: str | None = None) -> str:
-    """Describes all algorithms, rules, critics and policies with their settings, or only those of one name.
+    """Returns the text of `jaxtrpo algorithms`: all entries, or only those of one name.
 
     Raises:
       ValueError: the name is unknown.
     """
     parts = []
     for kind, title in TITLES.items():
-        entries = [_entry(kind, each) for each in KINDS[kind] if name in (None, each)]
-        if entries:
-            parts.append(f"{title}\n\n" + "\n\n".join(entries))
+        found = [_text(_entry(kind, each)) for each in KINDS[kind] if name in (None, each)]
+        if found:
+            parts.append(f"{title}\n\n" + "\n\n".join(found))
     if not parts:
         known = sorted({each for names in KINDS.values() for each in names})
         raise ValueError(f"unknown name {name!r}; choose from {', '.join(known)}")
     return "\n\n\n".join(parts)
 
 
-def _entry(kind: str, name: str) -> str:
+def _entry(kind: str, name: str) -> Entry:
     make = factory(kind, name)
     text = docstring_parser.parse(inspect.getdoc(make) or "")
-    lines = [f"  {name}", _wrapped(text.short_description or "", 4)]
     described = {parameter.arg_name.lstrip("*"): parameter.description or "" for parameter in text.params}
-    for parameter in inspect.signature(make).parameters.values():
-        given = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-        lines += [f"      {parameter.name}{given}", _wrapped(described.get(parameter.name, ""), 10)]
-    lines += _defaults(kind, name)
-    return "\n".join(line for line in lines if line.strip())
+    settings = [
+        (each.name, "" if each.default is each.empty else repr(each.default), described.get(each.name, ""))
+        for each in inspect.signature(make).parameters.values()
+    ]
+    return Entry(name, text.short_description or "", settings, _defaults(kind, name))
 
 
-def _defaults(kind: str, name: str) -> Iterator[str]:
+def _defaults(kind: str, name: str) -> str:
     if kind != "algorithm":
-        return
+        return ""
     algorithm: Algorithm = factory(kind, name)()
     starts = ", ".join(f"{setting}={value:g}" for setting, value in algorithm.hyperparameters.items())
-    yield _wrapped(f"Rules can adapt {starts}. Default rule: {algorithm.adapt}; default critic: {algorithm.critic}.", 4)
+    return f"Rules can adapt {starts}. Default rule: {algorithm.adapt}; default critic: {algorithm.critic}."
+
+
+def _text(entry: Entry) -> str:
+    lines = [f"  {entry.name}", _wrapped(entry.summary, 4)]
+    for name, default, description in entry.settings:
+        lines += [f"      {name}{f' = {default}' if default else ''}", _wrapped(description, 10)]
+    lines.append(_wrapped(entry.defaults, 4))
+    return "\n".join(line for line in lines if line.strip())
 
 
 def _wrapped(text: str, indent: int) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from jaxtrpo.runs.directory import require_writable
+
 FAILED, INPUT_ERROR, INTERRUPTED = 1, 2, 130
 
 Work = Callable[[], int]  # runs the command and returns the exit code
@@ -24,13 +26,28 @@ def needs(command: str, error: ModuleNotFoundError, extra: str) -> ValueError:
     return ValueError(f"`jaxtrpo {command}` needs the package {error.name}: pip install 'jaxtrpo[{extra}]'")
 
 
+def find_modules_here(env: str | None) -> None:
+    """Lets Python find modules in the current directory, if the environment's name says a module ("module:NAME")."""
+    from jaxtrpo.envs.modules import search_first, split
+
+    if env is not None and split(env) is not None:
+        search_first(Path.cwd())
+
+
 def require_some(directories: Sequence[Path]) -> None:
     """Raises ValueError if no directory was given."""
     if not directories:
         raise ValueError("DIR: give the directory of at least one run")
 
 
-def require_place(out: Path) -> None:
-    """Raises NotADirectoryError if the parent directory of an output file does not exist."""
-    if not out.expanduser().absolute().parent.is_dir():
-        raise NotADirectoryError(f"out={str(out)!r}: no such directory: {out.parent}")
+def require_place(out: Path, name: str = "out") -> None:
+    """Raises OSError if a file cannot be written because of its directory, or because it is a directory itself.
+
+    `name` is the setting that holds its path.
+    """
+    what, place = f"{name}={str(out)!r}", out.expanduser().absolute()
+    if not place.parent.is_dir():
+        raise NotADirectoryError(f"{what}: no such directory: {out.parent}")
+    if place.is_dir():
+        raise IsADirectoryError(f"{what} is a directory; give the name of a file")
+    require_writable(place.parent, what)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from jaxtrpo.cli.command import FAILED, Work, needs
+from jaxtrpo.cli.command import FAILED, Work, find_modules_here, needs
 from jaxtrpo.config.checks import MOST_EPISODES, require_whole
+from jaxtrpo.runs.directory import require_writable
 
 if TYPE_CHECKING:
     from jaxtrpo.policies.trained import TrainedPolicy
@@ -26,14 +27,21 @@ class Export:
     """directory for policy.onnx and policy.stablehlo; if not given, DIR/export"""
     card: FlagCreatePairsOff[bool] = False
     """also evaluate the policy and write a model card, README.md, for the Hugging Face Hub"""
+    policy: str | None = None
+    """network of your own that the policy was trained with, such as my_module:MyPolicy"""
     episodes: int = 10
     """episodes of that evaluation"""
+    env: str | None = None
+    """environment of that evaluation; if not given, the one the policy was trained in"""
+    env_options: str | None = None
+    """options of the environment's constructor; if not given, those of the training run, or none with --env"""
     max_episode_steps: int | None = None
-    """time limit of that evaluation in environment steps; if not given, that of the training run.
-    Without a time limit, episodes are stopped after 10,000 steps"""
+    """time limit of that evaluation in environment steps; if not given, that of the training run, or that of --env
+    itself. Without a time limit, episodes are stopped after 10,000 steps"""
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""
+        from jaxtrpo.cli.own_parts import network
         from jaxtrpo.parallel.devices import choose_actors
         from jaxtrpo.runs.export import export_policy
         from jaxtrpo.runs.policy_file import load_policy
@@ -41,11 +49,12 @@ class Export:
         require_whole(1, MOST_EPISODES, episodes=self.episodes)
         if self.max_episode_steps is not None:
             require_whole(1, max_episode_steps=self.max_episode_steps)
-        choose_actors(program=True)  # the environment may be a JAX program
-        policy = load_policy(self.directory)
+        find_modules_here(self.env)
         out = (self.out or self.directory / "export").expanduser()
-        if out.exists() and not out.is_dir():
-            raise NotADirectoryError(f"out={str(out)!r} is not a directory")
+        if self.directory.exists():  # otherwise, loading the policy says so
+            require_writable(out.absolute(), f"out={str(out)!r}")
+        choose_actors(program=True)  # the environment may be a JAX program
+        policy = load_policy(self.directory, policy=network(self.policy))
         try:
             import jax2onnx  # noqa: F401
             import onnx  # noqa: F401
@@ -70,7 +79,8 @@ class Export:
         from jaxtrpo.runs.reader import find_runs, read_run
 
         try:
-            evaluation = prepare_evaluation(policy, None, self.episodes, self.max_episode_steps)(0)
+            place = self.env, self.episodes, self.max_episode_steps, self.env_options
+            evaluation = prepare_evaluation(policy, *place)(0)
         except (ValueError, SimulatorError) as error:
             why = one_line(str(error).partition("\n\n")[0], 1000)
             print(

@@ -15,9 +15,9 @@ from tyro.conf import Positional, arg
 
 from jaxtrpo.cli.command import FAILED, INPUT_ERROR, INTERRUPTED, Work
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX, LAUNCHER, available_cores
+from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX, LAUNCHER, PROCESSES_PER_CORE, available_cores
 
-PROCESSES_PER_CORE = 8  # more would only take each other's time
+COMMAND = (sys.executable, "-m", "jaxtrpo")
 GRACE_SECONDS = 25.0  # within which JAX ends the other processes when one has ended
 EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of processes that have reported why
 
@@ -26,16 +26,17 @@ EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of proc
 class Launch:
     """Start several processes on this machine that train together: jaxtrpo launch --processes 2 -- train ..."""
 
-    words: Positional[Annotated[tuple[str, ...], arg(metavar="-- train ...")]]
-    """what each of them is to do; `train`, with the same words for all"""
+    command: Positional[Annotated[tuple[str, ...], arg(metavar="-- train ...")]]
+    """`train` and its arguments, which are the same for all processes"""
     processes: int = 2
-    """how many; the cores are dealt out to them"""
+    """number of processes, among which the cores are divided"""
 
     def prepare(self) -> Work:
-        """As for `Train`."""
+        """See `Command.prepare`."""
         require_whole(1, PROCESSES_PER_CORE * available_cores(), processes=self.processes)
-        if self.words[:1] != ("train",):
-            raise ValueError(f"launch: {' '.join(self.words[:1]) or 'nothing'} is no `train ...` after --")
+        if self.command[:1] != ("train",):
+            given = f", not `{self.command[0]}`" if self.command else ""
+            raise ValueError(f"launch: expected `-- train ...`{given}")
         return self._work
 
     def _work(self) -> int:
@@ -57,9 +58,8 @@ class Launch:
         variables = {ADDRESS: address, COUNT: str(self.processes), INDEX: str(number)}
         variables["JAX_COORDINATOR_BIND_ADDRESS"] = address  # not on all interfaces
         variables[LAUNCHER] = str(os.getpid())
-        command = [sys.executable, "-m", "jaxtrpo", *self.words]
         # In a group of its own: what the terminal sends comes once, by way of this process.
-        process = subprocess.Popen(command, env={**os.environ, **variables}, process_group=0)
+        process = subprocess.Popen((*COMMAND, *self.command), env={**os.environ, **variables}, process_group=0)
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
             each = len(cores) // self.processes  # if there are too few, several processes share one
@@ -80,7 +80,7 @@ class Launch:
         return code if code > 0 else FAILED
 
     def _say(self, number: int, how: str) -> None:
-        words = [part for word in self.words for part in word.split("=", 1)]
-        out = words[words.index("--out") + 1] if "--out" in words[:-1] else None
+        arguments = [part for argument in self.command for part in argument.split("=", 1)]
+        out = arguments[arguments.index("--out") + 1] if "--out" in arguments[:-1] else None
         then = f"--resume resumes from the last checkpoint in {out}" if out else "nothing was saved without --out"
         print(f"jaxtrpo: error: process {number} of {self.processes} {how}; {then}", file=sys.stderr)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
 import itertools
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NoReturn
 
 import tyro
 from tyro.conf import OmitArgPrefixes, subcommand
@@ -21,9 +24,13 @@ from jaxtrpo.cli.sweep import Sweep
 from jaxtrpo.cli.train import Evaluate, Train
 from jaxtrpo.cli.view import Plot, Report, Video, Watch
 from jaxtrpo.config import Config
+from jaxtrpo.config.environment import made_elsewhere, options_of
+from jaxtrpo.config.messages import short
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
+from jaxtrpo.envs.modules import module_of
 from jaxtrpo.runs.config_file import load_config
 from jaxtrpo.runs.directory import DirectoryInUse, OutputError
+from jaxtrpo.runs.termination import end_in_time
 
 _REPEATABLE = ("grid", "random")  # flags that may be given several times
 _COMMANDS = (Train, Launch, Evaluate, Sweep, Plot, Video, Report, Watch, Export, Algorithms, Config)
@@ -46,9 +53,10 @@ def parse(arguments: Sequence[str]) -> Command:
         at = list(arguments).index("--")
         launched = parse([*arguments[:at], "train"])
         assert isinstance(launched, Launch)
-        return dataclasses.replace(launched, words=tuple(arguments[at + 1 :]))
+        return dataclasses.replace(launched, command=tuple(arguments[at + 1 :]))
     _require_not_empty(arguments)
     _require_once(arguments)
+    _require_known(arguments)
     repeated = _run_from_config(arguments)
     defaults: dict[str, Any] = {} if repeated is None else {"default": repeated}
     train = Annotated[Train, subcommand("train", prefix_name=False, **defaults)]
@@ -99,6 +107,33 @@ def _require_once(arguments: Sequence[str]) -> None:
             raise ValueError(f"{before[1]} and {now[1]} contradict each other; give only one of them")
 
 
+def _require_known(arguments: Sequence[str]) -> None:
+    """Raises ValueError for a flag of another library or of a part, which says what to type; tyro rejects others."""
+    command = {"train": Train, "sweep": Sweep}.get(arguments[0] if arguments else "")
+    if command is None:
+        return
+    known = {field.name for of in (command, Config) for field in dataclasses.fields(of)} | {"help", "config"}
+    words = [*arguments[1:], ""]
+    flags = {word.partition("=")[0]: word.partition("=")[2] or after for word, after in itertools.pairwise(words)}
+    for word in arguments[1:]:
+        flag = word.partition("=")[0]
+        name = flag.removeprefix("--").replace("-", "_")
+        if not flag.startswith("--") or {name, name.removeprefix("no_")} & known:
+            continue
+        from jaxtrpo.config.aliases import advice
+
+        instead = advice(name, _literal(flags[flag]), algorithm=flags.get("--algorithm", Config.algorithm), shell=True)
+        if instead is not None:
+            raise ValueError(f"unknown flag {flag}; write {instead}")
+
+
+def _literal(text: str) -> object:
+    try:
+        return ast.literal_eval(text or "...")  # a flag without a value
+    except (ValueError, SyntaxError):
+        return text
+
+
 def _resolve_overrides(before: Config, now: Config) -> Config:
     """Returns the settings of a repeated run; where a new flag contradicts a setting of the old run, the flag wins."""
     from jaxtrpo.config.specs import KINDS, settings_in, without_argument
@@ -126,7 +161,52 @@ def _run_from_config(arguments: Sequence[str]) -> Train | None:
     if not any(found) or arguments[0] != "train":
         return None
     settings = load_config(found[-1])
+    module = module_of(settings["env"])
+    if module is not None and settings["env"] not in arguments:
+        raise ValueError(
+            f"config={found[-1]!r}: env={short(settings['env'], 60)} imports the module {short(module, 60)}: type it, "
+            "too, as ENV, if you trust it"
+        )
+    if made_elsewhere(options_of(settings.get("env_options"))) and not _is_typed("--env-options", arguments):
+        raise ValueError(
+            f"config={found[-1]!r}: env_options={short(settings['env_options'], 200)} run another Python interpreter; "
+            "repeat them with --env-options if you trust it"
+        )
+    _require_own_parts_typed(found[-1], settings, arguments)
     return Train(env=settings.pop("env"), config=Config(**settings))
+
+
+def _require_own_parts_typed(place: str, settings: Mapping[str, Any], arguments: Sequence[str]) -> None:
+    """Raises ValueError for a part of the user's own, which a file names but does not contain, unless it is typed."""
+    from jaxtrpo.config.specs import KINDS, is_built_in
+
+    for kind in KINDS:
+        spec = settings.get(kind)
+        if isinstance(spec, str) and not is_built_in(kind, spec) and not _is_typed(f"--{kind}", arguments):
+            raise ValueError(
+                f"config={place!r}: its {kind} is your own, {short(spec, 60)}, which the file does not contain; "
+                f"type --{kind} MODULE:NAME"
+            )
+
+
+def _is_typed(flag: str, arguments: Sequence[str]) -> bool:
+    return any(word.partition("=")[0].replace("_", "-") == flag for word in arguments)
+
+
+def command() -> NoReturn:
+    """Runs the command line of this process and ends it, even where a simulator would hang at its exit."""
+    code = FAILED  # after an unexpected error
+    try:
+        code = main()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else FAILED
+        raise
+    finally:
+        with contextlib.suppress(ValueError):  # not in the main thread
+            for kind in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(kind, signal.SIG_IGN)
+        end_in_time(code)
+    sys.exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 import sys
 from collections.abc import Mapping
@@ -13,8 +14,10 @@ from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 
 from jaxtrpo.cli.command import FAILED, INTERRUPTED, Work, needs
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import require_whole
-from jaxtrpo.parallel.machine import available_cores
+from jaxtrpo.config.checks import MOST_SEEDS, require_whole
+from jaxtrpo.config.environment import made_elsewhere, options_of
+from jaxtrpo.parallel.machine import PROCESSES_PER_CORE, available_cores
+from jaxtrpo.runs.directory import hold, require_writable
 from jaxtrpo.runs.sweep.space import (
     ONE_ACTOR,
     Values,
@@ -26,6 +29,7 @@ from jaxtrpo.runs.sweep.space import (
 )
 
 SHOWN = 10  # trials in the printed table
+MOST_COMBINATIONS = 100_000  # of a grid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,23 +65,27 @@ class Sweep:
         require_different(dimensions)
         if self.config.actors not in (None, 1):
             raise ValueError(f"actors={self.config.actors}: {ONE_ACTOR}")
-        require_whole(1, seeds=self.seeds)
-        for name in ("trials", "cores"):
-            if getattr(self, name) is not None:
-                require_whole(1, **{name: getattr(self, name)})
+        require_whole(1, MOST_SEEDS, seeds=self.seeds)
+        if self.trials is not None:
+            require_whole(1, trials=self.trials)
+        if self.cores is not None:
+            require_whole(1, PROCESSES_PER_CORE * available_cores(), cores=self.cores)
+        number = math.prod(len(each.values) for each in grid if isinstance(each, Values))
+        if number > MOST_COMBINATIONS:
+            raise ValueError(f"grid: {number:,} combinations are too many; draw some with --random choice(NAME, ...)")
         every = [] if drawn or self.tpe else list(combinations([each for each in grid if isinstance(each, Values)]))
         self._require_valid(dimensions)
+        out = self.out.expanduser().absolute()
+        require_writable(out, f"out={str(self.out)!r}")
+        self._require_known()
         try:
             from jaxtrpo.runs.sweep.plot import draw_sweep
             from jaxtrpo.runs.sweep.study import Sweep as Plan
             from jaxtrpo.runs.sweep.study import open_study, ranked, run_sweep, write_table
         except ModuleNotFoundError as error:
             raise needs("sweep", error, "sweep") from error
-        from jaxtrpo.runs.directory import hold
 
-        out = self.out.expanduser().absolute()
-        out.mkdir(parents=True, exist_ok=True)
-        with hold(out):
+        with hold(out):  # creates it
             pass
         study = open_study(out, self.env, self.storage, tpe=self.tpe, seed=self.config.seed)
         trials = self.trials or (len(every) if every else 20)
@@ -86,7 +94,7 @@ class Sweep:
         def work() -> int:
             try:
                 with hold(out):
-                    run_sweep(plan, self.cores or available_cores(), lambda text: print(text, file=sys.stderr))
+                    run_sweep(plan, self.cores or available_cores())
             except KeyboardInterrupt:
                 print(f"interrupted; the same command resumes the sweep in {out}", file=sys.stderr)
                 return INTERRUPTED
@@ -100,28 +108,34 @@ class Sweep:
 
         return work
 
+    def _require_known(self) -> None:
+        from jaxtrpo.envs.registry import require_known
+
+        if not made_elsewhere(options_of(self.config.env_options)):
+            require_known(self.env)
+
     def _settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        from jaxtrpo.config.specs import parse
+        from jaxtrpo.cli.own_parts import part
 
         config = dataclasses.asdict(self.config)
 
-        def default(part: str) -> str:
-            return getattr(parse("algorithm", config["algorithm"]), part)
+        def default(kind: str) -> str:
+            return getattr(part("algorithm", config["algorithm"]), kind)
 
         return with_settings(config, chosen, default)
 
     def _require_valid(self, dimensions: list) -> None:
         """Validates each value of each setting, combined with the first values of the others."""
-        from jaxtrpo.config.specs import parse
+        from jaxtrpo.cli.own_parts import part
 
         usual = {each.name: each.ends[0] for each in dimensions}
         for each in dimensions:
             for value in each.ends:
                 settings = self._settings({**usual, each.name: value})
                 Config(**settings)
-                for part in ("algorithm", "policy", "critic", "adapt"):
-                    if settings[part] is not None:
-                        parse(part, settings[part])
+                for kind in ("algorithm", "policy", "critic", "adapt"):
+                    if settings[kind] is not None:
+                        part(kind, settings[kind])
 
     def _flags(self, chosen: Mapping[str, Any]) -> list[str]:
         """Returns the flags of `jaxtrpo train` for the settings that differ from their defaults."""

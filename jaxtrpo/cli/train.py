@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from jaxtrpo.cli.command import INTERRUPTED, Work, needs
+from jaxtrpo.cli.command import INTERRUPTED, Work, find_modules_here, needs, require_place
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import require_seed, require_whole
+from jaxtrpo.config.checks import MOST_SEEDS, require_seed, require_whole
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.base import Environment
@@ -28,7 +29,8 @@ class Train:
     env: Positional[Annotated[str, arg(metavar="ENV")]]
     """environment: HalfCheetah-v5 or another Gymnasium id,
     gymnasium:NAME for Gymnasium's own version of a MuJoCo task that jaxtrpo steps natively,
-    mjx:NAME for a MuJoCo task on MJX, brax:NAME, gymnax:NAME or playground:NAME"""
+    mjx:NAME for a MuJoCo task on MJX, brax:NAME, gymnax:NAME or playground:NAME;
+    module:NAME or file.py:NAME for an id that a module registers, or a function in it that makes the environment"""
     config: Annotated[Config, arg(name="")] = dataclasses.field(default_factory=Config)
     like: Annotated[Path | None, arg(name="config")] = None
     """config.json of a run, or its directory: repeat that run (omit ENV); other flags override its settings"""
@@ -37,7 +39,8 @@ class Train:
     overwrite: FlagCreatePairsOff[bool] = False
     """replace the run in the directory --out, if there is one"""
     resume: FlagCreatePairsOff[bool] = False
-    """resume the run in the directory --out, if any; only total_steps, actors, processes and device may change"""
+    """resume the run in the directory --out, if any; only total_steps, actors, processes, device, stop_at_return and
+    stop_after_evaluations may change"""
     seeds: int | None = None
     """train this number of seeds, counting up from --seed, in directories such as DIR/seed-0;
     in one program if the environment is written in JAX, otherwise in parallel, one per core"""
@@ -60,34 +63,42 @@ class Train:
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""
+        from jaxtrpo.cli.own_parts import with_own_parts
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.parallel.machine import end_with_launcher
         from jaxtrpo.parallel.processes import is_first, join, reporting_errors
         from jaxtrpo.training.prepare import actors_of
         from jaxtrpo.training.train import prepare
 
+        if not self.quiet and sys.stderr.isatty():
+            print("starting", file=sys.stderr)  # JAX and the environment take seconds
         end_with_launcher()
-        if self.seeds is None:
+        find_modules_here(self.env)
+        if self.seeds is not None:
+            require_whole(1, MOST_SEEDS, seeds=self.seeds)
+        else:
             join(self.config.processes)
-        settings = {field.name: getattr(self.config, field.name) for field in dataclasses.fields(Config)}
         env = self.env
         with reporting_errors():
             # Before an environment starts JAX, with one device.
             actors_of(self.env, self.config, for_good=True)
+            settings = with_own_parts(self.config)
             watched = self._watched() if is_first() else contextlib.nullcontext()
             if self.backend is not None:
+                _require_one_place(self.config.env_options)
                 env = make_env(env, backend=self.backend, max_episode_steps=self.config.max_episode_steps)
         files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every", "tensorboard", "wandb")
         arguments = {**{name: getattr(self, name) for name in files}, **settings}
         if self.seeds is not None:
             return self._prepare_many(env, self.seeds, arguments, watched)
-        run = prepare(env, **arguments)
+        # Simulators are closed when the process ends, where one that hangs does not keep it.
+        run = dataclasses.replace(prepare(env, **arguments), close=lambda: None)
 
         def work() -> int:
             with self._around(watched):
-                return self._report(run.run(progress=not self.quiet))
+                return self._finish(self._report, lambda: run.run(progress=not self.quiet))
 
-        return work if is_first() else lambda: self._exit_code(run.run(progress=False).metrics)
+        return work if is_first() else lambda: self._finish(lambda result: None, lambda: run.run(progress=False))
 
     def _prepare_many(
         self,
@@ -98,15 +109,25 @@ class Train:
     ) -> Work:
         from jaxtrpo.training.train_many import prepare_many
 
-        require_whole(1, seeds=number)
         first = arguments.pop("seed")
         run = prepare_many(env, seeds=range(first, first + number), **arguments)
 
         def work() -> int:
             with self._around(watched):
-                return self._report_many(run(not self.quiet))
+                return self._finish(self._report_many, lambda: run(not self.quiet))
 
         return work
+
+    def _finish(self, report: Callable[[Any], None], run: Callable[[], Any]) -> int:
+        """Trains, reports the result, also that of an interrupted training, and returns the exit code."""
+        from jaxtrpo.runs.termination import Interrupted
+
+        try:
+            report(run())
+        except Interrupted as error:
+            report(error.result)
+            return INTERRUPTED
+        return 0
 
     @contextlib.contextmanager
     def _around(self, watched: contextlib.AbstractContextManager[str | None]) -> Iterator[None]:
@@ -137,22 +158,17 @@ class Train:
             return "; nothing was saved because --out was not given"
         return f"; saved in {self.out}; resume with the same command and --resume"
 
-    def _report(self, result: Result) -> int:
+    def _report(self, result: Result) -> None:
         metrics = result.metrics
         if not len(metrics["env_steps"]):
             print("interrupted before the first update", file=sys.stderr)
-            return INTERRUPTED
+            return
         print(
-            f"return_100 {metrics['return_100'][-1]:.1f}, {metrics['env_steps'][-1]:,} environment steps, "
+            f"{_return_of(metrics)}, {metrics['env_steps'][-1]:,} environment steps, "
             f"{metrics['wall_seconds'][-1]:.1f} seconds, {self._saved()}"
         )
-        return self._exit_code(metrics)
 
-    def _exit_code(self, metrics: Mapping[str, Any]) -> int:
-        steps = metrics["env_steps"]
-        return 0 if len(steps) and steps[-1] >= self.config.total_steps else INTERRUPTED
-
-    def _report_many(self, results: Sequence[Result]) -> int:
+    def _report_many(self, results: Sequence[Result]) -> None:
         import numpy as np
 
         from jaxtrpo.runs.view.curves import interquartile_mean
@@ -160,64 +176,113 @@ class Train:
         begun = [result.metrics for result in results if len(result.metrics["env_steps"])]
         if not begun:
             print("interrupted before the first update", file=sys.stderr)
-            return INTERRUPTED
+            return
         last = np.array([metrics["return_100"][-1] for metrics in begun])
-        middle, low, high = (float(each[0]) for each in interquartile_mean(last[:, None]))
-        steps = min(int(metrics["env_steps"][-1]) for metrics in begun)
-        print(
-            f"return_100 {middle:.1f}, interquartile mean of {len(begun)} seeds (95 % bootstrap interval {low:.1f} to "
-            f"{high:.1f}), {steps:,} environment steps each, {self._saved()}"
-        )
-        return 0 if len(begun) == self.seeds and steps >= self.config.total_steps else INTERRUPTED
+        known = last[np.isfinite(last)]
+        score = f"no episode finished in {len(begun)} seeds"
+        if len(known):
+            middle, low, high = (float(each[0]) for each in interquartile_mean(known[:, None]))
+            score = (
+                f"return_100 {middle:.1f}, interquartile mean of {len(known)} seeds (95 % bootstrap interval {low:.1f} "
+                f"to {high:.1f})"
+            )
+        steps = sorted({int(metrics["env_steps"][-1]) for metrics in begun})
+        each = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
+        print(f"{score}, {each} environment steps each, {self._saved()}")
 
     def _saved(self) -> str:
         return "not saved (no --out)" if self.out is None else f"saved in {self.out}"
 
 
+def _return_of(metrics: Mapping[str, Any]) -> str:
+    last = float(metrics["return_100"][-1])
+    return "no episode finished" if math.isnan(last) else f"return_100 {last:.1f}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Evaluate the deterministic policy of a run over whole episodes."""
+    """Evaluate the policy of a run; prints the mean return and its 95 % confidence interval by Student's t."""
 
     directory: Positional[Annotated[Path, arg(metavar="DIR")]]
     """directory of a run or of a snapshot"""
     episodes: int = 10
     """number of episodes, which run in parallel"""
     seed: int = 0
-    """random seed of the initial states"""
+    """random seed of the initial states, and of sampled actions"""
+    stochastic: FlagCreatePairsOff[bool] = False
+    """sample actions from the policy, as in training, instead of acting with the mode of its distributions"""
+    record: Path | None = None
+    """.npz file for the steps of the episodes, one episode after the other: observations, actions, rewards, terminated,
+    truncated, and the number of each step's episode"""
     env: str | None = None
     """environment; if not given, the one the policy was trained in"""
+    env_options: str | None = None
+    """options of the environment's constructor; if not given, those of the training run, or none with --env"""
     max_episode_steps: int | None = None
     """time limit in environment steps; if not given, that of the training run, or that of --env itself.
     Without a time limit, episodes are stopped after 10,000 steps"""
     backend: str | None = None
     """physics backend of a Brax environment"""
+    policy: str | None = None
+    """network of your own that the policy was trained with, such as my_module:MyPolicy"""
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""
+        from jaxtrpo.cli.own_parts import network
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.parallel.devices import choose_actors
         from jaxtrpo.rollout.evaluation import prepare_evaluation, where_to_act
         from jaxtrpo.runs.policy_file import load_policy
+        from jaxtrpo.runs.progress import Progress
 
         require_seed(seed=self.seed)
+        find_modules_here(self.env)
+        if self.record is not None:
+            if self.record.suffix != ".npz":
+                raise ValueError(f"record={str(self.record)!r} must end with .npz")
+            require_place(self.record, "record")
         choose_actors(program=True)  # the environment may be a JAX program
-        policy = load_policy(self.directory)
-        env, limit = where_to_act(policy, self.env, self.max_episode_steps)
-        if self.backend is not None:
+        policy = load_policy(self.directory, policy=network(self.policy))
+        if self.backend is None:
+            place = self.env, self.episodes, self.max_episode_steps, self.env_options
+        else:
+            _require_one_place(self.env_options)
+            env, limit, options = where_to_act(policy, self.env, self.max_episode_steps)
             named = env if self.env else _without_backend(env)
-            env = make_env(named, backend=self.backend, max_episode_steps=limit)
-        evaluation = prepare_evaluation(policy, env, self.episodes, limit)
-        return lambda: self._report(evaluation(self.seed))
+            made = make_env(named, max_episode_steps=limit, **{**options, "backend": self.backend})
+            place = made, self.episodes, limit, None
+        evaluation = prepare_evaluation(policy, *place, stochastic=self.stochastic, record=self.record is not None)
+
+        def work() -> int:
+            with Progress(self.episodes, unit="episodes") as bar:
+                bar.status("evaluating")
+                found = evaluation(self.seed)
+                bar.update({"env_steps": self.episodes, "wall_seconds": 0.0})
+            return self._report(found)
+
+        return work
 
     def _report(self, evaluation: Evaluation) -> int:
         from jaxtrpo.rollout.evaluation import stopped_in_words
+        from jaxtrpo.runs.recording import write_recording
 
         if evaluation.stopped:
             print(stopped_in_words(evaluation), file=sys.stderr)
-        print(f"mean {evaluation.mean:.2f}, std {evaluation.std:.2f}, {len(evaluation.returns)} episodes")
+        low, high = evaluation.interval
+        interval = f" (95 % confidence interval {low:.2f} to {high:.2f})" if low == low else ""
+        print(f"mean {evaluation.mean:.2f}{interval}, std {evaluation.std:.2f}, {len(evaluation.returns)} episodes")
         for value in evaluation.returns:
             print(f"{value:.2f}")
+        if self.record is not None and evaluation.recording is not None:
+            write_recording(self.record.expanduser(), evaluation.recording)
+            print(self.record)
         return 0
+
+
+def _require_one_place(env_options: str | None) -> None:
+    """Raises ValueError for options beside --backend, which is one of them."""
+    if env_options is not None:
+        raise ValueError(f"--backend is an option of the environment, too: write it in env_options={env_options!r}")
 
 
 def _without_backend(name: str) -> str:

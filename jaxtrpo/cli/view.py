@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
-from jaxtrpo.cli.command import Work, needs, require_place, require_some
+from jaxtrpo.cli.command import Work, find_modules_here, needs, require_place, require_some
 from jaxtrpo.config.checks import require_positive, require_seed, require_whole
 from jaxtrpo.runs.view.opengl import choose_opengl
 
@@ -37,6 +37,10 @@ class Video:
     """height in pixels"""
     env: str | None = None
     """environment; if not given, the one each policy was trained in"""
+    env_options: str | None = None
+    """options of the environment's constructor; if not given, those of each training run, or none with --env"""
+    policy: str | None = None
+    """network of your own that the policies were trained with, such as my_module:MyPolicy"""
     max_episode_steps: int | None = None
     """time limit in environment steps; if not given, that of the training run, or that of --env itself.
     Without a time limit, episodes are stopped after 10,000 steps"""
@@ -53,29 +57,40 @@ class Video:
             raise ValueError(f"out={str(self.out)!r} must end with .mp4")
         require_some(self.directories)
         require_place(self.out)
+        find_modules_here(self.env)
         choose_opengl()  # before anything imports MuJoCo
         try:
             from jaxtrpo.runs.view.video import write_video
         except ModuleNotFoundError as error:
             raise needs("video", error, "view") from error
+        from jaxtrpo.cli.own_parts import network
+        from jaxtrpo.envs.base import most_steps
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.parallel.devices import choose_actors
         from jaxtrpo.rollout.evaluation import require_fitting, where_to_act
         from jaxtrpo.rollout.rendering import first_seconds, render_episode
         from jaxtrpo.runs.policy_file import load_policy
+        from jaxtrpo.runs.progress import Progress
 
         choose_actors(1, program=True)  # the environment may be a JAX program
-        episodes = {}
+        own = network(self.policy)
+        episodes, most = {}, 0
         for label, place in _labels(self.directories).items():
-            policy = load_policy(place)
-            where, limit = where_to_act(policy, self.env, self.max_episode_steps)
-            env = make_env(where, max_episode_steps=limit)
+            policy = load_policy(place, policy=own)
+            where, limit, options = where_to_act(policy, self.env, self.max_episode_steps, self.env_options)
+            env = make_env(where, max_episode_steps=limit, **options)
             require_fitting(policy, env)
             episode = render_episode(policy, env, seed=self.seed, width=self.width, height=self.height)
             episodes[label] = episode if self.seconds is None else first_seconds(episode, self.seconds)
+            frames = most_steps(env) if self.seconds is None else max(1, round(self.seconds / episode.seconds_per_step))
+            most += min(frames, most_steps(env))
 
         def work() -> int:
-            for path in write_video(episodes, self.out.expanduser(), gif=self.gif):
+            with Progress(most, unit="frames") as bar:
+                bar.status("rendering")
+                counted = {label: each._replace(frames=bar.count(each.frames)) for label, each in episodes.items()}
+                files = write_video(counted, self.out.expanduser(), gif=self.gif)
+            for path in files:
                 print(path)
             return 0
 
@@ -107,14 +122,16 @@ class Plot:
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""
+        require_some(self.directories)
+        if not self.out.name:
+            raise ValueError(f"out={str(self.out)!r} must name files, such as curves for curves.png")
+        require_place(self.out.with_name(f"{self.out.name}.png"))
         try:
             from jaxtrpo.runs.view.plot import curves_of, draw
         except ModuleNotFoundError as error:
             raise needs("plot", error, "view") from error
         from jaxtrpo.runs.reader import find_runs, read_run
 
-        require_some(self.directories)
-        require_place(self.out)
         curves = curves_of([read_run(place) for place in find_runs(self.directories)], self.x, self.y)
 
         def work() -> int:
@@ -143,6 +160,8 @@ class Report:
         video = self.video and self.video.expanduser()
         if video and not video.is_file():
             raise FileNotFoundError(f"video={str(self.video)!r}: no such file")
+        if video and not _is_mp4(video):
+            raise ValueError(f"video={str(self.video)!r} is not an MP4 file; `jaxtrpo video` writes one")
         try:
             from jaxtrpo.runs.view.report import write_report
         except ModuleNotFoundError as error:
@@ -157,6 +176,11 @@ class Report:
             return 0
 
         return work
+
+
+def _is_mp4(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(8)[4:] == b"ftyp"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,16 +9,21 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxtrpo.config.checks import (
+    MOST_ENVS,
     MOST_EPISODES,
     require_bool,
+    require_number,
     require_positive,
     require_seed,
     require_share,
     require_whole,
+    whole,
 )
+from jaxtrpo.config.environment import names_string, options_string
 from jaxtrpo.config.messages import short
 
 DEVICES = ("auto", "cpu", "gpu", "tpu")
@@ -38,7 +43,8 @@ class Config:
     seed: int = 0
     """random seed, an integer from 0 to 2**32 - 1"""
     algorithm: str = "trpo"
-    """learning algorithm: a name or a spec string such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists all"""
+    """learning algorithm: a name or a spec string such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists all;
+    in the shell also one of your own, MODULE:NAME or FILE.py:NAME, as for policy, critic and adapt"""
     policy: str = "mlp"
     """policy network: mlp, "mlp(hidden=(128, 128))" or another spec string"""
     critic: str | None = None
@@ -75,32 +81,61 @@ class Config:
     if not given, 16, or fewer if the first batch is smaller"""
     max_episode_steps: int | None = None
     """time limit of episodes, in environment steps; if not given, the environment's own"""
+    env_options: str | None = None
+    """options of the environment's constructor, such as "obs_type=ram, frameskip=4"; from Python, also a mapping"""
+    log_info: str | None = None
+    """entries of a Gymnasium environment's info, such as "success, x_position": their values at the end of episodes,
+    averaged over the episodes of an update, become columns of metrics.csv; from Python, also a tuple"""
     eval_every: int = 0
     """environment steps between evaluations of the deterministic policy during training; 0 for none.
     Without a time limit, evaluation episodes are stopped after 10,000 steps"""
     eval_episodes: int = 10
     """episodes per evaluation"""
+    start_from: str | None = None
+    """directory of a run or snapshot whose policy, critic and observation moments the run begins with;
+    other settings and the environment may differ, but not the sizes of the policy's network"""
+    stop_at_return: float | None = None
+    """stop as soon as an evaluation reaches this return or, without eval_every, as soon as return_100 does,
+    once 100 episodes have finished"""
+    stop_after_evaluations: int | None = None
+    """stop when this number of evaluations in a row has not been better than the best before; needs eval_every"""
 
     def __post_init__(self) -> None:
-        """Checks each setting on its own.
+        """Checks each setting on its own; whole numbers of steps may be floats such as 1e6, and paths `Path`s.
 
         Raises:
           ValueError: a setting is out of bounds; one sentence that names it.
         """
+        for name in ("total_steps", "steps_per_update", "max_steps_per_update", "eval_every"):
+            object.__setattr__(self, name, whole(getattr(self, name)))
+        if isinstance(self.start_from, Path):
+            object.__setattr__(self, "start_from", str(self.start_from))
         require_whole(1, None, total_steps=self.total_steps)  # bounded by the number of segments
         require_whole(1, MOST_EPISODES, eval_episodes=self.eval_episodes)
-        at_least_one = ("actors", "processes", "num_envs", "segment_length", "steps_per_update", "max_steps_per_update")
+        at_least_one = ("actors", "processes", "segment_length", "steps_per_update", "max_steps_per_update")
         for name in (*at_least_one, "max_episode_steps"):
             if getattr(self, name) is not None:
                 require_whole(1, **{name: getattr(self, name)})
+        if self.num_envs is not None:
+            require_whole(1, MOST_ENVS, num_envs=self.num_envs)
         require_seed(seed=self.seed)
         require_whole(0, None, eval_every=self.eval_every)
+        if self.start_from is not None and not (isinstance(self.start_from, str) and self.start_from):
+            raise ValueError(f"start_from={short(self.start_from)} must be the directory of a run or snapshot")
+        if self.stop_at_return is not None:
+            require_number("a number", lambda value: True, stop_at_return=self.stop_at_return)
+        if self.stop_after_evaluations is not None:
+            require_whole(1, stop_after_evaluations=self.stop_after_evaluations)
         if self.device not in DEVICES:
             raise ValueError(f"device={short(self.device)} must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
         if self.max_kl is not None:
             require_positive(max_kl=self.max_kl)
         require_share(discount=self.discount)
         require_bool(normalize_observations=self.normalize_observations)
+        # In one form, by which a resumed run is compared.
+        for name, text in (("env_options", options_string), ("log_info", names_string)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, text(getattr(self, name)))
         for name in ("algorithm", "policy", "critic", "adapt"):
             value = getattr(self, name)
             if not isinstance(value, str) and not (value is None and name in ("critic", "adapt")):
@@ -165,22 +200,26 @@ def resolve_sizes(config: Config, num_actors: int, *, num_envs: int, steps_per_u
     return Sizes(num_envs, length, largest // (length * num_envs))
 
 
-def make_config(settings: Mapping[str, Any]) -> Config:
+def make_config(settings: Mapping[str, Any], *, algorithm: str = "trpo") -> Config:
     """Makes a Config from keyword arguments.
+
+    Args:
+      settings: values by name.
+      algorithm: spec string of the run's algorithm, which an unknown setting may belong to.
 
     Raises:
       ValueError: a setting is out of bounds.
-      TypeError: there is no such setting; the message says which part has it, or near names.
+      TypeError: there is no such setting; the message says what to write, or near names.
     """
-    from jaxtrpo.config.specs import place_of_setting
+    from jaxtrpo.config.aliases import advice
 
     known = [field.name for field in dataclasses.fields(Config)]
-    for name in settings:
+    for name, value in settings.items():
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
-            place = place_of_setting(name)
+            instead = advice(name, value, algorithm=algorithm)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
-            hint = f"; write {place}" if place else hint
+            hint = f"; write {instead}" if instead else hint
             raise TypeError(f"unknown setting {name!r}{hint}")
     return Config(**settings)
 

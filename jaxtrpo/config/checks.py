@@ -11,7 +11,10 @@ from jaxtrpo.config.messages import short
 INT32 = 2**31 - 1  # compiled programs count in these
 MOST_REPLAY_RATIO = 1_000  # gradient steps per environment step
 MOST_UNITS = 2**20  # of a layer
+MOST_BPTT_STEPS = 10_000  # of back-propagation through time; each is computed after the one before
 MOST_EPISODES = 1_000_000  # of one evaluation, all of which run at the same time
+MOST_ENVS = 2**20  # of all actors; each of Gymnasium's is an object of Python
+MOST_SEEDS = 10_000  # of one command
 SMALLEST, LARGEST = 2.0**-126, 2.0**127  # magnitudes of normal float32 numbers, which compiled programs compute with
 
 
@@ -22,6 +25,11 @@ def require_whole(least: int, most: int | None = INT32, **values: object) -> Non
             raise ValueError(f"{name}={short(value)} must be a whole number of at least {least}")
         if most is not None and value > most:
             raise ValueError(f"{name}={short(value)} must be at most {most}")
+
+
+def whole(value: Any) -> Any:
+    """Returns a float that is a whole number, such as 1e6, as an integer, and anything else unchanged."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def require_seed(**values: object) -> None:

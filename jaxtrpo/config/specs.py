@@ -7,6 +7,7 @@ import contextlib
 import difflib
 import importlib
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,9 +17,14 @@ _RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "m
 KINDS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},
     "adapt": dict.fromkeys(_RULES, "jaxtrpo.adapt"),
-    "critic": {name: f"jaxtrpo.critics.{name}" for name in ("mlp", "linear", "none")},
-    "policy": {"mlp": "jaxtrpo.policies.networks"},
+    "critic": {
+        **{name: f"jaxtrpo.critics.{name}" for name in ("mlp", "linear", "none")},
+        **dict.fromkeys(("gru", "lstm"), "jaxtrpo.critics.recurrent"),
+    },
+    "policy": {"mlp": "jaxtrpo.policies.networks", **dict.fromkeys(("gru", "lstm"), "jaxtrpo.policies.recurrent")},
 }
+# Parts of the user's own, which only the command line imports: MODULE:NAME or FILE.py:NAME, with settings or without.
+_OWN = re.compile(r"(?P<place>[^():]+):(?P<call>[A-Za-z_]\w*(\(.*\))?)", re.DOTALL)
 CALLED = {"adapt": "rule"}  # kinds whose name in messages is not that of the setting
 
 
@@ -43,6 +49,11 @@ def parse(kind: str, text: str) -> Any:
     try:
         return _build(kind, ast.parse(text.strip(), mode="eval").body)
     except SyntaxError:
+        if split_own(text) or text == "custom":
+            raise ValueError(
+                f"{kind}={text!r} is your own, which a text cannot describe in Python: pass the object; in the shell, "
+                f"type --{kind} MODULE:NAME"
+            ) from None
         example = next(iter(KINDS[kind]))
         raise ValueError(
             f"{kind}={text!r} must be a name or a call, such as {example} or {example}(setting=value)"
@@ -57,7 +68,11 @@ def _build(kind: str, node: ast.expr) -> Any:
         raise SyntaxError
     name, known = call.func.id, KINDS[kind]
     if name not in known:
+        from jaxtrpo.config.aliases import known_elsewhere
+
         near = difflib.get_close_matches(name, known, n=2) or list(known)
+        if instead := known_elsewhere(kind, name):
+            raise ValueError(f"unknown {CALLED.get(kind, kind)} {name!r}; {instead}")
         raise ValueError(f"unknown {CALLED.get(kind, kind)} {name!r}; did you mean {' or '.join(near)}?")
     make = factory(kind, name)
     arguments: dict[str, Any] = {}
@@ -110,14 +125,29 @@ def settings_in(kind: str, spec: str) -> list[tuple[str, Any]]:
     return found
 
 
-def place_of_setting(name: str) -> str | None:
-    """The spec string that takes a setting, such as `algorithm="trpo(gae_lambda=...)"`; None if no part has it."""
-    for kind, factories in KINDS.items():
-        for part in factories:
-            for setting in (name, name.removeprefix(f"{kind}_")):
-                if setting in inspect.signature(factory(kind, part)).parameters:
-                    return f'{kind}="{part}({setting}=...)"'
-    return None
+def split_own(text: str) -> tuple[str, str] | None:
+    """Returns the module or file, and the name or call in it, of `MODULE:NAME(...)`; None for other texts."""
+    found = _OWN.fullmatch(text.strip())
+    if found is None:
+        return None
+    try:
+        ast.parse(found["call"], mode="eval")
+    except SyntaxError:
+        return None
+    return found["place"], found["call"]
+
+
+def is_built_in(kind: str, spec: str) -> bool:
+    """Whether a spec string names only factories of this package; nothing is imported."""
+
+    def known(node: ast.expr) -> bool:
+        call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
+        return isinstance(call.func, ast.Name) and call.func.id in KINDS[kind] and all(map(known, call.args))
+
+    try:
+        return known(ast.parse(spec.strip(), mode="eval").body)
+    except (SyntaxError, ValueError):  # such as "custom:Name", or a null byte
+        return False
 
 
 def require_no_contradiction(kind: str, spec: str, name: str, value: Any) -> None:
@@ -178,7 +208,9 @@ def without_argument(spec: str, name: str) -> str:
 
 
 def _with_keywords(spec: str, name: str, keywords: list[ast.keyword]) -> str:
-    node = ast.parse(spec, mode="eval").body
+    place, text = split_own(spec) or ("", spec)
+    node = ast.parse(text, mode="eval").body
     call = node if isinstance(node, ast.Call) else ast.Call(node, [], [])
     others = [keyword for keyword in call.keywords if keyword.arg != name]
-    return ast.unparse(ast.Call(call.func, call.args, [*others, *keywords]))
+    changed = ast.unparse(ast.Call(call.func, call.args, [*others, *keywords]))
+    return f"{place}:{changed}" if place else changed

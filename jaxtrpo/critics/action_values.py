@@ -112,6 +112,7 @@ def action_critic(
     learning_rate: float,
     minibatch_size: int,
     target_rate: float,
+    at_once: int | None = None,
 ) -> ActionCritic:
     """Builds an action-value critic from an advantage network D and a value network V, fitted together.
 
@@ -129,6 +130,7 @@ def action_critic(
       learning_rate: learning rate of Adam.
       minibatch_size: environment steps per gradient step.
       target_rate: fraction by which the target network moves towards V in each gradient step.
+      at_once: minibatches that are drawn and labelled together (see `over_drawn_minibatches`).
     """
     networks = _Network(tuple(hidden)), _Network(tuple(value_hidden))
     optimizer = optax.adam(learning_rate)
@@ -214,7 +216,7 @@ def action_critic(
 
         start = state.params, state.target, state.optimizer, jnp.zeros(()), jnp.zeros(())
         params, target, memory, total_error, total_left = over_drawn_minibatches(
-            step, start, drawn, key, number=number, size=minibatch_size
+            step, start, drawn, key, number=number, size=minibatch_size, at_once=at_once
         )
         return ActionCriticState(params, target, memory, unit), total_error / jnp.where(total_left > 0, total_left, 1.0)
 

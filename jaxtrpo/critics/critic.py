@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.collectives import Work
+from jaxtrpo.policies.recurrence import Recurrence
 
 
 class Targets(NamedTuple):
     """Data that a critic is fitted to: a batch, or one actor's part of it."""
 
-    obs: Float[Array, "segment time env obs"]  # normalised
+    # [segment, time, env, obs], normalised; `Sequences` for a network with memory, whose segments are stretches.
+    obs: Any
     elapsed: Int[Array, "segment time env"]  # steps since the episode began
     value: Float[Array, "segment time env"]  # return to predict, in units of reward
     weight: Float[Array, "segment time env"]  # 1 for a step that counts, else 0
@@ -31,17 +33,19 @@ class Gradient(NamedTuple):
 class Critic(NamedTuple):
     """Pure functions of a critic that predicts discounted returns; everything learned is in the state."""
 
-    init: Callable[[PRNGKeyArray], PyTree]
+    init: Callable[[PRNGKeyArray], PyTree]  # key -> initial state
     value: Callable[[PyTree, Float[Array, "... obs"], Int[Array, "..."]], Float[Array, "..."]]  # (state, obs, elapsed)
     # (state, targets, key, rate) -> state; runs on every actor with its part of the batch, or on one with all of it.
     # `rate` scales the critic's learning rate: the algorithm's current learning rate over its initial one; 1 if it has
     # none.
     fit: Callable[[PyTree, Targets, PRNGKeyArray, Float[Array, ""]], PyTree]
     work: Callable[[PyTree, int], Work]  # (state, number of samples) -> cost of a fit
-    # gradient: (state, targets) -> gradient for the samples of all actors; apply: (state, gradient, rate) -> state,
-    # with the rate as in `fit`; None if the critic cannot take single gradient steps
+    # (state, targets) -> gradient for the samples of all actors; None if the critic cannot take single gradient steps
     gradient: Callable[[PyTree, Targets], Gradient] | None = None
+    # (state, gradient, rate) -> state, with the rate as in `fit`; None if the critic cannot take single gradient steps
     apply: Callable[[PyTree, Gradient, Float[Array, ""]], PyTree] | None = None
+    # None: the critic has no memory. Otherwise `value` is not used, and outputs of the recurrence are values.
+    recurrence: Recurrence | None = None
 
 
 class CriticMaker(NamedTuple):

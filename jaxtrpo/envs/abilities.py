@@ -21,6 +21,13 @@ class Discrete(Protocol):
 
 
 @runtime_checkable
+class Masking(Protocol):
+    """Says which choices the next action may take, in `EnvState.mask`."""
+
+    masks_actions: bool
+
+
+@runtime_checkable
 class ShapedActions(Protocol):
     """A trained policy returns actions that are not flat."""
 
@@ -116,6 +123,28 @@ class Renderable(Protocol):
 
 
 @runtime_checkable
+class Informative(Protocol):
+    """Reports entries of its simulators' `info`."""
+
+    info_columns: tuple[str, ...]  # names under which they are logged
+
+    def with_info(self, names: tuple[str, ...], *, success: bool) -> Any:
+        """Returns the same environment that reports these entries; and success, if it has it and that is wanted."""
+        ...
+
+    def info(self, state: Any) -> dict[str, Any]:
+        """Returns the entries by column [env], which hold those of the last episode that ended."""
+        ...
+
+
+@runtime_checkable
+class Bundled(Protocol):
+    """Has simulators that step several environments each."""
+
+    envs_per_simulator: int
+
+
+@runtime_checkable
 class Watchable(Protocol):
     """Draws only episodes of a simulator that is made to be drawn."""
 
@@ -151,6 +180,11 @@ def wastes_steps(env: object) -> bool:
     return isinstance(env, Wasteful) and env.wastes_steps
 
 
+def masks_actions(env: object) -> bool:
+    """Whether only some choices are legal in a step."""
+    return isinstance(env, Masking) and env.masks_actions
+
+
 def copy_of(env: Any) -> Any:
     """Returns an environment with simulators of its own; the same one if it has none."""
     return env.copy() if isinstance(env, Copyable) else env
@@ -159,6 +193,32 @@ def copy_of(env: Any) -> Any:
 def for_groups(env: Any, groups: int) -> Any:
     """Returns an environment for that many actors; the same one if that makes no difference."""
     return env.for_groups(groups) if isinstance(env, Grouped) else env
+
+
+def envs_per_simulator(env: object) -> int:
+    """Returns the number that numbers of environments must be multiples of: how many a simulator steps; mostly 1."""
+    return env.envs_per_simulator if isinstance(env, Bundled) else 1
+
+
+def info_of(env: object, state: Any) -> dict[str, Any]:
+    """Returns the entries of `info` that an environment reports, by column [env]; none for most environments."""
+    return env.info(state) if isinstance(env, Informative) and env.info_columns else {}
+
+
+def with_info(env: Any, names: tuple[str, ...], *, success: bool) -> Any:
+    """Returns an environment that reports entries of `info` by name.
+
+    Raises:
+      ValueError: names are given, but the environment reports none.
+    """
+    if isinstance(env, Informative):
+        return env.with_info(names, success=success)
+    if names:
+        raise ValueError(
+            f"log_info={','.join(names)!r}: {env.name} has no info; only environments that Gymnasium steps do, such as "
+            "gymnasium:Hopper-v5"
+        )
+    return env
 
 
 def close(env: object) -> None:

@@ -18,7 +18,9 @@ from jaxtrpo.parallel.collectives import max_over_trainings
 class EnvState(NamedTuple):
     """A batch of environments between two steps. The first axis of every leaf is the environment."""
 
-    physics: PyTree  # whatever the engine needs; opaque to everybody else
+    # Whatever the engine needs; opaque to everybody else, but for a field `parameters`, if there is one: a dictionary
+    # of arrays [env, ...] that `jaxtrpo.set_env` changes.
+    physics: PyTree
     obs: Float[Array, "env obs"]  # what the next action sees: after an automatic reset, the first of the new episode
     final_obs: Float[Array, "env obs"]  # what the last step led to, before any reset; bootstrap from this one
     reward: Float[Array, " env"]  # of the last step; 0 where `invalid`
@@ -27,6 +29,8 @@ class EnvState(NamedTuple):
     invalid: Bool[Array, " env"]  # the last step was not finite; it is no experience, and `final_obs` is the one before
     elapsed: Int[Array, " env"]  # steps taken in the running episode
     key: UInt32[Array, "env 2"]  # each environment's own randomness, so that who steps it does not matter
+    # Which choices the next action may take, of all its coordinates one after another; (): all of them, always.
+    mask: Bool[Array, "env choices"] | tuple[()] = ()
 
 
 @runtime_checkable
@@ -39,11 +43,11 @@ class Environment(Protocol):
     What it may be able to do beyond this, such as to be drawn, is in `jaxtrpo.envs.abilities`.
     """
 
-    name: str
-    observation_size: int
-    action_size: int
+    name: str  # in files and messages
+    observation_size: int  # of flat observations
+    action_size: int  # coordinates of an action
     action_low: Num[np.ndarray, " action"]  # in the simulator's units and dtype
-    action_high: Num[np.ndarray, " action"]
+    action_high: Num[np.ndarray, " action"]  # as `action_low`
     episode_length: int  # steps after which an episode is truncated; the largest int32 if it never is
 
     def reset(self, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> EnvState:

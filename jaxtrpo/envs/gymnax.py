@@ -16,6 +16,7 @@ from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs.observations import Observations, Part
 
 NEVER = np.iinfo(np.int32).max
+LIMIT = "max_steps_in_episode"
 
 
 class GymnaxState(NamedTuple):
@@ -23,6 +24,7 @@ class GymnaxState(NamedTuple):
 
     state: PyTree  # gymnax's own state
     key: UInt32[Array, "env 2"]  # randomness of its steps
+    parameters: dict[str, Array]  # those of gymnax that are numbers, but for the time limit
 
 
 def make_gymnax_env(name: str, **options: Any) -> GymnaxEnvironment:
@@ -57,7 +59,8 @@ def make_gymnax_env(name: str, **options: Any) -> GymnaxEnvironment:
 class GymnaxEnvironment:
     """A `gymnax.environments.environment.Environment` (see `jaxtrpo.envs.base.Environment`).
 
-    Observations of any shape are flattened; those of a Discrete space become one-hot vectors.
+    Observations of any shape are flattened; those of a Discrete space become one-hot vectors. Numbers among the
+    parameters are part of the state (see `jaxtrpo.set_env`).
     """
 
     is_program = True
@@ -65,7 +68,7 @@ class GymnaxEnvironment:
     def __init__(self, name: str, env: Any, params: Any):
         spaces: Any = importlib.import_module("gymnax.environments.spaces")
         self.name, self.env, self.params = name, env, params
-        self.episode_length = min(int(getattr(params, "max_steps_in_episode", NEVER)), NEVER)
+        self.episode_length = min(int(getattr(params, LIMIT, NEVER)), NEVER)
         observations, actions = env.observation_space(params), env.action_space(params)
         self._one_hot = int(observations.n) if isinstance(observations, spaces.Discrete) else None
         if isinstance(actions, spaces.Discrete):
@@ -83,12 +86,14 @@ class GymnaxEnvironment:
         )
         self.action_size = size
         key = jax.ShapeDtypeStruct((1, 2), jnp.uint32)
-        self.observation_size = jax.eval_shape(lambda keys: self._reset(keys)[1], key).shape[-1]
+        self.observation_size = jax.eval_shape(lambda keys: self._reset(keys, self._parameters(1))[1], key).shape[-1]
         self.observations = self._describe_observations()
 
     def reset(self, key: UInt32[Array, "2"], num_envs: int) -> base.EnvState:
         """Starts `num_envs` episodes."""
-        return base.start(key, num_envs, self._reset_rows, base.blank(lambda keys: self._reset(keys)[0], num_envs))
+        parameters = self._parameters(num_envs)
+        blank = base.blank(lambda keys: self._reset(keys, parameters)[0], num_envs)
+        return base.start(key, num_envs, self._reset_rows, blank._replace(parameters=parameters))
 
     def step(self, state: base.EnvState, action: Float[Array, "env action"]) -> base.EnvState:
         """Applies one action to each environment."""
@@ -96,14 +101,16 @@ class GymnaxEnvironment:
         keys = jax.vmap(jax.random.split)(before.key)
         action = action.reshape(-1, *self.action_shape)
         action = action.astype(jnp.int32) if self.action_counts else action
-        obs, after, reward, terminated, _ = jax.vmap(self.env.step_env, (0, 0, 0, None))(
-            keys[:, 0], before.state, action, self.params
-        )
+
+        def step(key: Any, state: PyTree, action: Any, parameters: dict[str, Array]) -> Any:
+            return self.env.step_env(key, state, action, self.params.replace(**parameters))
+
+        obs, after, reward, terminated, _ = jax.vmap(step)(keys[:, 0], before.state, action, before.parameters)
         # Some environments change the dtype of their state in a step, which a compiled loop could not carry.
         after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, before.state)
         flat_obs = self._flatten(obs)
         moved = base.Transition(
-            physics=GymnaxState(after, keys[:, 1]),
+            physics=GymnaxState(after, keys[:, 1], before.parameters),
             obs=flat_obs,
             reward=reward.astype(jnp.float32),
             terminated=terminated.astype(bool),
@@ -111,28 +118,42 @@ class GymnaxEnvironment:
         )
         return base.advance(state, moved, self._reset_rows, self.episode_length)
 
-    def _reset(self, keys: UInt32[Array, "env 2"]) -> tuple[GymnaxState, Float[Array, "env obs"]]:
+    def _parameters(self, num_envs: int) -> dict[str, Array]:
+        """Returns a row of parameters for each environment."""
+        return {
+            name: jnp.full(num_envs, value)
+            for name, value in vars(self.params).items()
+            if isinstance(value, bool | int | float) and name != LIMIT
+        }
+
+    def _reset(
+        self, keys: UInt32[Array, "env 2"], parameters: dict[str, Array]
+    ) -> tuple[GymnaxState, Float[Array, "env obs"]]:
         pairs = jax.vmap(jax.random.split)(keys)
-        obs, state = jax.vmap(self.env.reset_env, (0, None))(pairs[:, 0], self.params)
-        return GymnaxState(jax.tree.map(jnp.asarray, state), pairs[:, 1]), self._flatten(obs)
+
+        def reset(key: Any, parameters: dict[str, Array]) -> Any:
+            return self.env.reset_env(key, self.params.replace(**parameters))
+
+        obs, state = jax.vmap(reset)(pairs[:, 0], parameters)
+        return GymnaxState(jax.tree.map(jnp.asarray, state), pairs[:, 1], parameters), self._flatten(obs)
 
     def _reset_rows(
         self, keys: UInt32[Array, "env 2"], mask: Bool[Array, " env"], now: GymnaxState
     ) -> tuple[GymnaxState, Float[Array, "env obs"]]:
-        first, obs = self._reset(keys)
+        first, obs = self._reset(keys, now.parameters)
         return base.choose_rows(mask, first, now), obs
 
     def _describe_observations(self) -> Observations | None:
         """Describes how `_flatten` flattens observations; None unless they consist of dictionaries and sequences."""
         if self._one_hot is not None:
-            words = f"Discrete({self._one_hot})"
-            return Observations([Part((), (), words, (self._one_hot,), (0,))], words)
+            description = f"Discrete({self._one_hot})"
+            return Observations([Part((), (), description, (self._one_hot,), (0,))], description)
         first, _ = jax.eval_shape(self.env.reset_env, jax.ShapeDtypeStruct((2,), jnp.uint32), self.params)
         leaves = tree_leaves_with_path(first)
         if not all(isinstance(key, DictKey | SequenceKey) for path, _ in leaves for key in path):
             return None
         parts = [Part(_keys(path), tuple(leaf.shape), f"Box{tuple(leaf.shape)}") for path, leaf in leaves]
-        return Observations(parts, ", ".join(part.words for part in parts))
+        return Observations(parts, ", ".join(part.description for part in parts))
 
     def _flatten(self, obs: PyTree) -> Float[Array, "env obs"]:
         if self._one_hot is not None:

@@ -13,13 +13,15 @@ from jaxtrpo.config.messages import short
 if TYPE_CHECKING:  # keeps worker processes fast to start
     from jaxtyping import Float
 
+MASK = "action_mask"  # entry of an observation, or of `info`, that says which choices are legal
+
 
 class Part(NamedTuple):
     """One array of an observation, described by plain values that can be saved to a file."""
 
     path: tuple[Any, ...]  # keys that lead to the array, outermost first; () if it is the whole observation
     shape: tuple[int, ...]
-    words: str  # description of its space, for messages
+    description: str  # of its space, for messages
     counts: tuple[int, ...] = ()  # number of choices per coordinate, in C order; () if not discrete
     first: tuple[int, ...] = ()  # number of the first choice per coordinate
 
@@ -44,7 +46,7 @@ class Part(NamedTuple):
     def require_shape(self, shape: tuple[int, ...], lead: tuple[int, ...]) -> None:
         """Raises ValueError if `shape` is not that of this part after the leading axes `lead`."""
         if shape != (*lead, *self.shape):
-            raise ValueError(f"{self.name} has shape {shape}, but its space {self.words} has {self.shape}")
+            raise ValueError(f"{self.name} has shape {shape}, but its space {self.description} has {self.shape}")
 
 
 class _Placement(NamedTuple):
@@ -64,11 +66,11 @@ class Observations:
 
     Args:
       parts: parts of an observation, with at least one number in all.
-      words: description of the observation space, for messages.
+      description: description of the observation space, for messages.
     """
 
-    def __init__(self, parts: Sequence[Part], words: str):
-        self.parts, self.words = tuple(parts), words
+    def __init__(self, parts: Sequence[Part], description: str):
+        self.parts, self.description = tuple(parts), description
         self._placements: list[_Placement] = []
         start = 0
         for part in self.parts:
@@ -134,17 +136,19 @@ def _write(placement: _Placement, value: Any, rows: np.ndarray) -> None:
     try:
         array = np.asarray(value)
     except ValueError as error:  # ragged lists
-        raise ValueError(f"the observation {short(value)} is not an array, but its space is {part.words}") from error
+        raise ValueError(
+            f"the observation {short(value)} is not an array, but its space is {part.description}"
+        ) from error
     lead = rows.shape[:-1]
     part.require_shape(array.shape, lead)
     if array.dtype.kind not in ("iub" if part.counts else "fiub"):
-        raise ValueError(f"{part.name} has dtype {array.dtype}, which does not match its space {part.words}")
+        raise ValueError(f"{part.name} has dtype {array.dtype}, which does not match its space {part.description}")
     into = rows[..., placement.columns]
     if not part.counts:
         into[...] = array.reshape(into.shape)
         return
     choice = array.reshape(*lead, -1).astype(np.int64) - placement.first
     if ((choice < 0) | (choice >= placement.counts)).any():
-        raise ValueError(f"{part.name} is {short(value)}, which is not in {part.words}")
+        raise ValueError(f"{part.name} is {short(value)}, which is not in {part.description}")
     into[...] = 0
     np.put_along_axis(into, choice + placement.offsets, 1, axis=-1)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.environment import made_elsewhere
 from jaxtrpo.config.messages import short, type_name
 from jaxtrpo.envs._support.names import unknown_name
-from jaxtrpo.envs.abilities import abandon, for_groups, is_jax_program
+from jaxtrpo.envs.abilities import abandon, copy_of, envs_per_simulator, for_groups, is_jax_program, with_info
 from jaxtrpo.envs.base import Environment, has_time_limit
+from jaxtrpo.envs.modules import PREFIX as GYMNASIUM_PREFIX
+from jaxtrpo.envs.modules import functions_of, package_of, split, value_of, was_chosen
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.mujoco.task import Task
-
-GYMNASIUM_PREFIX = "gymnasium:"
 
 
 class Kind(NamedTuple):
@@ -57,8 +59,7 @@ def _mjx(name: str, steps: int | None, options: dict[str, Any]) -> Environment:
     from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
-    if name not in TASKS:
-        raise ValueError(unknown_name(name, TASKS, prefix="mjx:"))
+    require_known(f"mjx:{name}")
     _require_options(f"mjx:{name}", options, ("impl",))
     return MjxEnvironment(_limited(TASKS[name](), steps), **options)
 
@@ -71,6 +72,13 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+def always_makes_the_same(env: Any) -> bool:
+    """Whether `env` is a name that always makes environments with equal pure functions, and whose options say all."""
+    from jaxtrpo.envs.mujoco.tasks import TASKS
+
+    return isinstance(env, str) and (env in TASKS or env.startswith(tuple(KINDS)))
+
+
 def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = None, **options: Any) -> Environment:
     """Makes an environment.
 
@@ -80,12 +88,14 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
         as "gymnax:CartPole-v1"; "mjx:NAME" for a MuJoCo task of ours on MJX; "playground:NAME" such as
         "playground:CheetahRun"; any other id of Gymnasium such as "CartPole-v1", with the module that registers it in
         front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of what we have too;
-        or a function that returns a `gymnasium.Env`.
+        a function that returns a `gymnasium.Env`, a `gymnasium.vector.VectorEnv` or an environment of ours; or the name
+        of such a function, or of an environment, in a module or file ("module:make" or "file.py:make").
       max_episode_steps: time limit in steps; None: the environment's own, if it has one.
       **options: `groups`, the number of actors that will step it; for Brax: `backend`, if the name says none; for
         gymnax: its parameters; for MJX: `impl` (see `jaxtrpo.MjxEnvironment`); for Playground: entries of its
-        configuration; for Gymnasium: `processes` and `timeout` (see `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`),
-        and what `gymnasium.make` or the environment's constructor takes.
+        configuration; for Gymnasium: `processes`, `timeout` and `python`, another interpreter that runs the simulators
+        (see `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`), and what `gymnasium.make` or the environment's
+        constructor takes.
 
     Returns:
       The environment (see `jaxtrpo.envs.base.Environment`).
@@ -96,8 +106,11 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
     if not isinstance(name, str) and (not callable(name) or hasattr(name, "reset")) and not isinstance(name, type):
         raise ValueError(f"name={short(name, 60)} must be {_what_works(name)}")
     limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
-    if callable(name) or name.startswith(GYMNASIUM_PREFIX):
+    if callable(name):
         return _from_gymnasium(name, **limit, **options)
+    if name.startswith(GYMNASIUM_PREFIX):
+        made = None if made_elsewhere(options) else _from_module(name, limit, options)
+        return made or _from_gymnasium(name, **limit, **options)
     ours = {option: value for option, value in options.items() if option != "groups"}  # who steps ours does not matter
     for prefix, kind in KINDS.items():
         if name.startswith(prefix):
@@ -109,12 +122,46 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
         from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 
         return MujocoEnvironment(_limited(TASKS[name](), max_episode_steps))
+    if made_elsewhere(options):
+        return _from_gymnasium(name, name=name, **limit, **options)
+    made = _from_module(name, limit, options)
+    if made is not None:
+        return made
+    require_known(name)
+    return _from_gymnasium(name, name=name, **limit, **options)
+
+
+def require_known(name: str) -> None:
+    """Raises ValueError if there is no environment of this name, as far as is known without importing its package."""
+    from jaxtrpo.envs.mujoco.tasks import TASKS
+
+    if name.startswith("mjx:") and (task := name.removeprefix("mjx:")) not in TASKS:
+        raise ValueError(unknown_name(task, TASKS, prefix="mjx:"))
+    if ":" in name or name in TASKS or split(name):
+        return
     import gymnasium
 
-    if name in gymnasium.registry or ":" in name:
-        return _from_gymnasium(name, name=name, **limit, **options)
-    *kinds, last = (f"{prefix}NAME" for prefix in KINDS)
-    raise ValueError(f"{unknown_name(name, TASKS, also=gymnasium.registry)}, or {', '.join(kinds)} or {last}")
+    if not (name in gymnasium.registry or package_of(name)):
+        *kinds, last = (f"{prefix}NAME" for prefix in KINDS)
+        raise ValueError(f"{unknown_name(name, TASKS, also=gymnasium.registry)}, or {', '.join(kinds)} or {last}")
+
+
+def _from_module(name: str, limit: dict[str, Any], options: dict[str, Any]) -> Environment | None:
+    """Makes the environment of a name "module:NAME"; None if it is the id of a registered one, or says no module."""
+    found = split(name)
+    value = None if found is None else value_of(name, *found)
+    if value is None:
+        return None
+    if isinstance(value, type) or (callable(value) and not hasattr(value, "reset")):
+        return _from_gymnasium(value, name=name, **limit, **options)
+    if not isinstance(value, Environment):
+        raise ValueError(f"{name} must be {_what_works(value)}")
+    given = {**limit, **options}
+    given.pop("groups", None)
+    if given:
+        raise ValueError(f"{name} is an environment already, so {', '.join(given)} must be given where it is made")
+    _require_sizes(value)
+    return for_groups(copy_of(value), options.get("groups", 1))  # a run closes the simulators that it is given by name
 
 
 def _with_limit(name: str, called: str, steps: int | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,23 +190,53 @@ def _require_options(name: str, given: Iterable[str], known: Sequence[str], inst
         raise ValueError(f"{name} takes no option {', '.join(unknown)}, but {has}{instead}")
 
 
-def module_of(name: str) -> str | None:
-    """Returns the module that making an environment of this name would import because the name says so, if any."""
-    if any(name.startswith(prefix) for prefix in KINDS):
-        return None
-    module, colon, _ = name.removeprefix(GYMNASIUM_PREFIX).partition(":")
-    return module if colon and module not in sys.modules else None
+def is_known(name: str) -> bool:
+    """Whether a name that was not given here, but read from a policy, is that of an environment we can make."""
+    from jaxtrpo.envs.mujoco.tasks import TASKS
+
+    if any(name.startswith(prefix) for prefix in KINDS) or name in TASKS:
+        return True
+    import gymnasium
+
+    found = split(name)
+    env_id = name.removeprefix(GYMNASIUM_PREFIX) if found is None else found[1]
+    return env_id in gymnasium.registry or package_of(env_id) is not None or was_chosen(name)
 
 
-def is_program(env: Any) -> bool:
-    """Whether what a person may give as an environment is a JAX program (see `jaxtrpo.envs.base.Environment`)."""
+def same_spaces(name: str) -> str | None:
+    """Returns the name of an environment with the same observations and actions that is quicker to make, if any."""
+    from jaxtrpo.envs.mujoco.tasks import TASKS
+
+    task = name.removeprefix("mjx:")
+    return task if task != name and task in TASKS else None
+
+
+def is_program(env: Any, options: Mapping[str, Any] = MappingProxyType({})) -> bool:
+    """Whether what a person may give as an environment, with options, is a JAX program (see `Environment`)."""
+    if not isinstance(env, str):
+        return is_jax_program(env)
+    for prefix, kind in KINDS.items():
+        if env.startswith(prefix):
+            return kind.is_program
+    found = None if made_elsewhere(options) else split(env)
+    return found is not None and is_jax_program(value_of(env, *found))
+
+
+def may_make_vectors(env: Any) -> bool:
+    """Whether what a person may give as an environment may be a function that makes vector environments."""
     if isinstance(env, str):
-        return any(env.startswith(prefix) and kind.is_program for prefix, kind in KINDS.items())
-    return is_jax_program(env)
+        return not any(env.startswith(prefix) for prefix in KINDS) and split(env) is not None
+    return envs_per_simulator(env) > 1 or not isinstance(env, Environment)
 
 
 def environment_for(
-    env: Any, actors: int, max_episode_steps: int | None = None
+    env: Any,
+    actors: int,
+    max_episode_steps: int | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    info: tuple[str, ...] = (),
+    *,
+    success: bool = False,
 ) -> tuple[Environment, Callable[[], object]]:
     """What a person may give as an environment, ready to be stepped by so many actors; and what ends it if made here.
 
@@ -167,17 +244,26 @@ def environment_for(
       env: a name, a function that returns a `gymnasium.Env`, or an environment of ours.
       actors: who step it.
       max_episode_steps: time limit in steps; None: the environment's own. One that is made already has it or not.
+      options: other options of `make_env`; none for an environment that is made already.
+      info: entries of `info` that it reports, as for `jaxtrpo.envs.abilities.with_info`.
+      success: whether it also reports success, if it has it.
 
     Raises:
       ValueError: it is none, there is none of that name, or it has another time limit.
     """
     if isinstance(env, str | type) or (callable(env) and not hasattr(env, "reset")):
-        made = make_env(env, groups=actors, max_episode_steps=max_episode_steps)
+        made = make_env(env, groups=actors, max_episode_steps=max_episode_steps, **options)
     elif isinstance(env, Environment):
+        if options:
+            raise ValueError(
+                f"env_options: {', '.join(options)} must be given where {env.name} is made: jaxtrpo.make_env(NAME, "
+                f"{next(iter(options))}=...) or the like"
+            )
         _require_sizes(env)
         made = for_groups(env, actors)
     else:
         raise ValueError(f"env={short(env, 60)} must be {_what_works(env)}")
+    made = with_info(made, info, success=success)
     close = functools.partial(abandon, made) if made is not env else lambda: None
     if max_episode_steps not in (None, made.episode_length):
         close()
@@ -202,8 +288,12 @@ def _require_sizes(env: Environment) -> None:
 
 def _what_works(env: Any) -> str:
     """In place of something that is no environment."""
-    if "gymnasium" in sys.modules and isinstance(env, sys.modules["gymnasium"].Env):
+    gymnasium = sys.modules.get("gymnasium")
+    if gymnasium is not None and isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
         return "a function that makes it, since every actor has several: lambda: gymnasium.make(...)"
+    if isinstance(env, ModuleType):
+        own = [f"{env.__name__}.{name}" for name in functions_of(env)[:2]] or [f"{env.__name__}.FUNCTION"]
+        return f"a function of the module, not the module itself: {' or '.join(own)}"
     return (
         "a name, a function that returns a gymnasium.Env, or an environment of jaxtrpo (see "
         f"jaxtrpo.envs.base.Environment), not an object of type {type_name(env)}"

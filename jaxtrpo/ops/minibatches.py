@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int, PRNGKeyArray, PyTree, UInt32
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.permutation import shuffled
@@ -56,6 +56,31 @@ def pass_over_minibatches(
     return jax.lax.fori_loop(0, -(-num_steps // at_once), take_group, carry)
 
 
+class Drawn(NamedTuple):
+    """Minibatches drawn from a replay buffer."""
+
+    size: int  # rows
+    at_once: int  # minibatches of a draw
+    per_step: float  # gradient steps per environment step
+
+    def number(self, new_steps: Int[Array, ""]) -> Float[Array, ""]:
+        """Returns the number of gradient steps that new environment steps allow: a whole number, at least 1."""
+        return jnp.maximum(jnp.round(self.per_step * new_steps), 1)
+
+
+def minibatches_for(num_envs: int, minibatch_size: int, minibatch_per_env: float, replay_ratio: float) -> Drawn:
+    """Returns what is drawn from a replay buffer: with many environments fewer, larger minibatches, as many rows.
+
+    Args:
+      num_envs: environments of all actors.
+      minibatch_size: size with few environments.
+      minibatch_per_env: least size per environment.
+      replay_ratio: gradient steps per environment step with minibatches of `minibatch_size`.
+    """
+    size = max(minibatch_size, round(minibatch_per_env * num_envs))
+    return Drawn(size, max(ROWS_AT_ONCE // minibatch_size, 1), replay_ratio * minibatch_size / size)
+
+
 def over_drawn_minibatches(
     step: Callable[[Carry, PyTree], Carry],
     carry: Carry,
@@ -64,19 +89,21 @@ def over_drawn_minibatches(
     *,
     number: Int[Array, ""],
     size: int,
+    at_once: int | None = None,
 ) -> Carry:
     """Applies carry = step(carry, minibatch) to `number` minibatches, each drawn with replacement.
 
     Args:
       step: (carry, rows of one minibatch) -> carry.
       carry: initial carry.
-      draw: (carry, key, number of rows) -> rows, drawn with replacement. One call draws the rows of several minibatches
-        and receives the carry as it is before the first of them.
+      draw: (carry, key, number of rows) -> rows, drawn with replacement. One call draws the rows of `at_once`
+        minibatches and receives the carry as it is before the first of them.
       key: PRNG key of the draws; the keys that follow it are used as well (see `numbered_key`).
       number: number of minibatches; traced.
       size: rows per minibatch.
+      at_once: minibatches of a draw; None: as many as `ROWS_AT_ONCE` allows.
     """
-    at_once = max(ROWS_AT_ONCE // size, 1)  # minibatches
+    at_once = max(ROWS_AT_ONCE // size, 1) if at_once is None else at_once
 
     def take_group(index: Int[Array, ""], carry: Carry) -> Carry:
         drawn = draw(carry, numbered_key(key, index), at_once * size)

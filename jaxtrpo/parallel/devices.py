@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import warnings
@@ -65,10 +66,9 @@ def choose_actors(
         raise ValueError(f"actors={num}, but there are {len(here)} {platform.upper()} devices{whose}; {how}")
     chosen = getattr(jax.config, JAX_CPU_DEVICES) == len(here)  # the user set JAX_NUM_CPU_DEVICES
     if num is None and already_started and platform == "cpu" and not chosen and len(here) < available_cores():
-        warnings.warn(
+        _warn_once(
             f"JAX was already started with {len(here)} CPU devices on {available_cores()} cores, so training uses "
-            f"{len(here)}; {_how_to_get_more(available_cores())}",
-            stacklevel=3,
+            f"{len(here)}; {_how_to_get_more(available_cores())}"
         )
     if processes == 1:
         return Actors(tuple(here[:own]))
@@ -114,6 +114,11 @@ def memory_of(devices: Iterable[jax.Device]) -> float:  # pyright: ignore[report
     """Returns the bytes that devices have for arrays; CPU devices have the machine's memory."""
     limits = [(device.memory_stats() or {}).get("bytes_limit", 0) for device in devices if device.platform != "cpu"]
     return float(sum(limits)) if limits and all(limits) else memory()  # not all platforms report it
+
+
+@functools.cache  # Python's own filters forget what was shown whenever anything changes a filter
+def _warn_once(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
 
 
 def _how_to_get_more(num: int) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 # Environment variables that a launcher sets.
 ADDRESS, COUNT, INDEX = "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"
 LAUNCHER = "JAXTRPO_LAUNCHER"  # id of the process that is `jaxtrpo launch`
+PROCESSES_PER_CORE = 8  # more would only take each other's time
 LOOKS_EVERY = 1.0  # seconds between two looks at whether it still lives
 _LIMITS = "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"  # of a container on Linux
 

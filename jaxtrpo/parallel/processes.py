@@ -1,7 +1,7 @@
 """Processes that train jointly: joining JAX's distributed runtime, agreeing on settings, ending together.
 
-JAX's coordination service ends all processes when one dies or sends no heartbeats. It does not notice a live process
-that never reaches a collective, in which the others would wait forever; `CollectiveTimeout` does.
+JAX's coordination service ends all processes when a connection closes. It does not notice a process that never reaches
+a collective, in which the others would wait forever; `CollectiveTimeout` does.
 """
 
 from __future__ import annotations
@@ -14,19 +14,26 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import wait
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxtrpo.parallel.background import in_background
 from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX
 
 FAILED = 1  # exit code
 START_SECONDS = 60  # within which all processes must join
-HEARTBEAT_SECONDS = 20  # without a heartbeat until a process counts as dead
-LATE_SECONDS, FIRST_LATE_SECONDS = 45.0, 600.0  # longest wait in a collective, and in the first, while others compile
+# JAX measures the seconds since a heartbeat by the wall clock, which may jump by years where a machine finds its time
+# server; so no process counts as dead for want of heartbeats, but `CollectiveTimeout` and closed connections end it.
+HEARTBEAT_SECONDS = 2**31 - 1
+SHUTDOWN_SECONDS = 20  # that a process waits for the others at its exit, as one of them may have been killed at its own
+LATE_SECONDS = 45.0  # longest wait in a collective
+LONG_LATE_SECONDS = 600.0  # where the others may compile first, or do what takes them much longer than this process
+SIGN_SECONDS = 5.0  # between two signs of life of a process for which the others wait
 MOST_BYTES = 2**17  # largest message to the other processes
 
 
@@ -71,6 +78,7 @@ def join(processes: int | None) -> None:
         jax.distributed.initialize,
         initialization_timeout=START_SECONDS,
         heartbeat_timeout_seconds=HEARTBEAT_SECONDS,
+        shutdown_timeout_seconds=SHUTDOWN_SECONDS,
     )
     alone = (
         f"processes={processes}, but no launcher was found: use `jaxtrpo launch --processes {processes} -- "
@@ -95,6 +103,11 @@ def join(processes: int | None) -> None:
 
 def exchange(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the messages of all processes, in order. All must call it, with messages that JSON can represent."""
+    with CollectiveTimeout()():
+        return _exchange(message)
+
+
+def _exchange(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     devices = {one.process_index: one for one in reversed(jax.devices())}  # the first of each process
     mesh = Mesh([devices[index] for index in sorted(devices)], "process")
     own = np.frombuffer(json.dumps(message).encode().ljust(MOST_BYTES), np.uint8)[None]
@@ -145,11 +158,30 @@ def ending_together() -> Iterator[None]:
     exchange({})
 
 
+def wait_together(work: Callable[[], object], agree: Callable[[int], int]) -> None:
+    """Calls a function that takes one of the processes long, such as one that writes files; all wait until it is done.
+
+    A process that works gives signs of life, without which the others end. All processes must call this.
+
+    Args:
+      work: part of this process, called on another thread.
+      agree: collective, (value of this process) -> largest value of all processes.
+    """
+    waiting = CollectiveTimeout(LATE_SECONDS)
+    working, is_busy = in_background(work), True
+    while is_busy:
+        wait([working], SIGN_SECONDS)
+        with waiting():
+            is_busy = agree(not working.done())
+    working.result()
+
+
 class CollectiveTimeout:
     """Ends this process if another does not reach a collective in time."""
 
-    def __init__(self) -> None:
-        self._seconds = FIRST_LATE_SECONDS
+    def __init__(self, first_seconds: float | None = None) -> None:
+        """Limits the first wait, to `LONG_LATE_SECONDS` unless told otherwise."""
+        self._seconds = LONG_LATE_SECONDS if first_seconds is None else first_seconds
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:

@@ -96,7 +96,7 @@ class Differentiable(Distribution, Protocol):
 class Gaussian(NamedTuple):
     """Independent normal distributions, one per action coordinate; any leading axes."""
 
-    mean: Float[Array, "... action"]
+    mean: Float[Array, "... action"]  # also the mode
     log_std: Float[Array, "... action"]  # may have fewer axes than `mean`
 
     @property

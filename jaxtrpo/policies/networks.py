@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.config.checks import require_bool, require_number, require_sizes
+from jaxtrpo.config.checks import require_sizes
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops import fisher_layers as linearized
-from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
+from jaxtrpo.policies.distributions import Distribution
+from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
+from jaxtrpo.policies.recurrence import Recurrence
 
 HIDDEN = (64, 64)
-INITIAL_LOG_STD = -0.5
-LOG_STD_REACH = 5.0  # a state-dependent std stays within a factor of exp(5) = 148 of the initial one
 LAST = "last"  # name of the last layer
+NO_SCALES: Mapping[str, float] = {}
 
 
 class MLP(nn.Module):
@@ -41,44 +42,15 @@ class MLP(nn.Module):
         return dense(self.outputs, name=LAST)(x)
 
 
-class _GaussianMLP(nn.Module):
+class _MLPPolicy(nn.Module):
     hidden: Sequence[int]
-    action_size: int
-    initial_log_std: float
+    head: Head
     for_products: bool = False
 
     @nn.compact
-    def __call__(self, obs: Float[Array, "... obs"]) -> Gaussian:
-        mean = MLP(self.hidden, self.action_size, self.for_products)(obs)
-        log_std = self.param("log_std", nn.initializers.constant(self.initial_log_std), (self.action_size,))
-        return Gaussian(mean, jnp.broadcast_to(log_std, mean.shape))
-
-
-class _StateDependentGaussianMLP(nn.Module):
-    """A network with two outputs: the mean, and the deviation of the log std from the initial one."""
-
-    hidden: Sequence[int]
-    action_size: int
-    initial_log_std: float
-    for_products: bool = False
-
-    @nn.compact
-    def __call__(self, obs: Float[Array, "... obs"]) -> Gaussian:
-        mean, change = jnp.split(MLP(self.hidden, 2 * self.action_size, self.for_products)(obs), 2, axis=-1)
-        # A smooth bound, because beyond a hard one the gradient vanishes.
-        tanh = linearized.tanh if self.for_products else nn.tanh
-        return Gaussian(mean, self.initial_log_std + LOG_STD_REACH * tanh(change / LOG_STD_REACH))
-
-
-class _CategoricalMLP(nn.Module):
-    hidden: Sequence[int]
-    counts: Sequence[int]
-    for_products: bool = False
-
-    @nn.compact
-    def __call__(self, obs: Float[Array, "... obs"]) -> Categorical:
-        logits = MLP(self.hidden, sum(self.counts), self.for_products)(obs)
-        return Categorical(tuple(jnp.split(logits, np.cumsum(self.counts)[:-1], axis=-1)))
+    def __call__(self, obs: Float[Array, "... obs"]) -> Distribution:
+        outputs = MLP(self.hidden, self.head.outputs, self.for_products)(obs)
+        return self.head.distribution(self, outputs, tanh=linearized.tanh if self.for_products else nn.tanh)
 
 
 def in_last_layer(path: tuple) -> bool:
@@ -91,7 +63,20 @@ def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int
 
     A single draw serves all matrices, because one per matrix, as in flax's initialisers, takes seconds to compile.
     """
-    params = network.init(key, jnp.zeros(observation_size))
+    return orthogonal(network.init(key, jnp.zeros(observation_size)), key, last_scale=last_scale)
+
+
+def orthogonal(
+    params: PyTree, key: PRNGKeyArray, *, last_scale: float, scales: Mapping[str, float] = NO_SCALES
+) -> PyTree:
+    """Replaces the matrices of freshly initialised parameters; see `orthogonal_init`.
+
+    Args:
+      params: parameters; only their shapes count.
+      key: PRNG key.
+      last_scale: scale of the matrix in the layer `LAST`.
+      scales: scales of other matrices, by the last part of their path.
+    """
     kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 2]
     tall = [(max(kernel.shape), min(kernel.shape)) for kernel in kernels]
     noise = jnp.split(
@@ -111,7 +96,8 @@ def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int
             return leaf
         matrix, (rows, columns) = next(matrices)
         matrix = matrix[:rows, :columns]
-        return (last_scale if in_last_layer(path) else 2**0.5) * (matrix if leaf.shape == matrix.shape else matrix.T)
+        scale = last_scale if in_last_layer(path) else scales.get(getattr(path[-1], "key", ""), 2**0.5)
+        return scale * (matrix if leaf.shape == matrix.shape else matrix.T)
 
     return jax.tree_util.tree_map_with_path(fill, params)
 
@@ -140,11 +126,29 @@ class Policy(NamedTuple):
     """
 
     init: Callable[[PRNGKeyArray], PyTree]
-    apply: Callable[[PyTree, Float[Array, "... obs"]], Distribution]
+    # (parameters, observations) -> distributions; a policy with memory takes `Sequences`
+    apply: Callable[[PyTree, Any], Distribution]
     noise_size: int  # random numbers per action
     draw_noise: Callable[[PRNGKeyArray, tuple[int, ...]], Array]  # noise for its distributions
     # Equivalent of `apply`, optimised for many products per linearisation (see `ops.fisher_layers`); optional.
     apply_for_products: Callable[[PyTree, Float[Array, "state obs"]], Distribution] | None = None
+    recurrence: Recurrence | None = None  # None: the policy has no memory
+    is_masked: bool = False  # whether its inputs say which choices are legal (see `masking`)
+
+    def step(
+        self, params: PyTree, carry: PyTree, inputs: Any, first: Bool[Array, "..."]
+    ) -> tuple[Distribution, PyTree]:
+        """Computes distributions, and what is carried to the next step.
+
+        Args:
+          params: parameters.
+          carry: what is carried from the step before; () without memory.
+          inputs: see `masking.input_of`.
+          first: where an episode begins; not used without memory.
+        """
+        if self.recurrence is None:
+            return self.apply(params, inputs), carry
+        return self.recurrence.step(params, carry, inputs, first)
 
 
 def gaussian_policy(
@@ -162,28 +166,24 @@ def gaussian_policy(
       action_size: size of an action.
       hidden: sizes of the hidden layers.
       initial_log_std: initial log standard deviation.
-      state_dependent_std: the network also outputs the deviation of the log standard deviation from `initial_log_std`,
-        within `LOG_STD_REACH`. Otherwise, the log standard deviation is a parameter without bounds, shared by all
-        states.
+      state_dependent_std: the standard deviation depends on the observation (see `heads.Head`).
     """
-    kind = _StateDependentGaussianMLP if state_dependent_std else _GaussianMLP
-    network = kind(tuple(hidden), action_size, initial_log_std)
-    return _policy(network, observation_size, action_size, Gaussian.draw_noise)
+    return _mlp_policy(observation_size, hidden, Head(action_size, (), initial_log_std, state_dependent_std))
 
 
 def categorical_policy(observation_size: int, counts: Sequence[int], *, hidden: Sequence[int] = HIDDEN) -> Policy:
     """Builds a categorical policy for discrete actions with `counts` choices per coordinate, initially near uniform."""
-    network = _CategoricalMLP(tuple(hidden), tuple(counts))
-    return _policy(network, observation_size, len(counts), Categorical.draw_noise)
+    return _mlp_policy(observation_size, hidden, Head(0, tuple(counts)))
 
 
-def _policy(network: nn.Module, observation_size: int, noise_size: int, draw_noise: Callable[..., Array]) -> Policy:
+def _mlp_policy(observation_size: int, hidden: Sequence[int], head: Head) -> Policy:
+    network = _MLPPolicy(tuple(hidden), head)
     for_products = network.clone(for_products=True)
     return Policy(
         init=lambda key: orthogonal_init(network, key, observation_size, last_scale=0.01),
         apply=cast(Callable[..., Distribution], network.apply),
-        noise_size=noise_size,
-        draw_noise=draw_noise,
+        noise_size=head.noise_size,
+        draw_noise=head.draw_noise,
         apply_for_products=cast(Callable[..., Distribution], for_products.apply),
     )
 
@@ -193,6 +193,7 @@ class PolicyMaker(NamedTuple):
 
     spec_string: str  # such as "mlp(hidden=(128, 128))"
     make: Callable[[int, ActionSpace], Policy]  # (size of an observation, action space) -> policy
+    critic: str | None = None  # spec string of the critic to use instead of `mlp`, unless another is chosen
 
 
 def mlp(
@@ -216,8 +217,7 @@ def mlp(
       ValueError: a setting is invalid. `make` raises it if `state_dependent_std` is set and actions are discrete.
     """
     require_sizes(hidden=hidden)
-    require_number("between -10 and 5", lambda value: -10 <= value <= 5, initial_log_std=initial_log_std)
-    require_bool(state_dependent_std=state_dependent_std)
+    require_head(initial_log_std, state_dependent_std)
     return _mlp(tuple(hidden), float(initial_log_std), state_dependent_std)
 
 
@@ -226,12 +226,6 @@ def _mlp(hidden: tuple[int, ...], initial_log_std: float, state_dependent_std: b
     settings = {"hidden": hidden, "initial_log_std": initial_log_std, "state_dependent_std": state_dependent_std}
 
     def make(observation_size: int, actions: ActionSpace) -> Policy:
-        if not actions.counts:
-            return gaussian_policy(observation_size, actions.size, **settings)
-        if state_dependent_std:
-            raise ValueError(
-                "state_dependent_std=True needs continuous actions, but the environment's actions are discrete"
-            )
-        return categorical_policy(observation_size, actions.counts, hidden=hidden)
+        return _mlp_policy(observation_size, hidden, head_for(actions, initial_log_std, state_dependent_std))
 
     return PolicyMaker(spec_string_of(mlp, settings), make)

@@ -4,33 +4,50 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
+from jax.core import Tracer
+from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.envs.actions import ActionSpace, make_converter
-from jaxtrpo.envs.observations import Observations
+from jaxtrpo.envs.observations import MASK, Observations
 from jaxtrpo.ops.moments import Moments, normalize
 from jaxtrpo.policies.distributions import Distribution, to_simulator
+from jaxtrpo.policies.masking import input_of, masked_policy
 from jaxtrpo.policies.networks import Policy, PolicyMaker
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)  # hashable, as `jax.jit(policy)` needs
 class TrainedPolicy:
-    """A trained policy, which maps observations to actions in the simulator's units when called."""
+    """A trained policy, which maps observations to actions in the simulator's units when called.
 
-    env_name: str
-    observation_size: int
-    actions: ActionSpace
-    maker: PolicyMaker
-    params: PyTree
+    It can be called inside of compiled functions, and compiled itself: `jax.jit(policy)`. A policy with memory
+    remembers what it was called with since `reset`; `step` is the same as a pure function, which can be compiled.
+    """
+
+    env_name: str  # name of the environment it was trained in
+    observation_size: int  # of flat observations
+    actions: ActionSpace  # the simulator's, with its bounds
+    maker: PolicyMaker  # makes the network
+    params: PyTree  # of the network
     moments: Moments  # moments for the normalisation of observations
     observations: Observations | None = None  # the simulator's observation space; None if it is flat
     max_episode_steps: int | None = None  # time limit of training, if not the environment's own
+    masked: bool = False  # whether the policy needs to know which choices are legal
+    env_options: str | None = None  # options of the environment's constructor in training, as in `Config`
+    _remembered: list[PyTree] = dataclasses.field(default_factory=lambda: [None], compare=False, repr=False)
+
+    def __repr__(self) -> str:
+        """Names the environment, the network and the sizes, without parameters."""
+        sizes = (
+            f"{self.observation_size} observations, {self.actions.size} {self.actions.kind.partition(' ')[0]} actions"
+        )
+        return f"TrainedPolicy({self.env_name}, {self.maker.spec_string}, {sizes})"
 
     @property
     def action_low(self) -> np.ndarray:
@@ -42,15 +59,26 @@ class TrainedPolicy:
         """Upper bounds of actions in the simulator's units, one per coordinate."""
         return self.actions.high
 
-    @property
+    @functools.cached_property
     def network(self) -> Policy:
         """The network of `params`."""
-        return self.maker.make(self.observation_size, self.actions)
+        network = self.maker.make(self.observation_size, self.actions)
+        return masked_policy(network) if self.masked else network
+
+    @property
+    def state(self) -> PyTree:
+        """What a policy with memory carries to its next call; None at the beginning of an episode."""
+        return self._remembered[0]
+
+    def reset(self) -> None:
+        """Begins a new episode: a policy with memory forgets what it was called with."""
+        self._remembered[0] = None
 
     def __call__(
         self,
         obs: Any,
         *,
+        action_mask: Any = None,
         key: PRNGKeyArray | None = None,
     ) -> np.ndarray | np.integer | Num[Array, "..."]:
         """Computes actions for one observation or a batch.
@@ -58,7 +86,9 @@ class TrainedPolicy:
         Args:
           obs: one observation or a batch with any leading axes, in the environment's form or flat (see `flatten`). In
             batches of Dict or Tuple observations, every array has the leading axes, as in Gymnasium's vector
-            environments.
+            environments. A policy with memory takes the next observations of the same environments in every call.
+          action_mask: which choices are legal, of all coordinates one after another, with the leading axes of `obs`;
+            for a policy that was trained with masks. None: the entry `action_mask` of `obs`.
           key: random key to sample actions; None: the mode of the distribution.
 
         Returns:
@@ -67,21 +97,75 @@ class TrainedPolicy:
           nearest dtype that JAX supports.
 
         Raises:
-          ValueError: the observations do not fit the policy.
+          ValueError: the observations do not fit the policy, or not the number of those before them.
         """
-        obs = self.flatten(obs)
-        distribution, action = _predict(
-            self.maker, self.observation_size, _hashable(self.actions), self.params, self.moments, obs
-        )
+        action, state = self.step(self.state, obs, action_mask=action_mask, key=key)
+        if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state)):
+            raise ValueError(f"{self.maker.spec_string} has memory: inside of compiled functions, use step")
+        self._remembered[0] = state
+        return action
+
+    def step(
+        self,
+        state: PyTree,
+        obs: Any,
+        *,
+        first: Any = False,
+        action_mask: Any = None,
+        key: PRNGKeyArray | None = None,
+    ) -> tuple[np.ndarray | np.integer | Num[Array, "..."], PyTree]:
+        """Computes actions from what is remembered; a pure function.
+
+        Args:
+          state: state that the call before returned; None at the beginning of all episodes.
+          obs: as in `__call__`.
+          first: where an episode begins, so that what is remembered of the one before is forgotten; of the shape of the
+            leading axes of `obs`, or one for all.
+          action_mask: as in `__call__`.
+          key: as in `__call__`.
+
+        Returns:
+          Actions as in `__call__`, and the state for the next call; None for a policy without memory.
+
+        Raises:
+          ValueError: as in `__call__`.
+        """
+        mask, obs = self._mask(obs, action_mask), self.flatten(obs)
+        lead = np.shape(obs)[:-1]
+        if self.masked and np.shape(mask)[:-1] != lead:
+            raise ValueError(f"action_mask has shape {np.shape(mask)}, but obs has the leading axes {lead}")
+        recurrence = self.network.recurrence
+        if recurrence is not None:
+            number = math.prod(lead)
+            state = recurrence.start(number) if state is None else state
+            if {len(leaf) for leaf in jax.tree.leaves(state)} - {number}:
+                raise ValueError(f"obs has {number} observations, but the ones before had another number; call reset()")
+            first = jnp.broadcast_to(jnp.asarray(first, bool), lead).reshape(-1)
+        about = self.maker, self.observation_size, _hashable(self.actions)
+        distribution, action, state = _predict(*about, self.params, self.moments, state, obs, mask, first)
         if key is not None:
-            noise = distribution.draw_noise(key, (*np.shape(obs)[:-1], distribution.noise_size))
+            noise = distribution.draw_noise(key, (*lead, distribution.noise_size))
             action = distribution.sample(noise)
         action = to_simulator(action, self.actions)
         if isinstance(obs, jax.Array):
-            return _as_simulator(action, self.actions)
+            return _as_simulator(action, self.actions), state
         converted = self._convert(np.asarray(action))
         # As in Gymnasium, a single number is a scalar if it is discrete, else a zero-dimensional array.
-        return converted[()] if self.actions.counts else converted
+        return converted[()] if self.actions.counts else converted, state
+
+    def _mask(self, obs: Any, action_mask: Any) -> Any:
+        """Returns the mask of legal choices; () without masks."""
+        if not self.masked:
+            if action_mask is not None:
+                raise ValueError(f"action_mask: the policy of {self.env_name} was trained without masks")
+            return ()
+        if action_mask is None and isinstance(obs, Mapping):
+            action_mask = obs.get(MASK)
+        choices = sum(self.actions.counts)
+        if action_mask is None or np.shape(action_mask)[-1:] != (choices,):
+            given = "" if action_mask is None else f", not an array of shape {np.shape(action_mask)}"
+            raise ValueError(f"action_mask: pass which of the {choices} choices are legal{given}")
+        return jnp.asarray(action_mask, bool)
 
     def flatten(self, obs: Any) -> np.ndarray | Float[Array, "... obs"]:
         """Flattens observations to float32 [..., observation], the input of the network and of exported files.
@@ -98,7 +182,7 @@ class TrainedPolicy:
             return _flatten_in_jax(own, obs) if in_jax else own.flatten(obs)
         shape = np.shape(obs)
         if shape[-1:] != (self.observation_size,):
-            structured = "" if own is None or own.is_flat else f"pass observations of {own.words}, or flat ones: "
+            structured = "" if own is None or own.is_flat else f"pass observations of {own.description}, or flat ones: "
             raise ValueError(f"obs has shape {shape}; {structured}its last axis must have size {self.observation_size}")
         return jnp.asarray(obs, jnp.float32) if isinstance(obs, jax.Array) else np.asarray(obs, np.float32)
 
@@ -107,20 +191,42 @@ class TrainedPolicy:
         return make_converter(self.actions)
 
     def deterministic(self) -> Callable[[Float[Array, "... obs"]], Num[Array, "..."]]:
-        """Returns a traceable function, observations -> actions of the deterministic policy."""
+        """Returns a traceable function, observations -> actions of the deterministic policy.
+
+        Raises:
+          ValueError: the policy has memory or takes masks; use `deterministic_step`.
+        """
+        if self.network.recurrence is not None or self.masked:
+            has = "takes masks" if self.masked else "has memory"
+            raise ValueError(f"the policy {self.maker.spec_string} {has}: use deterministic_step, or step")
+        act = self.deterministic_step()
+        return lambda obs: act((), obs, jnp.zeros(obs.shape[:-1], bool))[0]
+
+    def deterministic_step(
+        self,
+    ) -> Callable[..., tuple[Num[Array, "..."], PyTree]]:
+        """Returns a traceable function of the deterministic policy.
+
+        It maps (state, observations, where an episode begins) to (actions, state). With memory, the observations are
+        [env, obs], and states those of `Recurrence`; without, a state is (). With masks, there is a fourth argument,
+        which choices are legal.
+        """
         network, actions, params, moments = self.network, self.actions, self.params, self.moments
 
-        def act(obs: Float[Array, "... obs"]) -> Num[Array, "..."]:
-            return _as_simulator(likeliest_action(network, params, moments, obs, actions), actions)
+        def act(state: PyTree, obs: Array, first: Array, mask: Any = ()) -> tuple[Array, PyTree]:
+            inputs = input_of(network, normalize(obs, moments), mask)
+            action, state = likeliest_step(network, params, state, inputs, first, actions)
+            return _as_simulator(action, actions), state
 
         return act
 
 
-def likeliest_action(
-    network: Policy, params: PyTree, moments: Moments, obs: Float[Array, "... obs"], actions: ActionSpace
-) -> Num[Array, "... action"]:
-    """Computes flat actions of the deterministic policy, in simulator units."""
-    return to_simulator(network.apply(params, normalize(obs, moments)).mode(), actions)
+def likeliest_step(
+    network: Policy, params: PyTree, carry: PyTree, inputs: Any, first: Bool[Array, "..."], actions: ActionSpace
+) -> tuple[Num[Array, "... action"], PyTree]:
+    """Computes flat actions of the deterministic policy, in simulator units; otherwise like `Policy.step`."""
+    distribution, carry = network.step(params, carry, inputs, first)
+    return to_simulator(distribution.mode(), actions), carry
 
 
 def _flatten_in_jax(observations: Observations, value: Any) -> Float[Array, "... obs"]:
@@ -155,13 +261,29 @@ def _as_simulator(action: Num[Array, "... action"], actions: ActionSpace) -> Num
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _predict(
-    maker: PolicyMaker, observation_size: int, actions: tuple, params: PyTree, moments: Moments, obs: Array
-) -> tuple[Distribution, Array]:
-    """Computes a distribution and its mode; compiled once for all policies of the same maker and sizes."""
+    maker: PolicyMaker,
+    observation_size: int,
+    actions: tuple,
+    params: PyTree,
+    moments: Moments,
+    carry: PyTree,
+    obs: Array,
+    mask: Any,
+    first: Array,
+) -> tuple[Distribution, Array, PyTree]:
+    """Computes a distribution, its mode and the carry; compiled once for all policies of the same maker and sizes."""
     dtype, low, high, counts, shape = actions
     network = maker.make(observation_size, ActionSpace(np.array(low, dtype), np.array(high, dtype), counts, shape))
-    distribution = network.apply(params, normalize(jnp.asarray(obs, jnp.float32), moments))
-    return distribution, distribution.mode()
+    network = network if isinstance(mask, tuple) else masked_policy(network)
+    inputs = input_of(network, normalize(jnp.asarray(obs, jnp.float32), moments), mask)
+    if network.recurrence is None:
+        distribution = network.apply(params, inputs)
+        return distribution, distribution.mode(), carry
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), inputs)
+    distribution, carry = network.recurrence.step(params, carry, rows, first)
+    lead = obs.shape[:-1]
+    distribution = jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), distribution)
+    return distribution, distribution.mode(), carry
 
 
 def _hashable(actions: ActionSpace) -> tuple:

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, UInt32
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
+from jaxtrpo.envs.abilities import info_of
 from jaxtrpo.envs.base import Environment, EnvState, action_space, env_keys
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.moments import normalize
 from jaxtrpo.parallel.collectives import max_over_trainings, trainings_are_batched
 from jaxtrpo.policies.distributions import to_simulator
+from jaxtrpo.policies.masking import input_of
 from jaxtrpo.policies.networks import Policy
+from jaxtrpo.policies.recurrence import Recurrence, initial_carry, num_stretches
 from jaxtrpo.rollout.staggering import TimeLimits, first_time_limits, next_time_limits, whole_time_limits
-from jaxtrpo.rollout.types import Acting, ActorState, Batch, Steps
+from jaxtrpo.rollout.types import Acting, ActorState, Batch, Carries, Steps
 
 CollectSegments = Callable[[ActorState, Acting, Int[Array, ""]], tuple[ActorState, Batch]]
-Carry = tuple[EnvState, Float[Array, " env"], TimeLimits]  # environments, returns so far, time limits
+# Environments, returns so far, time limits, and what networks with memory carry.
+Carry = tuple[EnvState, Float[Array, " env"], TimeLimits, Carries]
+Recurrences = tuple[Recurrence | None, Recurrence | None]  # of policy and critic; None for one without memory
 
 
-def start_actors(env: Environment, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> ActorState:
+def start_actors(
+    env: Environment,
+    key: PRNGKeyArray | UInt32[Array, "2"],
+    num_envs: int,
+    recurrences: Recurrences = (None, None),
+) -> ActorState:
     """Starts all environments of a run; environment i depends only on `key` and i."""
     for_env, for_noise = jax.random.split(key)
     return ActorState(
@@ -29,10 +41,18 @@ def start_actors(env: Environment, key: PRNGKeyArray | UInt32[Array, "2"], num_e
         noise_key=env_keys(for_noise, num_envs),
         episode_return=jnp.zeros(num_envs),
         time_limits=first_time_limits(num_envs, env.episode_length),
+        carries=Carries(*(initial_carry(each, num_envs) for each in recurrences)),
     )
 
 
-def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_segments: int) -> CollectSegments:
+def make_collect(
+    env: Environment,
+    policy: Policy,
+    *,
+    segment_length: int,
+    max_segments: int,
+    critic_recurrence: Recurrence | None = None,
+) -> CollectSegments:
     """Builds the function that collects a batch.
 
     Args:
@@ -40,22 +60,53 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
       policy: policy that acts, on observations normalised with the learner's moments.
       segment_length: steps of each environment in a segment.
       max_segments: capacity of the batch in segments.
+      critic_recurrence: of a critic that has memory; it observes what the policy observes.
 
     Returns:
       (actor state, learner state, number of segments) -> (actor state, batch). The number of segments is traced, so one
       compiled function collects batches of any size, in time proportional to their size.
     """
     space = action_space(env)
+    recurrences: Recurrences = policy.recurrence, critic_recurrence
 
-    def act(learner: Acting, env_state: EnvState, noise: Float[Array, "env noise"]) -> Num[Array, "env action"]:
-        obs = normalize(env_state.obs, learner.obs_moments)
-        return policy.apply(learner.policy, obs).sample(noise)
+    def no_starts(recurrence: Recurrence | None, carry: PyTree) -> PyTree:
+        """Returns a buffer for the carries at the starts of stretches; its last row is for those that do not count."""
+        if recurrence is None:
+            return ()
+        rows = num_stretches(max_segments * segment_length, recurrence.bptt_steps) + 1
+        return jax.tree.map(lambda leaf: jnp.zeros((rows, *leaf.shape), leaf.dtype), carry)
+
+    def keep_starts(index: Int[Array, ""], recurrence: Recurrence | None, starts: PyTree, carries: PyTree) -> PyTree:
+        """Stores the carries of a segment's steps at which stretches start."""
+        if recurrence is None:
+            return ()
+        every, begun = recurrence.bptt_steps, index * segment_length
+        for slot in range(num_stretches(segment_length, every)):
+            number = num_stretches(begun, every) + slot
+            step = number * every - begun
+            row = jnp.where(step < segment_length, number, -1)
+            starts = jax.tree.map(
+                lambda buffer, new, row=row, step=step: buffer.at[row].set(new[step]), starts, carries
+            )
+        return starts
+
+    def act(
+        learner: Any, env_state: EnvState, carries: Carries, noise: Float[Array, "env noise"]
+    ) -> tuple[Array, Carries]:
+        """Returns actions in policy units, and what is carried to the next step."""
+        obs, first = normalize(env_state.obs, learner.obs_moments), env_state.elapsed == 0
+        inputs = input_of(policy, obs, env_state.mask)
+        distribution, of_policy = policy.step(learner.policy, carries.policy, inputs, first)
+        of_critic = ()
+        if critic_recurrence is not None:
+            _, of_critic = critic_recurrence.step(learner.critic, carries.critic, obs, first)
+        return distribution.sample(noise), Carries(of_policy, of_critic)
 
     def collect(actor: ActorState, learner: Acting, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:
-        def one_step(carry: Carry, noise: Array) -> tuple[Carry, Steps]:
-            before, episode_return, limits = carry
+        def one_step(carry: Carry, noise: Array) -> tuple[Carry, tuple[Steps, Carries]]:
+            before, episode_return, limits, carries = carry
             with jax.named_scope("policy"):
-                action = act(learner, before, noise)
+                action, carries_after = act(learner, before, carries, noise)
             # `elapsed` = `episode_length` - 1 makes the environment truncate the episode at this step.
             last = before.elapsed + 1 >= limits.limit
             limited = before._replace(elapsed=jnp.where(last, env.episode_length - 1, before.elapsed))
@@ -65,6 +116,9 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
             done = after.terminated | after.truncated
             survived = after.truncated & ~after.invalid
             full_length = limits.limit == env.episode_length
+            # Invalid episodes and those with a shortened time limit do not count as complete.
+            complete = done & full_length & ~after.invalid
+            info = {name: jnp.where(complete, value, jnp.nan) for name, value in info_of(env, after).items()}
             step = Steps(
                 obs=before.obs,
                 action=action,
@@ -74,35 +128,41 @@ def make_collect(env: Environment, policy: Policy, *, segment_length: int, max_s
                 invalid=after.invalid,
                 final_obs=after.final_obs,
                 elapsed=before.elapsed,
-                # Invalid episodes and those with a shortened time limit do not count as complete.
-                episode_return=jnp.where(done & full_length & ~after.invalid, episode_return, jnp.nan),
+                episode_return=jnp.where(complete, episode_return, jnp.nan),
+                info=info or None,
+                mask=before.mask,
             )
             limits = next_time_limits(limits, survived, done & ~survived, env.episode_length)
-            return (after, jnp.where(done, 0.0, episode_return), limits), step
+            return (after, jnp.where(done, 0.0, episode_return), limits, carries_after), (step, carries)
 
-        def one_segment(actor: ActorState) -> tuple[ActorState, Steps]:
+        def one_segment(actor: ActorState) -> tuple[ActorState, tuple[Steps, Carries]]:
             keys = jax.vmap(jax.random.split)(actor.noise_key)
             # Drawn with one axis, because a draw with two takes a second longer to compile.
             flat = jax.vmap(lambda key: policy.draw_noise(key, (segment_length * policy.noise_size,)))(keys[:, 0])
             noise = jnp.moveaxis(flat.reshape(-1, segment_length, policy.noise_size), 0, 1)
-            carry = (actor.env, actor.episode_return, actor.time_limits)
-            (env_state, episode_return, limits), steps = jax.lax.scan(one_step, carry, noise)
-            return ActorState(env_state, keys[:, 1], episode_return, limits), steps
+            carry = (actor.env, actor.episode_return, actor.time_limits, actor.carries)
+            (env_state, episode_return, limits, carries), made = jax.lax.scan(one_step, carry, noise)
+            return ActorState(env_state, keys[:, 1], episode_return, limits, carries), made
 
-        shapes = jax.eval_shape(one_segment, actor)[1]
+        shapes = jax.eval_shape(one_segment, actor)[1][0]
         buffers = jax.tree.map(lambda leaf: jnp.zeros((max_segments, *leaf.shape), leaf.dtype), shapes)
+        starts = Carries(*(no_starts(*each) for each in zip(recurrences, actor.carries, strict=True)))
 
-        def fill_segment(index: Int[Array, ""], carry: tuple[ActorState, Steps]) -> tuple[ActorState, Steps]:
-            before, buffers = carry
-            actor, steps = one_segment(before)
+        def fill_segment(
+            index: Int[Array, ""], carry: tuple[ActorState, Steps, Carries]
+        ) -> tuple[ActorState, Steps, Carries]:
+            before, buffers, starts = carry
+            actor, (steps, carries) = one_segment(before)
             if trainings_are_batched():  # the loop runs as long as the training with most segments needs
                 actor = jax.tree.map(lambda new, old: jnp.where(index < num_segments, new, old), actor, before)
-            return actor, jax.tree.map(
+            buffers = jax.tree.map(
                 lambda buffer, new: jax.lax.dynamic_update_index_in_dim(buffer, new, index, 0), buffers, steps
             )
+            return actor, buffers, Carries(*map(functools.partial(keep_starts, index), recurrences, starts, carries))
 
-        actor, steps = jax.lax.fori_loop(0, max_over_trainings(num_segments), fill_segment, (actor, buffers))
-        return actor, Batch(steps, num_segments)
+        number = max_over_trainings(num_segments)
+        actor, steps, starts = jax.lax.fori_loop(0, number, fill_segment, (actor, buffers, starts))
+        return actor, Batch(steps, num_segments, jax.tree.map(lambda leaf: leaf[:-1], starts))
 
     return collect
 
@@ -125,6 +185,7 @@ def whole_episodes(collect: CollectSegments, env: Repeated) -> CollectSegments:
             noise_key=actor.noise_key,
             episode_return=jnp.zeros_like(actor.episode_return),
             time_limits=whole_time_limits(len(actor.episode_return), env.episode_length),
+            carries=actor.carries,
         )
         actor, batch = collect(restarted, learner, num_segments)
         steps = batch.steps

@@ -1,36 +1,52 @@
-"""Evaluation: returns of whole episodes of the deterministic policy."""
+"""Evaluation: returns of whole episodes of a policy."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
+from jaxtyping import Array, PyTree, UInt32
 
-from jaxtrpo.config.checks import MOST_EPISODES, require_seed, require_whole
+from jaxtrpo.config.checks import MOST_EPISODES, require_bool, require_seed, require_whole
+from jaxtrpo.config.environment import made_elsewhere, options_of, options_string
 from jaxtrpo.config.messages import short
-from jaxtrpo.envs.abilities import close, require_working
-from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, EnvState, action_space, has_time_limit
-from jaxtrpo.envs.registry import environment_for, is_program, module_of
+from jaxtrpo.envs.abilities import close, envs_per_simulator, masks_actions, require_working
+from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, action_space
+from jaxtrpo.envs.modules import module_of
+from jaxtrpo.envs.registry import environment_for, is_known, is_program, make_env, same_spaces
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, join_envs
 from jaxtrpo.parallel.devices import choose_actors
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
+from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.rollout.episodes import Recording, make_recorder, make_rollout
 
 
 class Evaluation(NamedTuple):
-    """Unnormalised returns of complete episodes of the deterministic policy."""
+    """Unnormalised returns of complete episodes."""
 
-    mean: float
+    mean: float  # over the episodes
     std: float  # population standard deviation
     returns: np.ndarray  # one per episode
     stopped: int = 0  # episodes that were stopped after `MOST_STEPS_WITHOUT_LIMIT` steps; their returns are partial
+    recording: Recording | None = None  # steps of the episodes, if asked for
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % confidence interval of the mean, that of Student's t; NaN for a single episode."""
+        number = len(self.returns)
+        if number < 2:
+            return math.nan, math.nan
+        from scipy.special import stdtrit  # here, because it is rarely needed
+
+        half = float(stdtrit(number - 1, 0.975)) * self.std / math.sqrt(number - 1)
+        return self.mean - half, self.mean + half
 
 
 def evaluate(
@@ -39,15 +55,23 @@ def evaluate(
     episodes: int = 10,
     seed: int = 0,
     max_episode_steps: int | None = None,
+    env_options: str | Mapping[str, Any] | None = None,
+    *,
+    stochastic: bool = False,
+    record: bool = False,
 ) -> Evaluation:
-    """Evaluates the deterministic policy, which acts with the mode of its distributions.
+    """Evaluates a policy over whole episodes. It acts with the mode of its distributions, or samples from them.
 
     Args:
       policy: policy to evaluate.
       env: environment, as for `train`; None: the one in which the policy was trained.
       episodes: number of episodes, which run in parallel.
-      seed: seed of the initial states.
+      seed: seed of the initial states, and of sampled actions.
       max_episode_steps: time limit in steps; None: that of the policy's training or, if `env` is given, its own.
+      env_options: options of the environment's constructor; None: those of the policy's training or, if `env` is given,
+        none.
+      stochastic: sample actions from the policy, as in training.
+      record: also return the observations, actions, rewards and ends of the episodes (`Evaluation.recording`).
 
     Returns:
       The returns of the episodes; NaN for an episode with an invalid step. Without a time limit, episodes are stopped
@@ -57,7 +81,9 @@ def evaluate(
       ValueError: there is no such environment, or the policy does not fit it.
       SimulatorError: a Gymnasium simulator failed.
     """
-    evaluation = prepare_evaluation(policy, env, episodes, max_episode_steps)(seed)
+    evaluation = prepare_evaluation(
+        policy, env, episodes, max_episode_steps, env_options, stochastic=stochastic, record=record
+    )(seed)
     if evaluation.stopped:
         warnings.warn(stopped_in_words(evaluation), stacklevel=2)
     return evaluation
@@ -68,16 +94,21 @@ def prepare_evaluation(
     env: str | Environment | Callable[[], Any] | None,
     episodes: int,
     max_episode_steps: int | None = None,
+    env_options: str | Mapping[str, Any] | None = None,
+    *,
+    stochastic: bool = False,
+    record: bool = False,
 ) -> Callable[[int], Evaluation]:
     """Validates the arguments of `evaluate`, and returns a function from a seed to the evaluation."""
     require_whole(1, MOST_EPISODES, episodes=episodes)
+    require_bool(stochastic=stochastic, record=record)
     if not isinstance(policy, TrainedPolicy):
         raise ValueError(f"policy={short(policy, 60)} must be a TrainedPolicy, such as train(...).policy")
-    where, limit = where_to_act(policy, env, max_episode_steps)
-    actors = choose_actors(program=is_program(where))
-    environment, _ = environment_for(where, actors.count, limit)
+    where, limit, options = where_to_act(policy, env, max_episode_steps, env_options)
+    actors = choose_actors(program=is_program(where, options))
+    environment, _ = environment_for(where, actors.count, limit, options)
     require_fitting(policy, environment)
-    run = make_evaluator(environment, policy.network, actors, episodes)
+    run = make_evaluator(environment, policy.network, actors, episodes, stochastic=stochastic, record=record)
 
     def evaluate_once(seed: int) -> Evaluation:
         try:
@@ -90,24 +121,48 @@ def prepare_evaluation(
     return evaluate_once
 
 
-def where_to_act(policy: TrainedPolicy, env: Any, max_episode_steps: int | None) -> tuple[Any, int | None]:
-    """Returns the environment and the time limit; None is replaced with that of the policy's training.
+def where_to_act(
+    policy: TrainedPolicy,
+    env: Any,
+    max_episode_steps: int | None,
+    env_options: str | Mapping[str, Any] | None = None,
+) -> tuple[Any, int | None, dict[str, Any]]:
+    """Returns the environment, the time limit and options; None is replaced with that of the policy's training.
 
     Raises:
-      ValueError: the policy's environment is in a module that has not been imported. A file of somebody else's must not
-        choose which code is run.
+      ValueError: the policy's environment cannot be made from its name, is in a module that has not been imported, or
+        is made by another Python interpreter. A file of somebody else's must not choose which code is run. Or `env`
+        names a task of MJX that the policy does not fit.
     """
     if max_episode_steps is not None:
         require_whole(1, max_episode_steps=max_episode_steps)
-    if env is None:
-        module = module_of(policy.env_name)
-        if module is not None:
-            raise ValueError(
-                f"env={policy.env_name}, where the policy was trained, imports the module {short(module)}: give env "
-                f"(--env {policy.env_name}) if you trust it"
-            )
-        return policy.env_name, max_episode_steps or policy.max_episode_steps
-    return env, max_episode_steps
+    if isinstance(env, str) and (task := same_spaces(env)) is not None:
+        require_fitting(policy, make_env(task))  # before MJX is traced, which takes seconds
+    if env is not None:
+        return env, max_episode_steps, _checked(env_options)
+    name = policy.env_name
+    options = _checked(policy.env_options if env_options is None else env_options)
+    if env_options is None and made_elsewhere(options):
+        raise ValueError(
+            f"env_options: the policy's run another Python interpreter ({options['python']!r}); repeat them "
+            "(--env-options) if you trust it"
+        )
+    module = module_of(name)
+    if module is not None:
+        raise ValueError(
+            f"env={name}, where the policy was trained, imports the module {short(module)}: give env (--env {name}) if "
+            "you trust it"
+        )
+    if not (is_known(name) or made_elsewhere(options)):
+        raise ValueError(
+            f"env={short(name, 60)}, where the policy was trained, is a function or an environment of your own: give "
+            "env, in the shell as --env module:function or --env file.py:function"
+        )
+    return name, max_episode_steps or policy.max_episode_steps, options
+
+
+def _checked(env_options: str | Mapping[str, Any] | None) -> dict[str, Any]:
+    return {} if env_options is None else options_of(options_string(env_options))
 
 
 def stopped_in_words(evaluation: Evaluation) -> str:
@@ -136,6 +191,8 @@ def require_fitting(policy: TrainedPolicy, env: Environment) -> None:
             f"the policy has observations of size {policy.observation_size} and actions of size {ours.size}, but "
             f"those of {env.name} have sizes {sizes[0]} and {sizes[1]}"
         )
+    if policy.masked and not masks_actions(env):
+        raise ValueError(f"the policy was trained with action masks, which {env.name} does not give")
     if ours.counts != theirs.counts:
         raise ValueError(
             f"the policy's actions are {ours.kind}, but those of {env.name} are {theirs.kind}; use an environment like "
@@ -158,61 +215,48 @@ def evaluation_key(seed: int) -> UInt32[Array, "2"]:
 Evaluator = Callable[[tuple[PyTree, Moments], UInt32[Array, "2"]], Evaluation]
 
 
-def make_evaluator(env: Environment, policy: Policy, actors: Actors, episodes: int) -> Evaluator:
-    """Builds (policy parameters and observation moments per actor, key) -> evaluation; compiles once."""
-    num_envs = -(-episodes // actors.count) * actors.count
+def make_evaluator(
+    env: Environment,
+    policy: Policy,
+    actors: Actors,
+    episodes: int,
+    *,
+    stochastic: bool = False,
+    record: bool = False,
+    waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Evaluator:
+    """Builds (policy parameters and observation moments per actor, key) -> evaluation; compiles once.
+
+    Args:
+      env: environment.
+      policy: policy to evaluate.
+      actors: devices among which the episodes are divided.
+      episodes: number of episodes.
+      stochastic: see `evaluate`.
+      record: see `evaluate`.
+      waiting: context that limits how long an evaluation waits for other processes.
+    """
+    unit = actors.count * envs_per_simulator(env)
+    num_envs = -(-episodes // unit) * unit
     reset = jax.jit(env.reset, static_argnums=1)
-    rollout = actors.map(make_rollout(env, policy))
+    if record:
+        rollout = make_recorder(env, policy, actors, episodes, stochastic=stochastic)
+    else:
+        rollout = actors.map(make_rollout(env, policy, stochastic=stochastic))
 
     def run(policy_and_moments: tuple[PyTree, Moments], key: UInt32[Array, "2"]) -> Evaluation:
         with actors.on_first():
             start = jax.block_until_ready(reset(key, num_envs))
+            noise = [jax.random.split(key_for("noise", key), num_envs)] if stochastic else []
         require_working(env)
-        returns, ended = jax.block_until_ready(rollout(actors.split_envs(start), *policy_and_moments))
+        keys = [actors.split_envs(each) for each in noise]
+        found = jax.block_until_ready(rollout(actors.split_envs(start), *policy_and_moments, *keys))
         require_working(env)
-        returns = join_envs(returns)[:episodes].astype(np.float64)
-        stopped = episodes - int(np.sum(join_envs(ended)[:episodes]))
-        return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, stopped)
+        returns, ended, recording = found if record else (*found, None)
+        with waiting():
+            returns, ended = join_envs((returns, ended))
+        returns = returns[:episodes].astype(np.float64)
+        stopped = episodes - int(np.sum(ended[:episodes]))
+        return Evaluation(float(np.mean(returns)), float(np.std(returns)), returns, stopped, recording)
 
     return run
-
-
-class _Episode(NamedTuple):
-    env: EnvState
-    total: Float[Array, " env"]
-    finished: Bool[Array, " env"]
-    steps: Int[Array, ""]
-
-
-Rollout = Callable[[EnvState, PyTree, Moments], tuple[Float[Array, " env"], Bool[Array, " env"]]]
-
-
-def make_rollout(env: Environment, policy: Policy) -> Rollout:
-    """Builds the function that runs the first episode of each environment.
-
-    Without a time limit, it stops after `MOST_STEPS_WITHOUT_LIMIT` steps. Environments that finish early are stepped on
-    until the last one has finished, without effect on the results.
-
-    Returns:
-      (initial state, policy parameters, observation moments) -> (returns, whether each episode has ended).
-    """
-    space = action_space(env)
-
-    def one_step(episode: _Episode, params: PyTree, moments: Moments) -> _Episode:
-        after = env.step(episode.env, likeliest_action(policy, params, moments, episode.env.obs, space))
-        reward = jnp.where(after.invalid, jnp.nan, after.reward)
-        total = episode.total + jnp.where(episode.finished, 0.0, reward)
-        return _Episode(after, total, episode.finished | after.terminated | after.truncated, episode.steps + 1)
-
-    def unfinished(episode: _Episode) -> Bool[Array, ""]:
-        running = ~jnp.all(episode.finished)
-        # With a time limit, the environment ends every episode.
-        return running if has_time_limit(env) else running & (episode.steps < MOST_STEPS_WITHOUT_LIMIT)
-
-    def rollout(start: EnvState, params: PyTree, moments: Moments) -> tuple[Float[Array, " env"], Bool[Array, " env"]]:
-        num_envs = start.obs.shape[0]
-        first = _Episode(start, jnp.zeros(num_envs), jnp.zeros(num_envs, bool), jnp.int32(0))
-        last = jax.lax.while_loop(unfinished, lambda episode: one_step(episode, params, moments), first)
-        return last.total, last.finished
-
-    return rollout

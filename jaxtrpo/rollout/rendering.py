@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, PyTree
 
 from jaxtrpo.envs.abilities import Renderable, Watchable
-from jaxtrpo.envs.base import Environment, action_space, most_steps
-from jaxtrpo.policies.trained import TrainedPolicy, likeliest_action
+from jaxtrpo.envs.base import Environment, EnvState, action_space, most_steps
+from jaxtrpo.ops.moments import normalize
+from jaxtrpo.policies.masking import input_of
+from jaxtrpo.policies.recurrence import initial_carry
+from jaxtrpo.policies.trained import TrainedPolicy, likeliest_step
 from jaxtrpo.rollout.evaluation import evaluation_key
 
 
@@ -50,7 +53,7 @@ def render_episode(
       ValueError: the environment cannot be rendered.
     """
     if isinstance(env, Watchable):
-        seconds, frames = env.watched(_make_act(policy, env), seed, width, height)
+        seconds, frames = env.watched(_remembering(policy, env), seed, width, height)
         return RenderedEpisode((Frame(*frame) for frame in frames), seconds)
     if not isinstance(env, Renderable):
         raise ValueError(f"{env.name} cannot be rendered")
@@ -66,26 +69,47 @@ def first_seconds(episode: RenderedEpisode, seconds: float) -> RenderedEpisode:
     return episode._replace(frames=itertools.islice(episode.frames, count))
 
 
-def _make_act(policy: TrainedPolicy, env: Environment) -> Any:
+def _make_act(policy: TrainedPolicy, env: Environment) -> Callable[..., tuple[Array, PyTree]]:
+    """Returns (carry, observations, mask, where an episode begins) -> (actions, carry); traceable."""
     space, network = action_space(env), policy.network
 
-    @jax.jit
-    def act(obs: Float[Array, "env obs"]) -> Array:
-        return likeliest_action(network, policy.params, policy.moments, obs, space)
+    def act(carry: PyTree, obs: Array, mask: Any, first: Bool[Array, " env"]) -> tuple[Array, PyTree]:
+        inputs = input_of(network, normalize(obs, policy.moments), mask)
+        return likeliest_step(network, policy.params, carry, inputs, first, space)
 
     return act
+
+
+def _remembering(policy: TrainedPolicy, env: Environment) -> Callable[..., Array]:
+    """Returns observations -> actions for one episode of one environment; with masks, these are a second argument."""
+    act = jax.jit(_make_act(policy, env))
+    carry, first = initial_carry(policy.network.recurrence, 1), np.ones(1, bool)
+
+    def next_action(obs: np.ndarray, mask: Any = ()) -> Array:
+        nonlocal carry, first
+        action, carry = act(carry, obs, mask, first)
+        first = np.zeros(1, bool)
+        return action
+
+    return next_action
 
 
 def _states(policy: TrainedPolicy, env: Environment, seed: int, totals: list[float]) -> Iterator[Any]:
     """Yields `EnvState.physics` of each step, on the host, and appends the return up to it to `totals`."""
     act = _make_act(policy, env)
-    step = jax.jit(lambda state: env.step(state, act(state.obs)))
+
+    @jax.jit
+    def step(state: EnvState, carry: PyTree) -> tuple[EnvState, PyTree]:
+        action, carry = act(carry, state.obs, state.mask, state.elapsed == 0)
+        return env.step(state, action), carry
+
     state, total, done = jax.jit(env.reset, static_argnums=1)(evaluation_key(seed), 1), 0.0, False
+    carry = initial_carry(policy.network.recurrence, 1)
     for _ in range(most_steps(env)):
         if done:
             return
         totals.append(total)
         yield jax.tree.map(lambda leaf: np.asarray(leaf)[0], jax.device_get(state.physics))
-        state = step(state)
+        state, carry = step(state, carry)
         total += float(state.reward[0])
         done = bool(jnp.any(state.terminated | state.truncated))

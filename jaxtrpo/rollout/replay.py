@@ -179,7 +179,7 @@ class ReplayInPlace:
         if self._insert is None:
             return learner
         # In a thread that no interrupt reaches: an interrupt between donation and assignment would lose both rings.
-        in_background(self._write, learner.replay, batch)()
+        in_background(self._write, learner.replay, batch).result()
         return learner._replace(replay=self._newest)
 
     def _write(self, ring: Ring, batch: Batch) -> None:

@@ -16,6 +16,13 @@ from jaxtrpo.rollout.staggering import TimeLimits
 Hyperparameters = dict[str, Array]
 
 
+class Carries(NamedTuple):
+    """What networks with memory carry from step to step; `()` for one without memory."""
+
+    policy: PyTree = ()
+    critic: PyTree = ()
+
+
 class ActorState(NamedTuple):
     """State that an actor carries between updates: its environments, in the middle of their episodes."""
 
@@ -23,6 +30,7 @@ class ActorState(NamedTuple):
     noise_key: UInt32[Array, "env 2"]  # keys of the exploration noise; split once per segment
     episode_return: Float[Array, " env"]  # returns of the current episodes so far
     time_limits: TimeLimits
+    carries: Carries = Carries()  # before the next step; leaves are [env, ...]
 
 
 class Steps(NamedTuple):
@@ -37,6 +45,8 @@ class Steps(NamedTuple):
     final_obs: Float[Array, "*steps obs"]  # observation after the step, before any reset
     elapsed: Int[Array, "*steps"]  # steps taken in the episode before this one
     episode_return: Float[Array, "*steps"]  # return of the complete episode that ended with the step; NaN if none did
+    mask: Bool[Array, "*steps choices"] | tuple[()] = ()  # legal choices (see `EnvState.mask`)
+    info: dict[str, Float[Array, "*steps"]] | None = None  # entries of `info` to log, at the same steps; NaN elsewhere
 
 
 class Batch(NamedTuple):
@@ -47,11 +57,13 @@ class Batch(NamedTuple):
 
     steps: Steps  # leaves are [segment, time, env, ...]
     num_segments: Int[Array, ""]
+    # At the start of every stretch of a network's `bptt_steps` steps, as they were when acting; [stretch, env, ...]
+    carries: Carries = Carries()
 
 
 @runtime_checkable
 class Acting(Protocol):
-    """The part of every learner state that is needed to act."""
+    """The part of every learner state that is needed to act; with a critic that has memory, also `critic`."""
 
     @property
     def policy(self) -> PyTree:

@@ -17,7 +17,8 @@ from jaxtrpo.runs.directory import CHECKPOINT_BEFORE, CHECKPOINT_FILE, link_befo
 from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
 
 FORMAT = 2
-MAY_CHANGE = ("total_steps", "actors", "processes", "device")  # when a run is resumed
+# When a run is resumed.
+MAY_CHANGE = ("total_steps", "actors", "processes", "device", "stop_at_return", "stop_after_evaluations")
 
 
 class Checkpoint(NamedTuple):
@@ -107,14 +108,15 @@ def restore(saved: Mapping[str, np.ndarray], like: PyTree) -> PyTree:
     """
     wanted = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(like)}
     for name in sorted(wanted.keys() | saved.keys()):
-        there, here = _kind(saved.get(name)), _kind(wanted.get(name))
+        there, here = kind_of(saved.get(name)), kind_of(wanted.get(name))
         if there != here:
             raise ValueError(f"resume=True (--resume): the saved state does not match: {name} is {there}, not {here}")
     leaves = [_as_leaf(saved[name], leaf) for name, leaf in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
-def _kind(leaf: Any) -> str:
+def kind_of(leaf: Any) -> str:
+    """Returns dtype and shape of an array as text, such as float32[64, 2]; of None, that it is missing."""
     if leaf is None:
         return "missing"
     as_saved = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf

@@ -57,17 +57,11 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
     if not str(path):
         raise ValueError(f"{what} must name a directory")
     directory = Path(path).expanduser().absolute()
+    require_writable(directory, what)
     try:
-        nearest = next(place for place in (directory, *directory.parents) if _exists(place))
-        found = nearest == directory and holds_run(directory)
+        found = holds_run(directory)
     except OSError as error:
         raise type(error)(f"{what} cannot be used: {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"{what} cannot be used: {error}") from error
-    if not nearest.is_dir():
-        raise NotADirectoryError(f"{what}: {nearest} is not a directory")
-    if not os.access(nearest, os.W_OK | os.X_OK):
-        raise PermissionError(f"{what}: no permission to write to {nearest}")
     if found:
         with hold(directory):
             pass
@@ -82,6 +76,36 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
             "to replace it"
         )
     return directory
+
+
+def require_writable(directory: Path, what: str) -> None:
+    """Checks that files can be created in a directory or, if there is none yet, where it would be. Changes nothing.
+
+    Args:
+      directory: absolute path.
+      what: setting that the errors name, with its value.
+
+    Raises:
+      NotADirectoryError: the path, or one of its parents, is a file.
+      PermissionError: no permission to write to it or to create it.
+      OSError: the system cannot look it up, or create files there.
+      ValueError: the path is invalid.
+    """
+    try:
+        nearest = next(place for place in (directory, *directory.parents) if _exists(place))
+    except OSError as error:
+        raise type(error)(f"{what} cannot be used: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{what} cannot be used: {error}") from error
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"{what}: {nearest} is not a directory")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(f"{what}: no permission to write to {nearest}")
+    try:
+        with tempfile.TemporaryFile(dir=nearest):  # /proc permits it, but creates nothing
+            pass
+    except OSError as error:
+        raise type(error)(f"{what}: no file can be created in {nearest}: {error.strerror}") from error
 
 
 def holds_run(directory: Path) -> bool:
@@ -146,9 +170,13 @@ def hold(directory: Path, *, new: bool = False) -> Iterator[None]:
 
     Raises:
       DirectoryInUse: another run holds the lock, or began and ended since the settings were checked.
+      OutputError: the directory cannot be created or read.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory, os.O_RDONLY)
+    except OSError as error:
+        raise OutputError(f"out={str(directory)!r} cannot be used: {error.strerror}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # released whenever the process ends

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
+from jaxtyping import Array
 
+from jaxtrpo.envs.observations import MASK
+from jaxtrpo.policies.recurrence import initial_carry
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.directory import write_whole, writing
 
 ONNX_FILE, STABLEHLO_FILE = "policy.onnx", "policy.stablehlo"
 OBSERVATION, ACTION = "observation", "action"
+STATE, NEXT_STATE = "state_{}", "next_state_{}"  # numbered parts of what a policy with memory carries
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
@@ -23,6 +28,10 @@ def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
     Both files map float32 observations [batch, observation], as `TrainedPolicy.flatten` returns them, to actions in the
     simulator's format (float32 instead of float64), for any batch size: policy.onnx has the input "observation" and
     the output "action"; policy.stablehlo is read by `jax.export.deserialize`.
+
+    A policy with memory has further inputs, "state_0" and so on, float32 [batch, size], and outputs "next_state_0" and
+    so on, to be passed to the next call; at the beginning of an episode, they are zeros. A policy that was trained with
+    masks has the input "action_mask", bool [batch, choices], after the observations.
 
     Args:
       policy: policy to export.
@@ -48,17 +57,17 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
     import onnx
     from jax2onnx import to_onnx
 
-    obs = _observations(policy)
+    act, inputs, parts = _function(policy), _inputs(policy), range(len(state_sizes(policy)))
     # Traced here because the converter patches JAX and Flax while it traces, which can break networks that use shapes.
     # Traced without jit because the converter does not know the nested functions of the newest JAX.
     with jax.disable_jit():
-        traced = jax.make_jaxpr(policy.deterministic())(obs)
+        traced = jax.make_jaxpr(act)(*inputs)
     made: Any = to_onnx(
-        lambda obs: jaxpr_as_fun(traced)(obs)[0],
-        inputs=[obs],
+        lambda *inputs: tuple(jaxpr_as_fun(traced)(*inputs)) if parts else jaxpr_as_fun(traced)(*inputs)[0],
+        inputs=inputs,
         model_name="policy",
-        input_names=[OBSERVATION],
-        output_names=[ACTION],
+        input_names=[OBSERVATION, *([MASK] if policy.masked else []), *(STATE.format(part) for part in parts)],
+        output_names=[ACTION, *(NEXT_STATE.format(part) for part in parts)],
     )
     made.doc_string = f"A policy for {policy.env_name}, trained with jaxtrpo."
     onnx.checker.check_model(made)
@@ -67,11 +76,33 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
 
 def as_stablehlo(policy: TrainedPolicy) -> bytes:
     """Returns the policy as StableHLO, serialised by `jax.export`."""
-    act = jax.jit(policy.deterministic())
-    return bytes(jax.export.export(act, platforms=PLATFORMS)(_observations(policy)).serialize())
+    return bytes(jax.export.export(jax.jit(_function(policy)), platforms=PLATFORMS)(*_inputs(policy)).serialize())
 
 
-def _observations(policy: TrainedPolicy) -> jax.ShapeDtypeStruct:
-    """Shape of a batch of observations of symbolic size."""
+def state_sizes(policy: TrainedPolicy) -> list[int]:
+    """Returns the sizes of the parts of the state that a policy with memory carries; [] without memory."""
+    return [part.shape[1] for part in jax.tree.leaves(initial_carry(policy.network.recurrence, 1))]
+
+
+def _function(policy: TrainedPolicy) -> Callable[..., Any]:
+    """Returns (observations, mask if there are masks, *state) -> actions or, with memory, (actions, *state)."""
+    if not (policy.masked or policy.network.recurrence):
+        return policy.deterministic()
+    step, structure = policy.deterministic_step(), jax.tree.structure(initial_carry(policy.network.recurrence, 1))
+
+    def act(obs: Array, *others: Array) -> Any:
+        mask, state = (others[0], others[1:]) if policy.masked else ((), others)
+        action, after = step(structure.unflatten(state), obs, jnp.zeros(obs.shape[0], bool), mask)
+        return (action, *jax.tree.leaves(after)) if state else action
+
+    return act
+
+
+def _inputs(policy: TrainedPolicy) -> list[jax.ShapeDtypeStruct]:
+    """Returns the shapes of a batch of observations of symbolic size, of masks, and of the parts of the state."""
     (batch,) = jax.export.symbolic_shape("batch")
-    return jax.ShapeDtypeStruct((batch, policy.observation_size), jnp.float32)
+    masks = [jax.ShapeDtypeStruct((batch, sum(policy.actions.counts)), jnp.bool_)] if policy.masked else []
+    obs, *state = (
+        jax.ShapeDtypeStruct((batch, size), jnp.float32) for size in (policy.observation_size, *state_sizes(policy))
+    )
+    return [obs, *masks, *state]

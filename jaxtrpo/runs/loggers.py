@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from jaxtrpo.config.messages import one_line
 from jaxtrpo.runs.directory import TENSORBOARD, WANDB_FILE
 from jaxtrpo.runs.metrics import Row
 
 STEP = "env_steps"  # horizontal axis of both
+ROLLOUT = ("episodes", "mean_return", "return_100", "mean_length", "invalid_steps")
+TIME = ("update", STEP, "wall_seconds", "collect_seconds", "learn_seconds")
+MOST_IN_TAG, MOST_IN_GROUP = 64, 128  # characters that Weights & Biases accepts
 
 
 class Logger(Protocol):
@@ -23,6 +28,13 @@ class Logger(Protocol):
     def close(self) -> None:
         """Flushes everything that was logged and closes the logger."""
         ...
+
+
+def tag_of(column: str) -> str:
+    """Returns the tag of a column in TensorBoard, which groups tags as those of Stable-Baselines3 are."""
+    if column.startswith("eval_"):
+        return f"eval/{column}"
+    return f"{'rollout' if column in ROLLOUT else 'time' if column in TIME else 'train'}/{column}"
 
 
 class TensorBoard:
@@ -51,7 +63,7 @@ class TensorBoard:
         """See `Logger.add`."""
         for row in rows:
             for name, value in _numbers(row).items():
-                self._writer.add_scalar(name, value, int(row[STEP] or 0))
+                self._writer.add_scalar(tag_of(name), value, int(row[STEP] or 0))
 
     def close(self) -> None:
         """See `Logger.close`."""
@@ -68,7 +80,9 @@ class WeightsAndBiases:
           project: project of Weights & Biases.
           directory: directory of the run, where the id is stored; None if the run has none.
           name: display name.
-          config: settings of the run.
+          config: settings of the run, with the name of its environment as `env`. Runs of one environment and algorithm
+            form a group, unless WANDB_RUN_GROUP names another; environment and algorithm are also tags, in addition to
+            those of WANDB_TAGS.
 
         Raises:
           ModuleNotFoundError: wandb is not installed.
@@ -77,8 +91,17 @@ class WeightsAndBiases:
 
         id_file = None if directory is None else directory / WANDB_FILE
         run_id = id_file.read_text().strip() if id_file is not None and id_file.exists() else None
+        env, algorithm = str(config["env"]), str(config["algorithm"])
+        tags = [*filter(None, os.environ.get("WANDB_TAGS", "").split(",")), env, algorithm.partition("(")[0]]
         self._run = wandb.init(
-            project=project, id=run_id, resume="allow", name=name, config=dict(config), dir=directory
+            project=project,
+            id=run_id,
+            resume="allow",
+            name=name,
+            group=os.environ.get("WANDB_RUN_GROUP") or one_line(f"{env}, {algorithm}", MOST_IN_GROUP),
+            tags=[one_line(tag, MOST_IN_TAG) for tag in dict.fromkeys(tags)],
+            config=dict(config),
+            dir=directory,
         )
         self._run.define_metric("*", step_metric=STEP)
         if id_file is not None:

@@ -16,6 +16,7 @@ from jaxtrpo.runs.directory import write_whole
 
 Value = float | int | bool | None
 Row = Mapping[str, Value]
+ADDED = ("mean_length",)  # columns that runs of earlier versions lack; they are resumed without
 
 
 class Metrics:
@@ -43,6 +44,7 @@ class Metrics:
         names = list(self.rows[0] if self.rows else rows[0])
         new = []
         for row in rows:
+            row = {name: value for name, value in row.items() if name in names or name not in ADDED}
             if set(row) != set(names):
                 raise ValueError(f"columns {sorted(set(row) ^ set(names))} must be in all rows or none")
             new.append({name: _number(name, row[name]) for name in names})

@@ -10,9 +10,9 @@ from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.evaluation import Evaluation, stopped_in_words
 from jaxtrpo.runs.config_file import MADE_WITH
 from jaxtrpo.runs.directory import write_whole, writing
-from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE
+from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, state_sizes
 from jaxtrpo.runs.reader import LoggedRun
-from jaxtrpo.runs.view.report import summary
+from jaxtrpo.runs.view.report import BLANK, cells, summary
 
 CARD_FILE = "README.md"
 TASK = "reinforcement-learning"
@@ -72,25 +72,22 @@ def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluat
         "",
         f'session = onnxruntime.InferenceSession("{ONNX_FILE}")',
         f"observation = np.zeros((1, {policy.observation_size}), np.float32)",
-        'action = session.run(["action"], {"observation": observation})[0]',
+        *_call(policy),
         "```",
         "",
-        f'With JAX: `jax.export.deserialize(open("{STABLEHLO_FILE}", "rb").read()).call(observation)`.',
+        f'With JAX: `jax.export.deserialize(open("{STABLEHLO_FILE}", "rb").read())'
+        f".call(observation{', mask' if policy.masked else ''}{', *state' if state_sizes(policy) else ''})`.",
     ]
     if run is not None:
-        totals = summary(run, 0)
-        numbers = {
-            "environment steps": totals["steps"],
-            "seconds": totals["seconds"],
-            "return_100": totals["return_100"],
-        }
+        totals = cells(summary(run))
+        names = {"environment steps": "steps", "seconds": "seconds", "return_100": "return_100"}
         lines += [
             "",
             "## Training",
             "",
             "| | |",
             "| --- | --- |",
-            *(f"| {name} | {value:,.1f} |" for name, value in numbers.items() if value is not None),
+            *(f"| {name} | {totals[cell]} |" for name, cell in names.items() if totals[cell] != BLANK),
             *(f"| `{name}` | {value} |" for name, value in run.settings.items() if name not in MADE_WITH),
             *(f"| {name} | {value} |" for of in MADE_WITH for name, value in run.settings.get(of, {}).items()),
         ]
@@ -100,9 +97,27 @@ def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluat
     return path
 
 
+def _call(policy: TrainedPolicy) -> list[str]:
+    """Returns the lines of Python that compute an action."""
+    masks, given = [], '"observation": observation'
+    if policy.masked:
+        masks = [f"mask = np.ones((1, {sum(policy.actions.counts)}), bool)  # which choices are legal"]
+        given += ', "action_mask": mask'
+    sizes = state_sizes(policy)
+    if not sizes:
+        return [*masks, f'action = session.run(["action"], {{{given}}})[0]']
+    numbers = ", ".join(map(str, sizes))
+    return [
+        *masks,
+        f"state = [np.zeros((1, size), np.float32) for size in ({numbers},)]  # at the beginning of an episode",
+        'names = {f"state_{i}": part for i, part in enumerate(state)}',
+        f"action, *state = session.run(None, {{{given}, **names}})",
+    ]
+
+
 def _format(policy: TrainedPolicy) -> str:
     """Describes the observations that the exported policy takes."""
     observations = policy.observations
     if observations is None or observations.is_flat:
         return "as the environment returns them"
-    return f"made by `jaxtrpo.load_policy(...).flatten` from the environment's {observations.words}"
+    return f"made by `jaxtrpo.load_policy(...).flatten` from the environment's {observations.description}"

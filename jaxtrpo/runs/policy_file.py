@@ -36,6 +36,8 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
         "moments": jax.device_get(policy.moments)._asdict(),
         "observations": _to_plain(policy.observations),
         "max_episode_steps": policy.max_episode_steps,
+        "masked": policy.masked,
+        "env_options": policy.env_options,
     }
     write_msgpack(Path(directory) / POLICY_FILE, FORMAT, content)
 
@@ -55,6 +57,25 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
       NotADirectoryError: the path is a file.
       ValueError: the policy file is damaged or has another format version, or its network is your own and not given.
     """
+    network, content = read_policy_file(directory)
+    path = Path(directory).expanduser() / POLICY_FILE
+    if policy is None and network.startswith(CUSTOM):
+        name = network.removeprefix(CUSTOM)
+        raise ValueError(
+            f"the network of {path} is your own, {name}: pass load_policy(..., policy={name}()), or type --policy "
+            f"MODULE:{name}"
+        )
+    loaded = TrainedPolicy(maker=policy_maker(network if policy is None else policy), **content)
+    _require_fitting_params(path, loaded, "is damaged: its" if policy is None else "fits another policy: its")
+    return loaded
+
+
+def read_policy_file(directory: str | Path) -> tuple[str, dict[str, Any]]:
+    """Returns the spec string of the network of a run's policy, and all other fields of `TrainedPolicy` by name.
+
+    Raises:
+      The exceptions of `load_policy`, but for those about networks of your own.
+    """
     place = Path(directory).expanduser()
     path = place / POLICY_FILE
     if not place.exists():
@@ -64,13 +85,7 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
     if not path.is_file():
         raise FileNotFoundError(f"no {POLICY_FILE} in {place}")
     content = read_msgpack(path, FORMAT, _content)
-    network = content.pop("network")
-    if policy is None and network.startswith(CUSTOM):
-        raise ValueError(f"the network of {path} is {network}; pass it: load_policy(..., policy=network)")
-    loaded = TrainedPolicy(maker=policy_maker(network if policy is None else policy), **content)
-    if policy is None:
-        _require_fitting_params(path, loaded)
-    return loaded
+    return content.pop("network"), content
 
 
 def _to_plain(observations: Observations | None) -> dict[str, Any] | None:
@@ -81,23 +96,27 @@ def _to_plain(observations: Observations | None) -> dict[str, Any] | None:
         {
             "path": list(part.path),
             "shape": list(part.shape),
-            "words": part.words,
+            "description": part.description,
             "counts": list(part.counts),
             "first": list(part.first),
         }
         for part in observations.parts
     ]
-    return {"words": observations.words, "parts": parts}
+    return {"description": observations.description, "parts": parts}
 
 
 def _from_plain(content: dict[str, Any] | None) -> Observations | None:
     if content is None:
         return None
+
+    def description(of: dict[str, Any]) -> str:
+        return of["description"] if "description" in of else of["words"]  # its name in older files
+
     parts = [
-        Part(tuple(part["path"]), tuple(part["shape"]), part["words"], tuple(part["counts"]), tuple(part["first"]))
+        Part(tuple(part["path"]), tuple(part["shape"]), description(part), tuple(part["counts"]), tuple(part["first"]))
         for part in content["parts"]
     ]
-    return Observations(parts, content["words"])
+    return Observations(parts, description(content))
 
 
 def _content(content: dict[str, Any]) -> dict[str, Any]:
@@ -108,7 +127,7 @@ def _content(content: dict[str, Any]) -> dict[str, Any]:
     """
     size = _whole(content["observation_size"])
     low, high, counts, shape = (content["actions"][name] for name in ("low", "high", "counts", "shape"))
-    steps = content.get("max_episode_steps")  # older files lack this and `observations`
+    steps, options = (content.get(name) for name in ("max_episode_steps", "env_options"))  # older files lack these
     return {
         "env_name": _text(content["env_name"]),
         "observation_size": size,
@@ -125,14 +144,22 @@ def _content(content: dict[str, Any]) -> dict[str, Any]:
             mean=_numbers(content["moments"]["mean"], (size,)),
             variance=_numbers(content["moments"]["variance"], (size,)),
         ),
-        "observations": _from_plain(content.get("observations")),
+        "observations": _from_plain(content.get("observations")),  # older files lack it, and `masked`
         "max_episode_steps": None if steps is None else _whole(steps),
+        "masked": _flag(content.get("masked", False)),
+        "env_options": None if options is None else _text(options),
     }
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} must be text")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} must be true or false")
     return value
 
 
@@ -149,12 +176,12 @@ def _numbers(value: Any, shape: tuple[int, ...] | None = None) -> Any:
     return array
 
 
-def _require_fitting_params(path: Path, policy: TrainedPolicy) -> None:
-    """Raises ValueError if the parameters in a file are not those of its network."""
+def _require_fitting_params(path: Path, policy: TrainedPolicy, what: str) -> None:
+    """Raises ValueError if the parameters in a file are not those of the network; `what` begins the reason."""
 
     def shapes(params: PyTree) -> dict[str, tuple[int, ...]]:
         return {jax.tree_util.keystr(place): np.shape(leaf) for place, leaf in jax.tree.leaves_with_path(params)}
 
     wanted = shapes(jax.eval_shape(policy.network.init, jax.ShapeDtypeStruct((2,), np.uint32)))
     if shapes(policy.params) != wanted:
-        raise ValueError(f"{path} is damaged: its parameters are not those of its network, {policy.maker.spec_string}")
+        raise ValueError(f"{path} {what} parameters are not those of the network {policy.maker.spec_string}")

@@ -1,55 +1,103 @@
-"""Progress of a training run: a bar in a terminal, otherwise a line every few seconds."""
+"""Progress of training on standard error: a bar in a terminal or a notebook, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
 import math
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
 from jaxtrpo.runs.metrics import Row
 
-SECONDS_BETWEEN_LINES = 5.0
+T = TypeVar("T")
+SECONDS_BETWEEN_LINES = 3.0
+SECONDS_BETWEEN_TICKS = 1.0
 NOTHING_DONE: Row = {"update": 0, "env_steps": 0, "wall_seconds": 0.0}
 
 
 class Progress:
     """Shows the latest metrics on standard error."""
 
-    def __init__(self, total_steps: int, last: Row = NOTHING_DONE, *, enabled: bool = True):
-        """Starts at 0 environment steps, or at those of a resumed run.
+    def __init__(
+        self,
+        total: int,
+        last: Row = NOTHING_DONE,
+        *,
+        enabled: bool = True,
+        best: float = -math.inf,
+        unit: str = "steps",
+    ):
+        """Starts at 0, or where a resumed run is.
 
         Args:
-          total_steps: environment steps of the whole run.
+          total: environment steps of the whole run, or another number to reach.
           last: last row of metrics of a resumed run.
           enabled: False shows nothing.
+          best: best evaluation so far of a resumed run.
+          unit: what `total` counts, of which the column `env_steps` says how much is done.
         """
         self._show: _Bar | _Lines | None = None
+        self._best, self._lock = best, threading.RLock()
+        self._counted, self._began = 0, time.monotonic()
         if enabled:
-            self._show = _Bar(total_steps, last) if sys.stderr.isatty() else _Lines(total_steps, sys.stderr, last)
+            bar = _bar_class()
+            self._show = _Lines(total, sys.stderr, last, unit=unit) if bar is None else _Bar(bar, total, last, unit)
+        self._closed = threading.Event()
+        if enabled:
+            threading.Thread(target=self._tick, daemon=True).start()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(SECONDS_BETWEEN_TICKS):
+            with self._lock:
+                if self._show is not None and not self._closed.is_set():
+                    self._show.tick()
 
     def update(self, row: Row) -> None:
-        """Shows the metrics of an update.
+        """Shows the metrics of an update, and its evaluation, if there is one.
 
         Args:
-          row: metrics, at least update, env_steps, wall_seconds, mean_return and return_100.
+          row: metrics, at least env_steps and wall_seconds.
         """
-        if self._show is not None:
+        if self._show is None:
+            return
+        with self._lock:
             self._show.update(row)
+        value = row.get("eval_return")
+        if value is not None and not math.isnan(value):
+            better = ", the best so far" if -math.inf < self._best < value else ""
+            self._best = max(self._best, value)
+            self.note(f"evaluation after {row['env_steps']:,} steps: return {_figure(value)}{better}")
 
-    def note(self, text: str) -> None:
-        """Prints a message without disturbing the bar."""
+    def status(self, text: str) -> None:
+        """Shows what takes time until the next update, such as "compiling"."""
         if self._show is not None:
-            self._show.note(text)
+            with self._lock:
+                self._show.status(text)
+
+    def note(self, text: str, file: TextIO | None = None) -> None:
+        """Prints a message, on standard error if not on another file, without disturbing the bar."""
+        if self._show is not None:
+            with self._lock:
+                self._show.note(text, file)
+
+    def count(self, parts: Iterable[T]) -> Iterator[T]:
+        """Yields the same parts, such as frames, and shows how many there have been; may be called several times."""
+        for part in parts:
+            yield part
+            self._counted += 1
+            self.update({"env_steps": self._counted, "wall_seconds": time.monotonic() - self._began})
 
     def close(self) -> None:
         """Shows the last update and stops."""
+        self._closed.set()
         if self._show is not None:
-            self._show.close()
+            with self._lock:
+                self._show.close()
 
     def __enter__(self) -> Progress:
         return self
@@ -60,21 +108,70 @@ class Progress:
         self.close()
 
 
+class _Speed:
+    """Average speed after the first update, which takes longer because it is compiled."""
+
+    def __init__(self) -> None:
+        self._first: Row | None = None
+        self.per_second = 0.0  # 0 if unknown
+
+    def add(self, row: Row) -> None:
+        if self._first is None:
+            self._first = row
+        done, seconds = (float(row[k] or 0) - float(self._first[k] or 0) for k in ("env_steps", "wall_seconds"))
+        self.per_second = done / seconds if seconds > 0 else 0.0
+
+
+def _bar_class() -> Any:
+    """Returns the kind of bar that can be shown; None if standard error is a file."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if hasattr(shell, "kernel"):
+        try:
+            import ipywidgets  # noqa: F401  # pyright: ignore[reportMissingImports]
+            from tqdm.notebook import tqdm as notebook_tqdm
+        except ImportError:
+            return _timed(tqdm)
+        return _timed(notebook_tqdm)
+    return _timed(tqdm) if sys.stderr.isatty() else None
+
+
+def _timed(base: Any) -> Any:
+    """Returns a kind of bar whose speed and remaining time follow from `per_second`, not from the time of compiling."""
+
+    class Bar(base):
+        per_second = 0.0
+
+        @property
+        def format_dict(self) -> dict[str, Any]:
+            return {**super().format_dict, "rate": self.per_second}  # 0 is shown as "?"
+
+    return Bar
+
+
 class _Bar:
-    def __init__(self, total_steps: int, last: Row):
-        self._total = total_steps
-        done = min(int(last["env_steps"] or 0), total_steps)
-        self._bar = tqdm(
-            total=total_steps, initial=done, unit=" steps", unit_scale=True, dynamic_ncols=True, file=sys.stderr
+    def __init__(self, kind: Any, total: int, last: Row, unit: str):
+        self._total, self._speed = total, _Speed()
+        done = min(last["env_steps"] or 0, total)
+        self._bar = kind(
+            total=total, initial=done, unit=f" {unit}", unit_scale=True, dynamic_ncols=True, file=sys.stderr
         )
 
     def update(self, row: Row) -> None:
+        self._speed.add(row)
+        self._bar.per_second = self._speed.per_second
+        self._bar.set_description_str("", refresh=False)
         self._bar.set_postfix_str(", ".join(_figures(row)), refresh=False)
         # The last update may exceed the total, at which tqdm would drop the bar.
-        self._bar.update(min(int(row["env_steps"] or 0), self._total) - self._bar.n)
+        self._bar.update(min(row["env_steps"] or 0, self._total) - self._bar.n)
 
-    def note(self, text: str) -> None:
-        self._bar.write(text, file=sys.stderr)
+    def status(self, text: str) -> None:
+        self._bar.set_description_str(text)
+
+    def tick(self) -> None:
+        self._bar.refresh()
+
+    def note(self, text: str, file: TextIO | None = None) -> None:
+        self._bar.write(text, file=file or sys.stderr)
 
     def close(self) -> None:
         self._bar.refresh()
@@ -82,43 +179,68 @@ class _Bar:
 
 
 class _Lines:
-    """Prints the first update, one about every five seconds, and the last."""
+    """Prints the first update, one about every three seconds, the last, and what takes long."""
 
     def __init__(
         self,
-        total_steps: int,
+        total: int,
         file: TextIO,
         last: Row = NOTHING_DONE,
         clock: Callable[[], float] = time.monotonic,
+        unit: str = "steps",
     ):
-        self._total, self._file, self._clock = total_steps, file, clock
+        self._total, self._file, self._clock, self._unit = total, file, clock, unit
         self._printed_at = -math.inf
         self._printed = last
-        self._last = last
+        self._last, self._speed = last, _Speed()
+        self._status, self._since, self._patience = "waiting for the next update", clock(), SECONDS_BETWEEN_LINES
+        self._told = set[str]()
 
     def update(self, row: Row) -> None:
         self._last = row
+        self._speed.add(row)
+        self._begin("waiting for the next update")
         if self._clock() - self._printed_at >= SECONDS_BETWEEN_LINES:
             self._print(row)
 
-    def _print(self, row: Row) -> None:
+    def _begin(self, status: str) -> None:
+        self._status, self._since, self._patience = status, self._clock(), SECONDS_BETWEEN_LINES
+
+    def _print(self, row: Row, *, goes_on: bool = True) -> None:
         steps, seconds = (float(row[k] or 0) - float(self._printed[k] or 0) for k in ("env_steps", "wall_seconds"))
         speed = steps / seconds if seconds > 0 else None
-        percent = min(100, 100 * (row["env_steps"] or 0) / self._total)
-        print(
-            f"update {row['update']}  {row['env_steps']:,} steps ({percent:.0f}%)  "
-            f"{'  '.join(_figures(row))}  {_figure(speed)} steps/s",
-            file=self._file,
-            flush=True,
-        )
+        done = row["env_steps"] or 0
+        number = done if isinstance(done, int) else round(done, 1)
+        parts = [
+            *([f"update {row['update']}"] if "update" in row else []),
+            f"{number:,} {self._unit} ({min(100, 100 * done / self._total):.0f}%)",
+            *_figures(row),
+            *([f"{_figure(speed)} steps/s"] if self._unit == "steps" else []),
+        ]
+        if goes_on and self._speed.per_second > 0 and done < self._total:
+            parts.append(f"{_clock_time((self._total - done) / self._speed.per_second)} left")
+        print("  ".join(parts), file=self._file, flush=True)
         self._printed, self._printed_at = row, self._clock()
 
-    def note(self, text: str) -> None:
-        print(text, file=self._file, flush=True)
+    def status(self, text: str) -> None:
+        self._begin(text)
+        if text not in self._told:
+            self._told.add(text)
+            self.note(text)
+
+    def tick(self) -> None:
+        """Says that something takes long, after 3, 6, 12, ... seconds."""
+        waited = self._clock() - self._since
+        if waited >= self._patience:
+            self._patience *= 2
+            self.note(f"{self._status} ({waited:.0f} s)")
+
+    def note(self, text: str, file: TextIO | None = None) -> None:
+        print(text, file=file or self._file, flush=True)
 
     def close(self) -> None:
         if self._last is not self._printed:
-            self._print(self._last)
+            self._print(self._last, goes_on=False)
 
 
 def _figures(row: Row) -> list[str]:
@@ -132,3 +254,9 @@ def _figure(value: float | int | None) -> str:
     if value is None or math.isnan(value):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _clock_time(seconds: float) -> str:
+    """Formats a duration as hours, minutes and seconds."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

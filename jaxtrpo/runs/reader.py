@@ -105,29 +105,37 @@ def _settings(path: Path) -> dict[str, Any]:
 def in_groups(runs: Sequence[LoggedRun]) -> dict[str, dict[str, list[LoggedRun]]]:
     """Groups runs: environment -> label -> runs that differ only by their seed.
 
-    Labels name as few settings as are needed to tell the groups of an environment apart; a single group has the label
-    `ALL`.
+    Labels name as few settings as are needed to tell the groups of each environment apart, the same ones in all
+    environments; if no environment has several groups, the label is `ALL`.
     """
     by_env: dict[str, list[LoggedRun]] = {}
     for run in runs:
         by_env.setdefault(run.env, []).append(run)
-    return {env: _by_settings(of_env) for env, of_env in by_env.items()}
+    telling = [set(_telling_apart(of_env)) for of_env in by_env.values()]
+    names = [name for name in _names(runs) if any(name in of_env for of_env in telling)]
+    found: dict[str, dict[str, list[LoggedRun]]] = {}
+    for env, of_env in by_env.items():
+        for run in of_env:
+            found.setdefault(env, {}).setdefault(_label(run, names) or ALL, []).append(run)
+    return found
 
 
-def _by_settings(runs: Sequence[LoggedRun]) -> dict[str, list[LoggedRun]]:
+def _names(runs: Sequence[LoggedRun]) -> list[str]:
+    """Returns the settings that may be in labels, in the order in which they are tried."""
     names = dict.fromkeys([*FIRST_IN_LABELS, *(name for run in runs for name in run.settings)])
+    return [name for name in names if name not in NOT_IN_LABELS]
+
+
+def _telling_apart(runs: Sequence[LoggedRun]) -> list[str]:
+    """Returns as few settings as are needed to tell the groups of one environment apart."""
     chosen: list[str] = []
     groups = 1
-    for name in names:
-        if name not in NOT_IN_LABELS:
-            split = len({_label(run, [*chosen, name]) for run in runs})
-            if split > groups:
-                chosen.append(name)
-                groups = split
-    found: dict[str, list[LoggedRun]] = {}
-    for run in runs:
-        found.setdefault(_label(run, chosen) or ALL, []).append(run)
-    return found
+    for name in _names(runs):
+        split = len({_label(run, [*chosen, name]) for run in runs})
+        if split > groups:
+            chosen.append(name)
+            groups = split
+    return chosen
 
 
 def _label(run: LoggedRun, names: Sequence[str]) -> str:

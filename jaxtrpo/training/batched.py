@@ -19,7 +19,7 @@ from jaxtrpo.runs.directory import hold
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.symptoms import notes, symptoms
-from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
+from jaxtrpo.runs.termination import Interrupted, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.training.drivers.synchronous import synchronous_updates
 from jaxtrpo.training.metrics import Moment, rows_of
 from jaxtrpo.training.prepare import require_finite_start, restored
@@ -45,9 +45,10 @@ def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]
     """Runs one program after the other, until all trainings have ended or are interrupted.
 
     Returns:
-      Results in the order of the programs, of the trainings that were started.
+      Results in the order of the programs.
 
     Raises:
+      Interrupted: SIGINT was received; everything is saved, and its result is that of the trainings that were started.
       Terminated: SIGTERM was received; everything is saved.
     """
     results: list[Result] = []
@@ -72,6 +73,8 @@ def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]
                 break
     if isinstance(interrupt, Termination):
         raise Terminated
+    if interrupt is not None:
+        raise Interrupted(results) from None
     return results
 
 
@@ -105,14 +108,18 @@ def _run_program(
         state = _first_state(plans, trainings)
         evaluator, begun = first.evaluator(), functools.cache(lambda: jax.device_get(state))
         parts = [
-            _Training(each, evaluator, functools.partial(_part, begun, number)) for number, each in enumerate(plans)
+            _Training(each, evaluator, functools.partial(_part, begun, number), lambda text: bar.status(text))
+            for number, each in enumerate(plans)
         ]
         for each in parts:
             each.record.start_loggers(stack)
         bar = stack.enter_context(Progress(first.config.total_steps, _mean(parts), enabled=progress))
-        for note in (*first.notes, *([] if label is None else [label])):
+        begin = first.warm_start and first.warm_start.note
+        for note in (*first.notes, *(each for each in (begin, label) if each)):
             bar.note(note)
         checks = symptoms(invalid_is_broken=first.invalid_is_broken)
+        if not all(each.over for each in parts):
+            bar.status("compiling")
         moments = stack.enter_context(closing(synchronous_updates(first.update, state, jax.device_get)))
         try:
             while not all(each.over for each in parts):
@@ -121,6 +128,8 @@ def _run_program(
                 for number, each in enumerate(parts):
                     if not each.over:
                         each.add(moment, moment.measured.values[number], functools.partial(_part, whole, number), now)
+                        if each.record.stopped:
+                            bar.note(f"{program.names[number]} {each.record.stopped}")
                 mean = _mean(parts)
                 bar.update(mean)
                 for note in notes(checks, [mean]):
@@ -140,13 +149,19 @@ def _run_program(
 class _Training:
     """One training of a program: its records, and whether it has ended."""
 
-    def __init__(self, plan: Plan, evaluator: Evaluator | None, state: Callable[[], TrainState]):
+    def __init__(
+        self,
+        plan: Plan,
+        evaluator: Evaluator | None,
+        state: Callable[[], TrainState],
+        say: Callable[[str], object],
+    ):
         metrics = {} if plan.saved is None else plan.saved.metrics
-        self.record, self._evaluate = Record(plan, metrics, state), plan.evaluation(evaluator)
+        self.record, self._evaluate = Record(plan, metrics, state), plan.evaluation(evaluator, say)
         self._total_steps = plan.config.total_steps
         self._before = float(self.record.last["wall_seconds"] or 0)
         self._started = plan.started - self._before  # seconds, perf_counter; earlier if the run was resumed
-        self.over = self._steps() >= self._total_steps
+        self.over = self._steps() >= self._total_steps or self.record.stopped is not None
 
     def add(self, moment: Moment, measured: np.ndarray, state: Callable[[], TrainState], now: float) -> None:
         """Records this training's part of a moment that ended at `now`, seconds, perf_counter."""
@@ -158,30 +173,34 @@ class _Training:
             return
         env_steps = int(rows[-1]["env_steps"])
         rows[-1]["eval_return"] = self._evaluate(state, steps_before, env_steps)
-        self.over = env_steps >= self._total_steps
-        if self.over:  # later moments continue the other trainings, so this state is kept
-            ended = state()
-            state = lambda: ended  # noqa: E731
-        self.record.add(rows, state)
+        kept = functools.cache(state)
+        self.record.add(rows, kept)
+        self.over = env_steps >= self._total_steps or self.record.stopped is not None
+        if self.over:
+            kept()  # later moments continue the other trainings
 
     def _steps(self) -> int:
         return int(self.record.last["env_steps"] or 0)
 
 
 def _first_state(plans: Sequence[Plan], trainings: Trainings) -> TrainState:
-    """Returns the states of all trainings; those that are resumed replace their initial states."""
+    """Returns the states of all trainings; those that are resumed or start from another run are read."""
     padded = [*plans, *[plans[-1]] * (trainings.number - len(plans))]
     keys = np.stack([jax.random.PRNGKey(each.config.seed) for each in padded])
     settings = jax.tree.map(lambda *leaves: np.stack(leaves), *[each.update.hyperparameters() for each in padded])
     state = trainings.map(plans[0].update.first_state)(keys, settings)
     require_finite_start(plans[0].env, state)
-    if all(plan.saved is None for plan in plans):
+    if all(plan.saved is None and plan.warm_start is None for plan in plans):
         return state
     host = jax.tree.map(np.array, jax.device_get(state))
     for number, each in enumerate(plans):
         if each.saved is not None:
             one, _ = restored(each, each.saved)
             jax.tree.map(lambda all_, leaf, number=number: all_.__setitem__(number, leaf), host, one)
+        elif each.warm_start is not None:
+            for path, leaf in jax.tree.leaves_with_path(host):
+                if (name := jax.tree_util.keystr(path)) in each.warm_start.arrays:
+                    leaf[number] = each.warm_start.arrays[name]
     return trainings.map(lambda tree: tree)(host)
 
 

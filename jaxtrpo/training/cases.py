@@ -13,7 +13,7 @@ from jaxtrpo.config import Config
 from jaxtrpo.config.checks import require_number, require_seed
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import parse, require_no_contradiction, with_argument
-from jaxtrpo.training.prepare import Options
+from jaxtrpo.training.options import Options
 
 # Settings of the run that may be lists, besides those of the algorithm.
 RUN_SETTINGS = ("max_kl", "steps_per_update", "max_steps_per_update", "discount", "num_envs", "segment_length")

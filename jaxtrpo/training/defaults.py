@@ -6,9 +6,10 @@ import dataclasses
 
 from jaxtrpo.algorithms.algorithm import starting_with
 from jaxtrpo.config import SEGMENT_LENGTH, Config, Sizes, for_batch, resolve_sizes
+from jaxtrpo.envs.abilities import envs_per_simulator
 from jaxtrpo.envs.base import Environment, require_time_limit
 from jaxtrpo.parallel.actors import Actors
-from jaxtrpo.training.update import Parts
+from jaxtrpo.training.parts import Parts
 
 
 def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> tuple[Parts, Config, Sizes]:
@@ -45,6 +46,22 @@ def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> t
     )
     sizes = resolve_sizes(config, actors.count, num_envs=num_envs, steps_per_update=steps)
     return parts, dataclasses.replace(config, num_envs=sizes.num_envs, segment_length=sizes.segment_length), sizes
+
+
+def with_whole_simulators(config: Config, actors: Actors, environment: Environment) -> Config:
+    """Sets the number of environments to that of one simulator per actor, if none is given.
+
+    Raises:
+      ValueError: the given number is not a multiple of that; one sentence.
+    """
+    each = envs_per_simulator(environment)
+    unit = each * actors.count
+    if config.num_envs is not None and config.num_envs % unit:
+        raise ValueError(
+            f"num_envs={config.num_envs} must be a multiple of {unit}: {environment.name} makes {each} environments at "
+            f"once, for each of the {actors.count} actors"
+        )
+    return dataclasses.replace(config, num_envs=config.num_envs or unit)
 
 
 def with_whole_episodes(parts: Parts, config: Config, actors: Actors, environment: Environment) -> tuple[Parts, Config]:

@@ -6,12 +6,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int, PyTree
 
-from jaxtrpo.adapt import Rule, require_columns
+from jaxtrpo.adapt import Rule, require_columns, updated
 from jaxtrpo.config import Sizes
 from jaxtrpo.parallel.collectives import gather_envs
 from jaxtrpo.rollout.types import Batch, Episodes, TrainState
@@ -60,13 +61,15 @@ def report(
       The state after the update, and its metrics: first those that every algorithm has.
     """
     hyperparameters = state.hyperparameters
-    episodes, finished = remember(state.episodes, batch)
+    episodes, finished, logged = remember(state.episodes, batch)
     measured = {
         "steps_per_update": batch.num_segments * sizes.segment_steps,
         **{name: value for name, value in hyperparameters.items() if name != "steps_per_update"},
         **finished._asdict(),
         **info,
     }
+    _require_new(logged, measured)
+    measured |= logged
     state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
     # Counted in segments, as integers: in long runs, differences of environment steps in float32 would be inexact.
     readable = {
@@ -76,10 +79,19 @@ def report(
         "steps_left": (state.total_segments - state.segments) * float(sizes.segment_steps),
     }
     require_columns(rule, readable)
-    adapt, hyperparameters = rule.update(state.adapt, hyperparameters, readable)
+    adapt, hyperparameters = updated(rule, state.adapt, hyperparameters, readable)
     return state._replace(hyperparameters=hyperparameters, adapt=adapt), as_measured(measured)
 
 
+def _require_new(logged: Iterable[str], columns: Iterable[str]) -> None:
+    """Raises ValueError for an entry of `info` that is called like another column."""
+    taken = sorted({*logged} & {*columns, *TIMES, *RUN_COLUMNS})
+    if taken:
+        raise ValueError(f"log_info: {', '.join(taken)} is a column of metrics.csv already; rename the entry of info")
+
+
+RUN_COLUMNS = ("update", "env_steps", "eval_return")
+TIMES = ("wall_seconds", "collect_seconds", "learn_seconds")
 REMEMBERED = 100  # episodes that return_100 is averaged over
 
 
@@ -89,6 +101,7 @@ class EpisodeInfo(NamedTuple):
     episodes: Int[Array, ""]  # finished in the batch
     mean_return: Float[Array, ""]  # of these episodes; NaN if there are none
     return_100: Float[Array, ""]  # mean over the last 100 finished episodes, or fewer at first; NaN if there are none
+    mean_length: Float[Array, ""]  # steps of these episodes; NaN if there are none
     invalid_steps: Int[Array, ""]  # not learned from: a simulation broke, or the step only reset an environment
 
 
@@ -97,12 +110,20 @@ def no_episodes() -> Episodes:
     return Episodes(jnp.full(REMEMBERED, jnp.nan))
 
 
-def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo]:
-    """Adds the episodes that finished in a batch, in order of time; must be mapped over actors."""
-    filled = jnp.arange(batch.steps.invalid.shape[0]) < batch.num_segments
-    here = jnp.where(filled[:, None, None], batch.steps.episode_return, jnp.nan)
-    broken = jnp.sum(batch.steps.invalid & filled[:, None, None], axis=(0, 1), keepdims=True)
-    new, invalid = (leaf.reshape(-1) for leaf in gather_envs((here, broken), axis=2))
+def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo, dict[str, Float[Array, ""]]]:
+    """Adds the episodes that finished in a batch, in order of time; must be mapped over actors.
+
+    Returns:
+      The state, metrics, and means of the entries of `info` that are logged; NaN if no episode has one.
+    """
+    steps = batch.steps
+    filled = (jnp.arange(steps.invalid.shape[0]) < batch.num_segments)[:, None, None]
+    here = jnp.where(filled, steps.episode_return, jnp.nan)
+    length = jnp.where(jnp.isnan(here), jnp.nan, steps.elapsed + 1.0)
+    logged = jax.tree.map(lambda values: jnp.where(filled, values, jnp.nan), steps.info or {})
+    broken = jnp.sum(steps.invalid & filled, axis=(0, 1), keepdims=True)
+    gathered = gather_envs((here, broken, length, logged), axis=2)
+    new, invalid, lengths, logged = jax.tree.map(lambda leaf: leaf.reshape(-1), gathered)
     known = jnp.concatenate([episodes.returns, new])
     # The last REMEMBERED numbers keep their order; sorting positions would take longer on accelerators.
     is_number = ~jnp.isnan(known)
@@ -114,9 +135,10 @@ def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo]:
         episodes=jnp.sum(~jnp.isnan(new)),
         mean_return=jnp.nanmean(new),
         return_100=jnp.nanmean(returns),
+        mean_length=jnp.nanmean(lengths),
         invalid_steps=jnp.sum(invalid),
     )
-    return Episodes(returns), info
+    return Episodes(returns), info, jax.tree.map(jnp.nanmean, logged)
 
 
 def rows_of(moment: Moment, measured: np.ndarray, last: Row, before: float, now: float) -> list[dict[str, Any]]:
@@ -157,8 +179,7 @@ def no_rows(hyperparameters: Iterable[str]) -> dict[str, np.ndarray]:
       hyperparameters: names of the traced settings, which are columns, too.
     """
     settings = [name for name in hyperparameters if name != "steps_per_update"]
-    seconds = ("wall_seconds", "collect_seconds", "learn_seconds")
-    names = ("update", "env_steps", *seconds, "steps_per_update", *settings, *EpisodeInfo._fields, "eval_return")
+    names = ("update", "env_steps", *TIMES, "steps_per_update", *settings, *EpisodeInfo._fields, "eval_return")
     counts = ("update", "env_steps", "steps_per_update", "episodes", "invalid_steps")
     return {name: np.zeros(0, np.int64 if name in counts else np.float64) for name in names}
 

@@ -3,63 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
-from jaxtrpo.adapt import Rule
-from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
-from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.config import Config, make_config
-from jaxtrpo.config.checks import require_bool, require_not_negative, require_whole
+from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.environment import names_of, options_of
 from jaxtrpo.config.messages import short
-from jaxtrpo.config.specs import KINDS, parse, require_one_value
-from jaxtrpo.critics.critic import CriticMaker
-from jaxtrpo.envs.abilities import saves_state, wastes_steps
+from jaxtrpo.config.specs import KINDS, require_one_value
+from jaxtrpo.envs.abilities import envs_per_simulator, observations_of, saves_state, wastes_steps
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
-from jaxtrpo.envs.registry import environment_for, is_program
+from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
 from jaxtrpo.parallel.devices import PROGRAM_THREADS, choose_actors, memory_of, threads_may_run_out
-from jaxtrpo.parallel.processes import expected, is_first, join, reporting_errors, require_count, require_same
-from jaxtrpo.policies.custom import policy_maker
+from jaxtrpo.parallel.processes import expected, join, reporting_errors, require_count, require_same
 from jaxtrpo.rollout.replay import Replay, without_replay
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation_cache import cache_compilations
 from jaxtrpo.runs.config_file import as_json, versions
-from jaxtrpo.runs.directory import has_checkpoint, open_directory
-from jaxtrpo.runs.loggers import Logger, TensorBoard, WeightsAndBiases
-from jaxtrpo.runs.metrics import Row
-from jaxtrpo.runs.output import Saving
-from jaxtrpo.training.defaults import fill_in, with_whole_episodes
-from jaxtrpo.training.record import OnUpdate
+from jaxtrpo.runs.directory import has_checkpoint
+from jaxtrpo.training.defaults import fill_in, with_whole_episodes, with_whole_simulators
+from jaxtrpo.training.options import Options, make_loggers, open_for, require_loggers, saving_of
+from jaxtrpo.training.parts import make_parts
+from jaxtrpo.training.programs import kind_of_run, programs_of
 from jaxtrpo.training.run import Plan, Run
-from jaxtrpo.training.update import Parts, Update, make_update, segment_parts, segments_of_run
+from jaxtrpo.training.update import Update, make_update, segment_parts, segments_of_run
+from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
 
-
-class Options(NamedTuple):
-    """Arguments of `train` besides those of `Config`; they are described there."""
-
-    algorithm: Algorithm | str = Config.algorithm
-    policy: Any = Config.policy
-    critic: CriticMaker | str | None = None
-    adapt: Rule | str | None = None
-    surrogate: Surrogate | None = None
-    out: str | Path | None = None
-    overwrite: bool = False
-    resume: bool = False
-    checkpoint_seconds: float = Saving().checkpoint_seconds
-    keep_best: bool = False
-    keep_every: int = 0
-    on_update: OnUpdate | None = None
-    tensorboard: bool = False
-    wandb: str | None = None
+IMAGE_AXES = 3  # height, width and channels, in any order
 
 
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
@@ -73,6 +50,13 @@ def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[
         yield (
             f"{env.name} has no time limit: evaluations stop an episode after {MOST_STEPS_WITHOUT_LIMIT:,} steps; "
             "max_episode_steps (--max-episode-steps) sets a limit"
+        )
+    structured = observations_of(env)
+    images = [part.shape for part in structured.parts if len(part.shape) == IMAGE_AXES] if structured else []
+    if images:
+        yield (
+            f"{env.name}: images of shape {', '.join(map(str, images))} are flattened, so networks have "
+            f"{env.observation_size:,} inputs"
         )
     if replay is not None:
         yield replay.description()
@@ -89,6 +73,8 @@ def begin(plan: Plan) -> Run:
         if plan.saved is None:
             state, metrics, note = plan.update.start(plan.config.seed), {}, None
             require_finite_start(plan.env, state)
+            if plan.warm_start is not None:
+                state, note = with_warm_start(plan.warm_start, state, plan.actors), plan.warm_start.note
         else:
             gathered, note = restored(plan, plan.saved)
             state, metrics = plan.update.place(gathered), plan.saved.metrics
@@ -106,17 +92,19 @@ def plan(
     *,
     actors: Actors | None = None,
     trainings: Trainings | None = None,
+    has_options: bool = False,
 ) -> Plan:
     """Checks all arguments, and builds the parts of a run.
 
     Args:
       env: see `train`.
       arguments: other arguments of `train`, by name.
+      has_options: `env` was made with the options in `arguments`.
       actors: devices that collect and learn; None to choose them by the settings.
       trainings: see `make_update`.
     """
     if actors is not None:
-        return _plan(env, arguments, actors, trainings)
+        return _plan(env, arguments, actors, trainings, has_options=has_options)
     _join(arguments.get("processes"))
     with reporting_errors():
         planned = _plan(env, arguments)
@@ -149,31 +137,58 @@ def _plan(
     arguments: Mapping[str, Any],
     actors: Actors | None = None,
     trainings: Trainings | None = None,
+    *,
+    has_options: bool = False,
 ) -> Plan:
     started = time.perf_counter()
     options = Options(**{name: value for name, value in arguments.items() if name in Options._fields})
-    config = make_config({name: value for name, value in arguments.items() if name not in Options._fields})
+    algorithm = getattr(options.algorithm, "spec_string", options.algorithm)
+    settings = {name: value for name, value in arguments.items() if name not in Options._fields}
+    config = make_config(settings, algorithm=str(algorithm))
     require_one_value({**vars(config), **{kind: getattr(options, kind) for kind in KINDS}}, vars(Config()))
-    saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
-    _require_saving(saving, options.out, config)
-    _require_loggers(options.out, options.tensorboard, options.wandb)
-    parts, usual_steps = _parts(config, options)
-    actors = actors or actors_of(env, config)  # starts JAX, which tells `_open` whether this is the first process
-    directory = _open(options)
+    saving = saving_of(options, config)
+    require_loggers(options)
+    if config.stop_after_evaluations is not None and not config.eval_every:
+        raise ValueError(
+            f"stop_after_evaluations={config.stop_after_evaluations} needs eval_every, environment steps between "
+            "evaluations"
+        )
+    parts, usual_steps = make_parts(
+        config,
+        algorithm=options.algorithm,
+        policy=options.policy,
+        critic=options.critic,
+        adapt=options.adapt,
+        surrogate=options.surrogate,
+    )
+    actors = actors or actors_of(env, config)  # starts JAX, which tells `open_for` whether this is the first process
+    directory = open_for(options)
     saved = None
     if directory is not None and options.resume and has_checkpoint(directory):
         saved = load_checkpoint(directory)
     if saved is not None and config.num_envs is None:  # the default depends on the number of actors
         config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
-    # The sizes of batches of whole episodes depend on the environment, which is made below.
-    filled = fill_in(parts, config, actors, usual_steps) if parts.algorithm.episodes is None else None
+    # The sizes of batches of whole episodes and of vector environments depend on the environment, which is made below.
+    depends = parts.algorithm.episodes is not None or may_make_vectors(env)
+    filled = None if depends else fill_in(parts, config, actors, usual_steps)
     cache_compilations()
-    environment, close = environment_for(env, actors.count, config.max_episode_steps)
+    env_options = {} if has_options else options_of(config.env_options)
+    # A run that was saved before this column existed is resumed without it.
+    success = saved is None or not saved.metrics or "success_rate" in saved.metrics
+    how = config.max_episode_steps, env_options, names_of(config.log_info)
+    environment, close = environment_for(env, actors.count, *how, success=success)
     try:
-        if filled is None:
-            filled = fill_in(*with_whole_episodes(parts, config, actors, environment), actors, usual_steps)
-        parts, config, sizes = filled
-        update = make_update(environment, parts, sizes, actors, config.total_steps, trainings)
+        if envs_per_simulator(environment) > 1:
+            config = with_whole_simulators(config, actors, environment)
+        if parts.algorithm.episodes is not None:
+            parts, config = with_whole_episodes(parts, config, actors, environment)
+        parts, config, sizes = filled or fill_in(parts, config, actors, usual_steps)
+        kind = None
+        if trainings is None and success and options.surrogate is None:
+            kind = kind_of_run(env, {each: getattr(options, each) for each in KINDS}, config, sizes, actors)
+        update = make_update(
+            environment, parts, sizes, actors, config.total_steps, trainings, programs=programs_of(kind)
+        )
         if not (update.learner.waits or actors.in_one_process):
             raise ValueError(
                 f"algorithm={config.algorithm} does not support multi-process training; run it in one process"
@@ -186,6 +201,9 @@ def _plan(
                 learners = trainings.number
             replay.require_memory(learners, memory, saved=directory is not None)
         _require_memory(config, update, memory)
+        warm_start = None
+        if config.start_from is not None and saved is None:
+            warm_start = read_warm_start(config.start_from, environment, parts.policy, parts.critic.spec_string, update)
         return Plan(
             env=environment,
             config=config,
@@ -195,6 +213,7 @@ def _plan(
             directory=directory,
             directory_is_new=saved is None and not options.overwrite,
             saved=saved,
+            warm_start=warm_start,
             started=started,
             close=close,
             notes=tuple(_notes(environment, config, replay)),
@@ -202,7 +221,7 @@ def _plan(
             invalid_is_broken=parts.algorithm.episodes is None and not wastes_steps(environment),
             saving=saving,
             on_update=options.on_update,
-            loggers=_make_loggers(directory, environment.name, config, options.tensorboard, options.wandb),
+            loggers=make_loggers(options, directory, environment.name, config),
         )
     except BaseException:
         close()
@@ -228,7 +247,7 @@ def _require_memory(config: Config, update: Update, memory: float) -> None:
 
 def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
     """Returns the actors of a training, over all processes; other arguments and errors as for `choose_actors`."""
-    program = is_program(env)
+    program = is_program(env, options_of(config.env_options))
     if config.device in ("gpu", "tpu") and not program:
         name = getattr(env, "name", None) or (env if isinstance(env, str) else short(env))
         raise ValueError(
@@ -244,32 +263,6 @@ def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
     )
     require_count(config.processes)
     return actors
-
-
-def _parts(config: Config, options: Options) -> tuple[Parts, int]:
-    """Builds the parts from spec strings and the algorithm's defaults; also returns its default steps_per_update."""
-
-    def value(kind: str, given: Any, wanted: type) -> Any:
-        made = parse(kind, given) if isinstance(given, str) else given
-        if not isinstance(made, wanted):
-            raise ValueError(f"{kind}={short(given)} must be a spec string or a value of type {wanted.__name__}")
-        return made
-
-    chosen = value("algorithm", options.algorithm, Algorithm)
-    usual_steps = int(chosen.hyperparameters["steps_per_update"])
-    given = {"max_kl": config.max_kl, "steps_per_update": config.steps_per_update}
-    chosen = starting_with(chosen, **{name: number for name, number in given.items() if number is not None})
-    parts = Parts(
-        algorithm=chosen,
-        policy=policy_maker(options.policy),
-        critic=value("critic", chosen.critic if options.critic is None else options.critic, CriticMaker),
-        rule=value("adapt", chosen.adapt if options.adapt is None else options.adapt, Rule),
-        rule_was_chosen=options.adapt is not None,
-        surrogate=options.surrogate,
-        discount=config.discount,
-        normalize_observations=config.normalize_observations,
-    )
-    return parts, usual_steps
 
 
 def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
@@ -290,53 +283,6 @@ def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
         return state, None
     note = f"the simulators of {plan.env.name} cannot be saved, so all environments start new episodes"
     return plan.update.restart(state), note
-
-
-def _open(options: Options) -> Path | None:
-    """Returns the directory of the run, if it has one, after checking that it can be used."""
-    if options.resume and options.out is None:
-        raise ValueError("resume=True (--resume) needs out, the directory of the run")
-    if options.resume and options.overwrite:
-        raise ValueError("resume=True (--resume) and overwrite=True (--overwrite) contradict each other")
-    if options.out is None:
-        return None
-    if not is_first():  # other processes only read
-        return Path(options.out).expanduser().absolute()
-    return open_directory(options.out, overwrite=options.overwrite, resume=options.resume)
-
-
-def _require_saving(saving: Saving, out: str | Path | None, config: Config) -> None:
-    require_not_negative(checkpoint_seconds=saving.checkpoint_seconds)
-    require_bool(keep_best=saving.keep_best)
-    require_whole(0, None, keep_every=saving.keep_every)
-    for name, value in (("keep_best", saving.keep_best), ("keep_every", saving.keep_every)):
-        if value and out is None:
-            raise ValueError(f"{name}={value} needs out, the directory of the run")
-    if saving.keep_best and not config.eval_every:
-        raise ValueError("keep_best=True needs eval_every, environment steps between evaluations")
-
-
-def _require_loggers(out: str | Path | None, tensorboard: bool, wandb: str | None) -> None:
-    require_bool(tensorboard=tensorboard)
-    if tensorboard and out is None:
-        raise ValueError("tensorboard=True needs out, the directory of the run")
-    if wandb is not None and not (isinstance(wandb, str) and wandb):
-        raise ValueError(f"wandb={short(wandb)} must be the name of a project")
-    for setting, wanted, package in (("tensorboard", tensorboard, "tensorboardX"), ("wandb", wandb, "wandb")):
-        if wanted and importlib.util.find_spec(package) is None:
-            raise ValueError(f"{setting}={wanted!r} needs the package {package}: pip install {package}")
-
-
-def _make_loggers(
-    directory: Path | None, env: str, config: Config, tensorboard: bool, wandb: str | None
-) -> tuple[Callable[[Row | None], Logger], ...]:
-    found: list[Callable[[Row | None], Logger]] = []
-    if tensorboard and directory is not None:
-        found.append(lambda last: TensorBoard(directory, last))
-    if wandb is not None:
-        name = env if directory is None else directory.name
-        found.append(lambda last: WeightsAndBiases(wandb, directory, name, {"env": env, **as_json(config)}))
-    return tuple(found)
 
 
 def require_finite_start(env: Environment, state: TrainState) -> None:

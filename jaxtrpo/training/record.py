@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from jaxtrpo.config import Config
-from jaxtrpo.parallel.processes import CollectiveTimeout, is_first
+from jaxtrpo.config.messages import type_name
+from jaxtrpo.envs.base import EnvState
+from jaxtrpo.parallel.processes import CollectiveTimeout, is_first, wait_together
 from jaxtrpo.policies.trained import TrainedPolicy
-from jaxtrpo.rollout.types import TrainState
+from jaxtrpo.rollout.types import ActorState, TrainState
 from jaxtrpo.runs.loggers import Logger
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Output
 from jaxtrpo.runs.progress import NOTHING_DONE
-from jaxtrpo.runs.termination import INTERRUPT_TYPES, Interrupts
+from jaxtrpo.runs.termination import INTERRUPT_TYPES, STOP, Interrupts
 from jaxtrpo.training.metrics import no_rows
-from jaxtrpo.training.update import gather
+from jaxtrpo.training.stopping import BY_CALLER, Stopping
+from jaxtrpo.training.update import gather, shapes_of
 
 if TYPE_CHECKING:
     from jaxtrpo.training.run import Plan
 
+# Returns False to stop the run, or the state with other environments to go on from (see `jaxtrpo.set_env`).
 OnUpdate = Callable[[Row, TrainState], object]
 
 
@@ -34,7 +38,14 @@ class Result(NamedTuple):
     # Columns of metrics.csv; blanks are NaN. Without any update, the columns that all algorithms have, empty.
     metrics: dict[str, np.ndarray]
     state: TrainState  # complete state, on the actors' devices
-    config: Config
+    config: Config  # all settings, with those that were left open filled in
+
+    def __repr__(self) -> str:
+        """Names the environment and the algorithm, and says how far the run came."""
+        steps, returns = self.metrics["env_steps"], self.metrics["return_100"]
+        last = f"{returns[-1]:.1f}" if len(returns) else "nan"
+        done = f"{int(steps[-1]) if len(steps) else 0:,} steps"
+        return f"Result({self.policy.env_name}, {self.config.algorithm}, {done}, return_100 {last})"
 
 
 class Record:
@@ -60,7 +71,11 @@ class Record:
             process.
         """
         self._plan, self._loggers, self._interrupts = plan, list[Logger](), interrupts
-        self._timeout = CollectiveTimeout()
+        self._agreeing, self._gathering = CollectiveTimeout(), CollectiveTimeout()
+        self._stopping = Stopping(plan.config, metrics)
+        self._asked = False  # whether on_update has asked to stop
+        self._changed: TrainState | None = None  # what on_update returned
+        self.stopped = self._stopping.reason()  # why the run is over before its end; None if it is not
         # One attribute, so that an interrupt always finds a state with its number of updates.
         self._reached = self._reached_by(state, int(metrics["update"][-1]) if metrics else 0)
         self._writes = interrupts is None or is_first()
@@ -72,7 +87,11 @@ class Record:
         )
 
     def _reached_by(self, state: Callable[[], TrainState], update: int) -> _Reached:
-        return _Reached(state, functools.cache(lambda: gather(state())), update)
+        def gathered() -> TrainState:
+            with self._gathering() if self._interrupts is not None else nullcontext():
+                return gather(state())
+
+        return _Reached(state, functools.cache(gathered), update)
 
     def _gathered_state(self) -> tuple[TrainState, int]:
         return self._reached.gathered(), self._reached.update
@@ -82,13 +101,18 @@ class Record:
         """Row of the last update."""
         return self._output.last or NOTHING_DONE
 
+    @property
+    def best(self) -> float:
+        """Return of the best evaluation so far; minus infinity before the first."""
+        return self._stopping.best
+
     def start_loggers(self, stack: ExitStack) -> None:
         """Starts the loggers, until the stack is closed."""
         begun = self._plan.loggers if self._writes else ()
         self._loggers = [stack.enter_context(closing(begin(self._output.last))) for begin in begun]
 
     def add(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> None:
-        """Adds rows of metrics, and the state after the last of them.
+        """Adds rows of metrics, and the state after the last of them; sets `stopped` if the run is to stop there.
 
         Raises:
           KeyboardInterrupt: a process was interrupted or terminated.
@@ -97,16 +121,54 @@ class Record:
         self._reached = self._reached_by(state, int(rows[-1]["update"] or 0))
         for logger in self._loggers:
             logger.add(rows)
+        asked = self._call(rows, state)  # first, because a checkpoint contains what it changes
         agreed = self._agree(self._output.wants(len(rows)))
-        self._output.keep(len(rows))
-        if agreed:
-            self._plan.actors.agree(0)  # without a timeout: the first process may write for long
-        if self._plan.on_update is not None:
-            for row in rows:
-                self._plan.on_update(row, state())
+        self._write(lambda: self._output.keep(len(rows)), wanted=agreed > 0)
+        self._stopping.add(rows)
+        self.stopped = BY_CALLER if asked or agreed // 2 == STOP else self._stopping.reason()
         interrupt = INTERRUPT_TYPES[agreed // 2]
         if interrupt is not None:
             raise interrupt
+
+    def _write(self, write: Callable[[], None], *, wanted: bool = True) -> None:
+        """Writes in the first process, for which the others wait; without them if no process has anything to write."""
+        if self._interrupts is None or not wanted:
+            write()
+        else:
+            wait_together(write, self._plan.actors.agree)
+
+    def _call(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> bool:
+        """Calls `on_update`, and returns whether the run is to stop now; several processes agree on that first."""
+        if self._plan.on_update is None:
+            return False
+        answers = [self._plan.on_update(row, state()) for row in rows]
+        self._asked |= any(isinstance(each, bool | np.bool_) and not each for each in answers)
+        for answer in answers:
+            if isinstance(answer, TrainState) and answer is not state():
+                self._require_changeable(answer, state())
+                self._changed = answer
+                self._reached = self._reached_by(lambda changed=answer: changed, self._reached.update)
+            elif isinstance(answer, ActorState | EnvState):
+                raise ValueError(f"on_update returned {type_name(answer)}, which is not the state of the run")
+        return self._asked and self._interrupts is None
+
+    def _require_changeable(self, new: TrainState, old: TrainState) -> None:
+        """Raises ValueError if a run cannot go on with the state that on_update returned."""
+        others = [name for name in old._fields if name != "actors" and getattr(new, name) is not getattr(old, name)]
+        if others or shapes_of(new.actors) != shapes_of(old.actors):
+            raise ValueError(
+                f"on_update returned a state with another {others[0] if others else 'shape'}; only values of its "
+                "environments may differ (see jaxtrpo.set_env)"
+            )
+        if not self._plan.update.learner.waits or self._plan.update.trainings is not None:
+            raise ValueError(
+                "on_update returned a state, but actors that do not wait, or trainings of one program, go on without it"
+            )
+
+    def take_changed(self) -> TrainState | None:
+        """Returns the state that on_update returned since the last call, if it did."""
+        changed, self._changed = self._changed, None
+        return changed
 
     def _agree(self, wants: bool) -> int:
         """Returns twice the pending interrupt, plus 1 if a process wants to write: the largest over all processes.
@@ -115,8 +177,9 @@ class Record:
         """
         if self._interrupts is None:
             return 0
-        with self._timeout():
-            agreed = self._plan.actors.agree(2 * self._interrupts.pending + wants)
+        with self._agreeing():
+            pending = max(self._interrupts.pending, STOP * self._asked)
+            agreed = self._plan.actors.agree(2 * pending + wants)
         if agreed:
             self._reached.gathered()
         return agreed
@@ -124,8 +187,9 @@ class Record:
     def save(self) -> None:
         """Saves the latest state as a checkpoint."""
         if self._interrupts is not None:
+            self._gathering = CollectiveTimeout()  # the first process may have closed its loggers for long
             self._reached.gathered()
-        self._output.save()
+        self._write(self._output.save)
 
     def save_alone(self) -> None:
         """Saves a checkpoint after an error, unless there are other processes, which would have to gather it, too."""

@@ -32,13 +32,26 @@ from jaxtrpo.runs.output import Saving
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
 from jaxtrpo.runs.symptoms import notes, symptoms
-from jaxtrpo.runs.termination import DeferredSignals, Interrupts, SecondInterrupt, Terminated, Termination
+from jaxtrpo.runs.termination import (
+    END_SECONDS,
+    EXIT_CODE,
+    DeferredSignals,
+    Handling,
+    Interrupted,
+    Interrupts,
+    SecondInterrupt,
+    Terminated,
+    Termination,
+    end_in_time,
+    ending_within,
+)
 from jaxtrpo.training.drivers.asynchronous import asynchronous_updates
 from jaxtrpo.training.drivers.replay import replaying_updates
 from jaxtrpo.training.drivers.synchronous import synchronous_updates
 from jaxtrpo.training.metrics import Moment, rows_of
 from jaxtrpo.training.record import OnUpdate, Record, Result
 from jaxtrpo.training.update import Update
+from jaxtrpo.training.warm_start import WarmStart
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,6 +66,7 @@ class Plan:
     directory: Path | None
     directory_is_new: bool  # a run that is found in it later is somebody else's
     saved: Checkpoint | None  # to resume from
+    warm_start: WarmStart | None  # what a new run takes over from another one
     started: float  # seconds, perf_counter
     close: Callable[[], object]  # closes the simulators that were started for this run
     notes: tuple[str, ...]  # for the user, before the run starts
@@ -71,17 +85,30 @@ class Plan:
         """Returns an evaluator of deterministic policies; None if the run has no evaluations."""
         if not self.config.eval_every:
             return None
-        # Simulators outside of JAX are in the middle of training episodes.
-        env = copy_of(self.env)
-        return make_evaluator(env, self.update.policy, self.actors, self.config.eval_episodes)
+        waiting = nullcontext if self.actors.in_one_process else lambda: CollectiveTimeout()()
 
-    def evaluation(self, evaluator: Evaluator | None) -> Callable[[Callable[[], TrainState], int, int], float]:
-        """Returns a function (state, steps before, steps now) -> mean return, or NaN if no evaluation is due."""
+        def make() -> Evaluator:
+            # Simulators outside of JAX are in the middle of training episodes.
+            env = copy_of(self.env)
+            return make_evaluator(env, self.update.policy, self.actors, self.config.eval_episodes, waiting=waiting)
+
+        return self.update.programs.get("evaluator", make)
+
+    def evaluation(
+        self, evaluator: Evaluator | None, say: Callable[[str], object]
+    ) -> Callable[[Callable[[], TrainState], int, int], float]:
+        """Returns a function (state, steps before, steps now) -> mean return, or NaN if no evaluation is due.
+
+        Args:
+          evaluator: see `evaluator`.
+          say: shows the user what takes time.
+        """
         config = self.config
 
         def evaluate(moment: Callable[[], TrainState], steps_before: int, env_steps: int) -> float:
             if evaluator is None or env_steps // config.eval_every == steps_before // config.eval_every:
                 return math.nan
+            say("evaluating")
             number = env_steps // config.eval_every % 2**32  # of the evaluation; keys hold 32 bits
             key = jax.random.fold_in(evaluation_key(config.seed), number)
             learner = moment().learner
@@ -103,6 +130,8 @@ class Plan:
             moments=moments,
             observations=observations_of(self.env),
             max_episode_steps=self.config.max_episode_steps,
+            masked=self.update.policy.is_masked,
+            env_options=self.config.env_options,
         )
 
 
@@ -114,44 +143,58 @@ class Run(Plan):
     metrics: Mapping[str, np.ndarray]  # columns of the previous updates, if the run is resumed
 
     def run(self, *, progress: bool = True) -> Result:
-        """Trains until the end or an interruption; what was learned by then is kept in both cases.
+        """Trains until the end, until a criterion stops the run, or until it is interrupted.
 
         Raises:
           OutputError: the directory is no longer writable.
+          Interrupted: SIGINT was received; everything is saved.
           Terminated: SIGTERM was received; everything is saved.
         """
-        interrupts, end_of_update = None, lambda: None
+        interrupts = None
+        closing_in_time = nullcontext()
         try:
             with ExitStack() as stack:
                 if self.actors.in_one_process:
-                    end_of_update = stack.enter_context(DeferredSignals()).end_of_update
+                    signals = stack.enter_context(DeferredSignals())
                 else:
                     stack.enter_context(ending_together())
-                    interrupts = stack.enter_context(Interrupts())
+                    signals = interrupts = stack.enter_context(Interrupts())
                 if self.directory is not None and is_first():
                     stack.enter_context(hold(self.directory, new=self.directory_is_new))
                 record = Record(self, self.metrics, lambda: self.state, interrupts)
-                return self._run(record, end_of_update, progress=progress and is_first())
+                result, interrupted = self._run(record, signals, progress=progress and is_first())
+        except Terminated:
+            closing_in_time = ending_within(END_SECONDS, EXIT_CODE)
+            end_in_time(EXIT_CODE)
+            raise
         finally:
-            self.close()
+            with closing_in_time:
+                self.close()
+        if interrupted:  # raised here, since processes that have agreed on it end in order
+            raise Interrupted(result)
+        return result
 
-    def _run(self, record: Record, end_of_update: Callable[[], None], *, progress: bool) -> Result:
+    def _run(self, record: Record, signals: Handling, *, progress: bool) -> tuple[Result, bool]:
+        """Returns the result, and whether the run was interrupted."""
         interrupt, checks = None, symptoms(invalid_is_broken=self.invalid_is_broken)
         with (
             ExitStack() as stack,
-            Progress(self.config.total_steps, record.last, enabled=progress) as bar,
-            closing(self._updates(record.last)) as updates,
+            Progress(self.config.total_steps, record.last, enabled=progress, best=record.best) as bar,
+            closing(self._updates(record.last, bar.status, record.take_changed)) as updates,
         ):
             record.start_loggers(stack)
             for note in self.notes:
                 bar.note(note)
             try:
-                for moment, rows in updates:
+                for moment, rows in () if record.stopped else updates:
+                    signals.defer()
                     record.add(rows, moment)
                     bar.update(rows[-1])
                     for note in notes(checks, rows):
                         bar.note(note)
-                    end_of_update()
+                    signals.end_of_update()
+                    if record.stopped:
+                        break
             except SecondInterrupt:  # other processes may be anywhere, so no state can be gathered
                 raise
             except KeyboardInterrupt as error:
@@ -160,19 +203,38 @@ class Run(Plan):
             except Exception:
                 record.save_alone()
                 raise
+        if record.stopped and interrupt is None:
+            bar.note(record.stopped)
+        signals.ignore()
         record.save()
+        try:
+            signals.end_of_update()  # one may have come since
+        except KeyboardInterrupt as error:
+            interrupt = error
         if isinstance(interrupt, Termination):
             raise Terminated
-        return record.result()
+        return record.result(), interrupt is not None
 
-    def _updates(self, last: Row = NOTHING_DONE) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
-        """Yields a function that returns the state, and one row of metrics per update; the previous row was `last`."""
-        evaluate = self.evaluation(self.evaluator())
+    def _updates(
+        self,
+        last: Row = NOTHING_DONE,
+        say: Callable[[str], object] = lambda text: None,
+        changed: Callable[[], TrainState | None] = lambda: None,
+    ) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
+        """Yields a function that returns the state, and one row of metrics per update.
+
+        Args:
+          last: the previous row.
+          say: shows the user what takes time.
+          changed: see `synchronous_updates`.
+        """
+        evaluate = self.evaluation(self.evaluator(), say)
         env_steps = int(last["env_steps"] or 0)
         started = self.started - float(last["wall_seconds"] or 0)
         if env_steps >= self.config.total_steps:
             return
-        with closing(self._moments()) as moments:
+        say("compiling")
+        with closing(self._moments(changed)) as moments:
             before = time.perf_counter() - started
             while env_steps < self.config.total_steps:
                 moment = next(moments)
@@ -187,11 +249,11 @@ class Run(Plan):
                 last["eval_return"] = evaluate(moment.state, steps_before, env_steps)
                 yield moment.state, rows
 
-    def _moments(self) -> Generator[Moment]:
+    def _moments(self, changed: Callable[[], TrainState | None]) -> Generator[Moment]:
         """Returns the updates of the driver that the algorithm needs, without end."""
         if self.update.learner.asynchronous is not None:
             return asynchronous_updates(self.update, self.state, self.actors)
         if self.update.learner.replaying is not None:
             return replaying_updates(self.update, self.state, self.actors)
         waiting = nullcontext if self.actors.in_one_process else CollectiveTimeout()
-        return synchronous_updates(self.update, self.state, first, waiting)
+        return synchronous_updates(self.update, self.state, first, waiting, changed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Never
 
@@ -19,7 +19,7 @@ from jaxtrpo.training.record import OnUpdate, Result
 def train(  # noqa: D417  (settings are described in Config, once)
     env: str | Environment | Callable[[], Any],
     *,
-    total_steps: int = Config.total_steps,
+    total_steps: int | float = Config.total_steps,
     seed: int = Config.seed,
     algorithm: Algorithm | str = Config.algorithm,
     policy: Any = Config.policy,
@@ -37,8 +37,13 @@ def train(  # noqa: D417  (settings are described in Config, once)
     num_envs: int | None = Config.num_envs,
     segment_length: int | None = Config.segment_length,
     max_episode_steps: int | None = Config.max_episode_steps,
+    env_options: str | Mapping[str, Any] | None = Config.env_options,
+    log_info: str | tuple[str, ...] | list[str] | None = Config.log_info,
     eval_every: int = Config.eval_every,
     eval_episodes: int = Config.eval_episodes,
+    start_from: str | Path | None = Config.start_from,
+    stop_at_return: float | None = Config.stop_at_return,
+    stop_after_evaluations: int | None = Config.stop_after_evaluations,
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -57,27 +62,32 @@ def train(  # noqa: D417  (settings are described in Config, once)
     that are not listed below are described in `jaxtrpo.Config`.
 
     Args:
-      env: name (see `make_env`), a function that returns a `gymnasium.Env`, or an environment of your own.
+      env: name (see `make_env`), a function that returns a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`, or an
+        environment of your own.
       algorithm: learning algorithm (see `jaxtrpo.algorithms`, and `jaxtrpo algorithms` in the shell).
-      policy: network that acts: `mlp(...)` of `jaxtrpo.policies.networks`, or your own flax module that returns action
-        distributions (see `jaxtrpo.policies.custom`).
+      policy: network that acts: `mlp(...)` of `jaxtrpo.policies.networks`, `gru(...)` or `lstm(...)` of
+        `jaxtrpo.policies.recurrent`, or your own flax module that returns action distributions (see
+        `jaxtrpo.policies.custom`).
       critic: predicts returns (see `jaxtrpo.critics`); the algorithm's default if None.
       adapt: rule that changes settings between updates (see `jaxtrpo.adapt`); the algorithm's default if None.
       surrogate: objective of the policy (see `jaxtrpo.algorithms.surrogates`) in place of the algorithm's own.
       out: directory for metrics.csv, the policy and checkpoints; if None, nothing is written.
       overwrite: replace the run in `out`, if there is one.
       resume: resume the run in `out` from its last checkpoint, if there is one. All arguments must be those of the run
-        except `total_steps`, `actors`, `processes` and `device`. Settings are checked; your own environment,
-        `surrogate` or rule cannot be. With the same number of actors, the result is bit-identical to that of an
-        uninterrupted run, except with `a3c` and `naf(asynchronous=True)`, which are never reproducible, and with
-        Gymnasium's simulators, which cannot be saved and begin new episodes. A larger `total_steps` also stretches
-        whatever depends on the length of the run (schedules; `trust` beyond a million steps) from there on.
+        except `total_steps`, `actors`, `processes`, `device`, `stop_at_return` and `stop_after_evaluations`. Settings
+        are checked; your own environment, `surrogate` or rule cannot be. With the same number of actors, the result is
+        bit-identical to that of an uninterrupted run, except with `a3c` and `naf(asynchronous=True)`, which are never
+        reproducible, and with Gymnasium's simulators, which cannot be saved and begin new episodes. A larger
+        `total_steps` also stretches whatever depends on the length of the run (schedules; `trust` beyond a million
+        steps) from there on.
       checkpoint_seconds: seconds between checkpoints; another is saved at the end, on interruption and on SIGTERM.
       keep_best: keep a snapshot of the state with the best evaluation in `out`/best; needs `eval_every`.
       keep_every: environment steps between snapshots in `out`/step-0000200704 and so on; 0 for none. A snapshot is a
         directory like `out`, which `load_policy` and `jaxtrpo evaluate` accept.
-      on_update: called with (row of metrics, state of the run) after each update; an exception ends the run, which is
-        saved. Where one compiled program makes several updates, the state is the one after the last of them.
+      on_update: called with (row of metrics, state of the run) after each update. If it returns False, the run stops
+        there and is saved; an exception ends it, too, after saving. If it returns the state with other parameters
+        of the environments (see `set_env`), the run goes on from there. Where one compiled program makes several
+        updates, the state is the one after the last of them, at which the run stops.
       tensorboard: write event files to `out`/tensorboard.
       wandb: Weights & Biases project to log to (needs the package `wandb`, and is configured by its own environment
         variables).
@@ -88,14 +98,16 @@ def train(  # noqa: D417  (settings are described in Config, once)
 
     Raises:
       ValueError: a setting is out of bounds or does not fit the others, the environment is unknown, its first
-        observation is not finite, or the run in `out` cannot be resumed with these arguments. Nothing has been compiled
-        or written by then.
+        observation is not finite, the run in `out` cannot be resumed with these arguments, or the policy in
+        `start_from` does not fit. Nothing has been compiled or written by then.
       TypeError: an unknown setting; the message suggests the part that has it, or similar names.
       FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` is set.
       DirectoryInUse: a BlockingIOError; another process is writing to `out`, or has just written to it.
       SimulatorError: a Gymnasium simulator failed during training; what was learned before is saved.
       OutputError: `out` is no longer writable, as on a full disk; what was saved before is intact.
       ConnectionError: the first of several processes cannot listen at its address.
+      Interrupted: a KeyboardInterrupt, raised on Ctrl-C (SIGINT) during training, so that a loop of trainings ends;
+        everything is saved, and its attribute `result` is the Result so far.
       Terminated: a SystemExit, raised on SIGTERM; everything is saved.
     """
     arguments = {name: value for name, value in locals().items() if name not in ("progress", "unknown")}

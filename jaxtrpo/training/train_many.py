@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import queue
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxtrpo.config import Config
+from jaxtrpo.config.environment import names_string, options_of
 from jaxtrpo.envs.abilities import copy_of
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import environment_for, is_program
@@ -23,7 +26,8 @@ from jaxtrpo.parallel.processes import require_alone
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import require_same_run
 from jaxtrpo.runs.metrics import Row
-from jaxtrpo.runs.termination import Terminated, Termination, termination_as_interrupt
+from jaxtrpo.runs.progress import Progress
+from jaxtrpo.runs.termination import Interrupted, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.training.batched import Program, require_same_sizes, run_programs
 from jaxtrpo.training.cases import Case, cases_of
 from jaxtrpo.training.prepare import begin, plan
@@ -51,17 +55,18 @@ def train_many(
       env: see `train`.
       seeds: non-negative integers.
       out: parent of the directories of all trainings: `seed-0`, or `max_kl=0.01/seed-0` if `max_kl` is a list.
-      progress: show the mean over trainings that are one program, or the final return of each training otherwise.
+      progress: show the mean over the trainings; also the final return of each, where they train side by side.
       **arguments: other arguments of `train`. Numbers of the algorithm (`max_kl`, `gae_lambda`, ...), `discount`,
         `steps_per_update`, `max_steps_per_update`, `num_envs` and `segment_length` may be lists. `actors` is the number
         of devices for all trainings together.
 
     Returns:
-      One result per training, seeds varying fastest. After an interruption, results are those reached by then, and
-      trainings that had not started are left out.
+      One result per training, seeds varying fastest.
 
     Raises:
-      The exceptions of `train`; also ValueError if there are no seeds, or an argument must not be a list.
+      ValueError: there are no seeds, an argument that must not be a list is one, or `train` would refuse a training.
+      Interrupted: a KeyboardInterrupt, as of `train`; its attribute `result` is the list of the results so far, without
+        trainings that had not started. All other exceptions are those of `train`.
     """
     return prepare_many(env, seeds=seeds, out=out, **arguments)(progress)
 
@@ -75,16 +80,20 @@ def prepare_many(
 ) -> Callable[[bool], list[Result]]:
     """Checks all arguments, as `train_many`, and returns a function that trains, given `progress`."""
     require_alone("train_many (--seeds)")
-    device = Config(device=arguments.get("device", Config.device)).device
-    devices = choose_actors(arguments.pop("actors", None), device=device, program=is_program(env)).devices
+    if isinstance(arguments.get("log_info"), list | tuple):  # other lists are values to train with
+        arguments["log_info"] = names_string(arguments["log_info"])
+    config = Config(**{name: arguments[name] for name in ("device", "env_options") if name in arguments})
+    options = options_of(config.env_options)
+    program = is_program(env, options)
+    devices = choose_actors(arguments.pop("actors", None), device=config.device, program=program).devices
     cases = [case._replace(arguments=_placed(case, out)) for case in cases_of(seeds, arguments)]
-    environment, close = environment_for(env, 1, arguments.get("max_episode_steps"))
+    environment, close = environment_for(env, 1, arguments.get("max_episode_steps"), options)
     try:
         if is_program(environment):
             groups = _of_one_program(environment, cases, devices[:1])
             if groups is not None:
                 programs = [_planned(environment, [cases[number] for number in group], devices) for group in groups]
-                return lambda progress: _in_order(groups, run_programs(programs, progress=progress))
+                return lambda progress: _run_in_order(groups, programs, progress=progress)
         _planned(environment, cases, devices)
     finally:
         close()
@@ -96,7 +105,8 @@ def _planned(environment: Environment, cases: Sequence[Case], devices: Sequence[
     number = min(len(devices), len(cases))
     trainings = Trainings(tuple(devices[:number]), -(-len(cases) // number) * number)  # rounded up, to fill all devices
     alone = Actors(tuple(devices[:1]))
-    plans = [plan(environment, case.arguments, actors=alone, trainings=trainings) for case in cases]
+    common = {"actors": alone, "trainings": trainings, "has_options": True}
+    plans = [plan(environment, case.arguments, **common) for case in cases]
     for each in plans:
         if each.saved is not None:
             require_same_run(each.saved, each.env.name, each.config)
@@ -116,7 +126,7 @@ def _of_one_program(environment: Environment, cases: Sequence[Case], device: Seq
     for number, case in enumerate(cases):
         chosen = tuple(case.chosen.items())
         if chosen not in programs:
-            run = plan(once, case.arguments, actors=Actors(tuple(device)))
+            run = plan(once, case.arguments, actors=Actors(tuple(device)), has_options=True)
             if not run.update.learner.waits:
                 return None
             programs[chosen] = (run.update.program(), run.update.algorithm.updates_at_once) if several else ()
@@ -124,10 +134,17 @@ def _of_one_program(environment: Environment, cases: Sequence[Case], device: Seq
     return list(groups.values())
 
 
-def _in_order(groups: Sequence[Sequence[int]], results: Sequence[Result]) -> list[Result]:
-    """Returns results in the order of the cases; after an interruption, there are fewer results than cases."""
-    by_number = dict(zip(itertools.chain(*groups), results, strict=False))
-    return [by_number[number] for number in sorted(by_number)]
+def _run_in_order(groups: Sequence[Sequence[int]], programs: Sequence[Program], *, progress: bool) -> list[Result]:
+    """Runs programs, and returns the results in the order of the cases."""
+
+    def in_order(results: Sequence[Result]) -> list[Result]:
+        by_number = dict(zip(itertools.chain(*groups), results, strict=False))  # fewer results if interrupted
+        return [by_number[number] for number in sorted(by_number)]
+
+    try:
+        return in_order(run_programs(programs, progress=progress))
+    except Interrupted as error:
+        raise Interrupted(in_order(error.result)) from None
 
 
 def _placed(case: Case, out: str | Path | None) -> dict[str, Any]:
@@ -141,7 +158,7 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
         free.put(device)
     stopping = threading.Event()
 
-    def one(name: str, arguments: Mapping[str, Any]) -> Result | None:
+    def one(name: str, arguments: Mapping[str, Any], shown: _Shown) -> Result | None:
         if stopping.is_set():
             return None
         device = free.get()
@@ -149,27 +166,37 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
             own_env = copy_of(env)  # simulators outside of JAX serve one training only
             on_update = arguments.get("on_update")
 
-            def call_or_stop(row: Row, state: TrainState) -> None:
-                if on_update is not None:
-                    on_update(row, state)
+            def call_or_stop(row: Row, state: TrainState) -> object:
+                shown.update(name, row)
+                answer = None if on_update is None else on_update(row, state)
                 if stopping.is_set():
                     raise KeyboardInterrupt
+                return answer
 
             try:
                 run = begin(plan(own_env, {**arguments, "on_update": call_or_stop}, actors=Actors((device,))))
                 result = run.run(progress=False)
+            except Interrupted as error:
+                if not stopping.is_set():  # on_update has raised it, which ends all
+                    raise
+                return error.result
             finally:
                 if own_env is not env:
                     own_env.close()
         finally:
             free.put(device)
-        returns = result.metrics["return_100"]
-        if progress:
-            print(f"{name}: return_100 {returns[-1] if len(returns) else np.nan:.1f}", flush=True)
+        shown.finish(name, result)
         return result
 
-    with termination_as_interrupt(), ThreadPoolExecutor(len(devices)) as pool:
-        waiting = [pool.submit(one, case.name, case.arguments) for case in cases]
+    interrupted = False
+    total = int(cases[0].arguments.get("total_steps", Config.total_steps))
+    with (
+        Progress(total * len(cases), enabled=progress) as bar,
+        termination_as_interrupt(),
+        ThreadPoolExecutor(len(devices)) as pool,
+    ):
+        shown = _Shown(bar, total)
+        waiting = [pool.submit(one, case.name, case.arguments, shown) for case in cases]
         try:
             for each in as_completed(waiting):  # in this order, the first error ends all
                 each.result()
@@ -179,5 +206,54 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
                 raise Terminated from None
             if not isinstance(error, KeyboardInterrupt):
                 raise
-    found = [each.result() for each in waiting]
-    return [each for each in found if each is not None]
+            interrupted = True
+    found = [each for each in map(_result_of, waiting) if each is not None]
+    if interrupted:
+        raise Interrupted(found)
+    return found
+
+
+class _Shown:
+    """Progress of trainings side by side: their steps together, and the means of what they have reached."""
+
+    def __init__(self, bar: Progress, total_steps: int):
+        bar.status("compiling")
+        self._bar, self._total, self._lock = bar, total_steps, threading.Lock()
+        self._rows = dict[str, Row]()  # the last of each training
+        self._began = time.perf_counter()
+
+    def update(self, name: str, row: Row) -> None:
+        """Shows an update of one training, and its evaluation, if there is one."""
+        with self._lock:
+            self._rows[name] = row
+            rows = self._rows.values()
+            self._bar.update(
+                {
+                    "env_steps": sum(min(int(each["env_steps"] or 0), self._total) for each in rows),
+                    "wall_seconds": time.perf_counter() - self._began,
+                    **{column: _mean([each[column] for each in rows]) for column in ("mean_return", "return_100")},
+                }
+            )
+            value = row["eval_return"]
+            if value is not None and not np.isnan(value):
+                self._bar.note(f"{name}: evaluation after {row['env_steps']:,} steps: return {value:,.4g}")
+
+    def finish(self, name: str, result: Result) -> None:
+        """Prints the final return of a training; one that was complete already has shown no update."""
+        if len(result.metrics["env_steps"]) and name not in self._rows:
+            self.update(name, {name: column[-1].item() for name, column in result.metrics.items()})
+        last = _mean(result.metrics["return_100"][-1:])
+        self._bar.note(f"{name}: return_100 {last:.1f}", sys.stdout)
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    """Returns the mean of the numbers that are known; NaN if none is."""
+    known = [value for value in values if value is not None and not np.isnan(value)]
+    return float(np.mean(known)) if known else float("nan")
+
+
+def _result_of(training: Future[Result | None]) -> Result | None:
+    try:
+        return training.result()
+    except Interrupted as error:
+        return error.result

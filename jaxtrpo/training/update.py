@@ -14,37 +14,27 @@ from jaxtyping import Array, Int, PyTree, UInt32
 
 from jaxtrpo.adapt import Rule, require_settings
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.config import Sizes
-from jaxtrpo.critics.critic import CriticMaker
-from jaxtrpo.envs.abilities import require_working
+from jaxtrpo.config.specs import is_built_in
+from jaxtrpo.envs.abilities import Informative, masks_actions, require_working
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs
-from jaxtrpo.policies.networks import Policy, PolicyMaker
-from jaxtrpo.rollout.collect import CollectSegments, make_collect, start_actors, whole_episodes
+from jaxtrpo.policies.masking import masked_policy
+from jaxtrpo.policies.networks import Policy
+from jaxtrpo.policies.recurrence import Recurrence
+from jaxtrpo.rollout.collect import CollectSegments, Recurrences, make_collect, start_actors, whole_episodes
 from jaxtrpo.rollout.replay import Insert, compile_insert, inserted, without_replay
 from jaxtrpo.rollout.types import Acting, ActorState, Batch, Hyperparameters, TrainState
 from jaxtrpo.training.metrics import Measured, no_episodes, report
+from jaxtrpo.training.parts import Parts
+from jaxtrpo.training.programs import Programs
 
 # Compiled functions; leaves have a leading axis of actors.
 Collect = Callable[[TrainState], tuple[TrainState, Batch]]
 Learn = Callable[[TrainState, Batch], tuple[TrainState, Measured]]
 RunUpdates = Callable[[TrainState], tuple[TrainState, Measured]]
-
-
-class Parts(NamedTuple):
-    """The parts that a run is assembled from."""
-
-    algorithm: Algorithm
-    policy: PolicyMaker
-    critic: CriticMaker
-    rule: Rule
-    rule_was_chosen: bool  # by the user; otherwise it is the algorithm's default
-    surrogate: Surrogate | None  # objective of the policy in place of the algorithm's own
-    discount: float
-    normalize_observations: bool
 
 
 class Lowered(NamedTuple):
@@ -73,8 +63,10 @@ class Update:
     rule: Rule
     sizes: Sizes
     total_segments: int  # of the whole run
+    programs: Programs  # compiled from these functions, or from equal ones of another run
     _starts: Environment  # the environment that episodes are collected in: `env`, or `env` with repeated first states
     _collect: CollectSegments
+    _recurrences: Recurrences
 
     # States.
 
@@ -86,7 +78,7 @@ class Update:
         """Returns the gathered state before the first update; traceable."""
         for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
         return TrainState(
-            actors=start_actors(self._starts, for_env, self.sizes.num_envs),
+            actors=start_actors(self._starts, for_env, self.sizes.num_envs, self._recurrences),
             learner=self.learner.init(for_policy, for_critic),
             episodes=no_episodes(),
             hyperparameters=hyperparameters,
@@ -98,12 +90,16 @@ class Update:
 
     def start(self, seed: int) -> TrainState:
         """Returns the placed state before the first update."""
-        # Runs once, so optimising it would take longer than it saves.
-        run_once = jax.jit(self._default_first_state, compiler_options={"xla_backend_optimization_level": "0"})
+
+        def make() -> Callable[..., TrainState]:
+            # Runs once, so optimising it would take longer than it saves.
+            return jax.jit(self.first_state, compiler_options={"xla_backend_optimization_level": "0"})
+
+        run_once = self.programs.get("first_state", make)
         with self.actors.on_first():
-            begun = jax.block_until_ready(run_once(jax.random.PRNGKey(seed)))
+            begun = jax.block_until_ready(run_once(jax.random.PRNGKey(seed), self.hyperparameters()))
         require_working(self.env)
-        return self.place(begun)
+        return self.place(begun._replace(total_segments=np.int32(self.total_segments)))
 
     def shapes(self) -> TrainState:
         """Returns the shapes and dtypes of a gathered state."""
@@ -166,24 +162,33 @@ class Update:
 
     def lower(self, state: TrainState) -> Lowered:
         """Traces collecting for placed states like this one; learning is only traced when it is compiled."""
-        collecting = self._mapped(self.collect).lower(state.actors, state.learner, state.hyperparameters)
-        _, batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), collecting.out_info)
-        return Lowered(
-            functools.partial(_compile_collect, collecting),
-            functools.partial(self._compile_insert, state, batch),
-            functools.partial(self._compile_learn, state, batch),
-        )
+        like = shapes_of(state)  # programs outlive the run, and must not keep its state
+
+        def make() -> Lowered:
+            collecting = self._mapped(self.collect).lower(like.actors, like.learner, like.hyperparameters)
+            _, batch = shapes_of(collecting.out_info)
+            return Lowered(
+                functools.cache(functools.partial(_compile_collect, collecting)),
+                functools.cache(functools.partial(self._compile_insert, like, batch)),
+                functools.cache(functools.partial(self._compile_learn, like, batch)),
+            )
+
+        return self.programs.get("lowered", make)
 
     def compile_updates(self, state: TrainState) -> RunUpdates:
         """Compiles `run_updates` for placed states like this one."""
-        return self._mapped(self.run_updates).lower(state).compile()
+        like = shapes_of(state)
+        return self.programs.get("updates", lambda: self._mapped(self.run_updates).lower(like).compile())
 
     def program(self) -> str:
         """Returns the lowered program of one training as text; trainings with equal texts differ only in data."""
         return self._on_one_actor().lower(*self._first_arguments()).as_text()
 
     def require_columns(self) -> None:
-        """Traces an update, which raises ValueError if the rule reads a metric that the algorithm does not report."""
+        """Traces an update, which raises ValueError if the rule reads a metric that the algorithm does not report.
+
+        Or if an entry of `info` is called like a metric.
+        """
         jax.eval_shape(self._on_one_actor(), *self._first_arguments())
 
     def _on_one_actor(self) -> jax.stages.Wrapped:
@@ -225,6 +230,11 @@ class Update:
         return learn_all
 
 
+def shapes_of(tree: PyTree) -> PyTree:
+    """Returns the shapes and dtypes of arrays."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+
+
 def _compile_collect(collecting: jax.stages.Lowered) -> Collect:
     compiled = collecting.compile()
 
@@ -236,7 +246,13 @@ def _compile_collect(collecting: jax.stages.Lowered) -> Collect:
 
 
 def make_update(
-    env: Environment, parts: Parts, sizes: Sizes, actors: Actors, total_steps: int, trainings: Trainings | None = None
+    env: Environment,
+    parts: Parts,
+    sizes: Sizes,
+    actors: Actors,
+    total_steps: int,
+    trainings: Trainings | None = None,
+    programs: Programs | None = None,
 ) -> Update:
     """Checks that the parts of a run fit together, and builds its functions. Nothing is compiled.
 
@@ -247,6 +263,7 @@ def make_update(
       actors: devices that collect and learn.
       total_steps: environment steps of the run.
       trainings: trainings that this run is part of, if several are compiled as one program; `actors` is then one.
+      programs: of equal runs; None if there are none.
 
     Raises:
       ValueError: the parts do not fit each other or the environment; one sentence.
@@ -254,6 +271,10 @@ def make_update(
     algorithm, rule = parts.algorithm, parts.rule
     require_settings(rule, algorithm.hyperparameters, algorithm.spec_string)
     policy = parts.policy.make(env.observation_size, action_space(env))
+    if masks_actions(env):
+        if not action_space(env).counts:
+            raise ValueError(f"env={env.name}: action masks need discrete actions, but these are continuous")
+        policy = masked_policy(policy)
     spec = Spec(
         observation_size=env.observation_size,
         policy=policy,
@@ -266,6 +287,9 @@ def make_update(
         segment_length=sizes.segment_length,
         actions=action_space(env),
     )
+    if parts.surrogate is not None and not algorithm.uses_surrogate:
+        name = algorithm.spec_string.partition("(")[0]
+        raise ValueError(f"surrogate: {name} does not use a surrogate; trpo, npg, trpo_penalty, trpo_replay and ppo do")
     learner = algorithm.make(spec)
     if learner.asynchronous is not None and spec.steps_per_update < 2 * actors.count:
         # Advantages are relative to their mean, so the advantage of a single step would be 0.
@@ -273,7 +297,8 @@ def make_update(
             f"steps_per_update={spec.steps_per_update} must be at least {2 * actors.count}, two for each of the "
             f"{actors.count} asynchronous actors"
         )
-    starts, collect = _collecting(env, policy, algorithm, sizes)
+    recurrences = policy.recurrence, spec.critic.recurrence
+    starts, collect = _collecting(env, policy, spec.critic.recurrence, algorithm, sizes)
     update = Update(
         env=env,
         actors=actors,
@@ -284,23 +309,33 @@ def make_update(
         rule=rule,
         sizes=sizes,
         total_segments=segments_of_run(total_steps, sizes, segment_parts(learner, actors)),
+        programs=Programs() if programs is None else programs,
         _starts=starts,
         _collect=collect,
+        _recurrences=recurrences,
     )
-    if rule.reads and parts.rule_was_chosen and learner.waits:
+    logs_info = isinstance(env, Informative) and bool(env.info_columns)
+    reads = parts.rule_was_chosen and (rule.reads or not is_built_in("adapt", rule.spec_string))
+    if (reads or logs_info) and learner.waits:
         update.require_columns()
     return update
 
 
 def _collecting(
-    env: Environment, policy: Policy, algorithm: Algorithm, sizes: Sizes
+    env: Environment, policy: Policy, critic_recurrence: Recurrence | None, algorithm: Algorithm, sizes: Sizes
 ) -> tuple[Environment, CollectSegments]:
     """Returns the environment in which batches are collected, and the function that collects them."""
-    lengths = {"segment_length": sizes.segment_length, "max_segments": sizes.max_segments}
+    make = functools.partial(
+        make_collect,
+        policy=policy,
+        segment_length=sizes.segment_length,
+        max_segments=sizes.max_segments,
+        critic_recurrence=critic_recurrence,
+    )
     if algorithm.episodes is None:
-        return env, make_collect(env, policy, **lengths)
+        return env, make(env)
     repeated = Repeated(env, algorithm.episodes.conditions, sizes.segment_length)
-    return repeated, whole_episodes(make_collect(repeated, policy, **lengths), repeated)
+    return repeated, whole_episodes(make(repeated), repeated)
 
 
 def first_hyperparameters(algorithm: Algorithm) -> Hyperparameters:

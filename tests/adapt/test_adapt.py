@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -11,13 +12,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probe import ProbeEnvironment
 from support import actors, counted_compilations, first, random_batch
 
-from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin, trust
+from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin, trust, updated
 from jaxtrpo.config import Sizes
 from jaxtrpo.config.specs import parse
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.training.metrics import no_episodes, report
+from jaxtrpo.training.prepare import prepare
 from jaxtrpo.training.update import segments_of_run
 
 FIRST = {"max_kl": jnp.float32(0.004), "steps_per_update": jnp.int32(2000)}
@@ -367,3 +370,44 @@ def test_invalid_spec_string_is_refused_with_one_line(text, expected):
         parse("adapt", text)
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+# ---- rules of the user
+
+
+def halving(name: str) -> Rule:
+    """Rule that reads a metric or setting of this name."""
+
+    def update(state, hyperparameters, metrics):
+        return state, {**hyperparameters, "steps_per_update": hyperparameters["steps_per_update"] + 0 * metrics[name]}
+
+    return Rule(init=lambda hyperparameters: (), update=update)
+
+
+@pytest.mark.parametrize(
+    ("rule", "told"),
+    [
+        (halving("accepted"), r"^adapt=custom reads accepted, which this algorithm does not report; it reports steps"),
+        (halving("mean_retur"), r"^adapt=custom reads mean_retur, .*; did you mean mean_return\?$"),
+        (chain(halving("accepted"), fixed()), r"^adapt=chain\(custom, fixed\) reads accepted"),
+        (
+            Rule(lambda settings: (), lambda state, settings, metrics: (state, {**settings, "max_kl": 0.0})),
+            r"^adapt=custom must return all settings that it was given and no others; max_kl is missing or new$",
+        ),
+        (
+            Rule(lambda settings: (), lambda state, settings, metrics: (state, {})),
+            "; learning_rate, .* missing or new$",
+        ),
+    ],
+)
+def test_rule_that_does_not_fit_the_algorithm_is_refused_before_training(rule, told):
+    with pytest.raises(ValueError) as error:
+        prepare(ProbeEnvironment(), algorithm="pg", adapt=rule, policy="mlp(hidden=(2,))", actors=1)
+    assert re.search(told, str(error.value))
+    assert len(str(error.value)) <= 200 and "\n" not in str(error.value)
+
+
+def test_other_key_errors_of_a_rule_stay_as_they_are():
+    rule = Rule(lambda settings: (), lambda state, settings, metrics: ({}[("own", 1)], settings))
+    with pytest.raises(KeyError, match="own"):
+        updated(rule, (), FIRST, {})

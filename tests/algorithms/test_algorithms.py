@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import threading
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -50,12 +52,14 @@ SMALL = {
 WAIT_FOR_EACH_OTHER = tuple(name for name in ALGORITHMS if name != "a3c")
 SECONDS = ("wall_seconds", "collect_seconds", "learn_seconds")
 COMMON = (
-    "update", "env_steps", *SECONDS, "steps_per_update", "episodes", "mean_return", "return_100", "invalid_steps",
-    "policy_std", "eval_return",
+    "update", "env_steps", *SECONDS, "steps_per_update", "episodes", "mean_return", "return_100", "mean_length",
+    "invalid_steps", "policy_std", "eval_return",
 )  # fmt: skip
 OF_A_CRITIC = ("entropy", "explained_variance", "advantage_std")  # reported by all but naf
 # A rule that varies the batch size and works with any algorithm.
 VARYING = "improvement(window=1, steps_delta=16, steps_bounds=(16, 64), kl_delta=None)"
+# One algorithm for each driver, and for each way in which a batch reaches it.
+DRIVERS = ("trpo", "a2c", "a3c", "naf", "trpo_replay")
 
 
 class ActingProbe(ProbeEnvironment):
@@ -73,35 +77,55 @@ def tiny(algorithm) -> dict:
     return {**TINY, "algorithm": SMALL.get(name, algorithm), **critic}
 
 
+def varying(algorithm: str) -> dict:
+    """Returns settings for runs whose batches vary; conjugate gradient makes few iterations, which amplify rounding."""
+    if "trpo" in algorithm or algorithm == "npg":
+        algorithm = SMALL.get(algorithm, f"{algorithm}()").replace("(", "(cg_iterations=4, ", 1)
+    critic = {"critic": "none"} if algorithm == "naf" else {}
+    return {**TINY, "algorithm": SMALL.get(algorithm, algorithm), **critic, "adapt": VARYING, "actors": 2}
+
+
 def train(algorithm, out=None, **settings) -> jaxtrpo.Result:
     return prepare(ActingProbe(), out=out, **{**tiny(algorithm), **settings}).run(progress=False)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_trains_on_mujoco_and_is_saved(algorithm, tmp_path):
+def train_varying(algorithm: str, out=None, **settings) -> jaxtrpo.Result:
+    return prepare(ActingProbe(), out=out, **{**varying(algorithm), **settings}).run(progress=False)
+
+
+def assert_trained(algorithm: str, result: jaxtrpo.Result, out: Path) -> None:
+    """Asserts that the run reports finite metrics, and that its policy is saved."""
+    metrics = result.metrics
+    assert set(metrics) >= {*COMMON, *(() if algorithm == "naf" else OF_A_CRITIC)}
+    # These may be NaN: without a finished episode, a previous step, an evaluation or a separate collection phase.
+    may_be_blank = {"mean_return", "return_100", "mean_length", "gain_ratio", "eval_return", "collect_seconds"}
+    for name in set(metrics) - may_be_blank:
+        assert np.all(np.isfinite(metrics[name])), name
+    assert np.all(np.diff(metrics["wall_seconds"]) > 0)
+    obs = np.random.default_rng(0).normal(size=(5, result.policy.observation_size))
+    loaded = jaxtrpo.load_policy(out)(obs)
+    np.testing.assert_array_equal(loaded, result.policy(obs))
+    assert np.all(np.isfinite(loaded)) and np.ptp(loaded) > 0
+
+
+@pytest.mark.parametrize("algorithm", DRIVERS)
+def test_every_driver_trains_on_mujoco_and_saves_the_policy(algorithm, tmp_path):
     threads = threading.active_count()
     result = jaxtrpo.train(
         "InvertedPendulum-v5", **tiny(algorithm), total_steps=96, out=tmp_path / "run", progress=True
     )
-    metrics = result.metrics
-    assert len(metrics["update"]) >= 3 and metrics["env_steps"][-1] >= 96
-    assert set(metrics) >= {*COMMON, *(() if algorithm == "naf" else OF_A_CRITIC)}
-    # These may be NaN: without a finished episode, a previous step, an evaluation or a separate collection phase.
-    for name in set(metrics) - {"mean_return", "return_100", "gain_ratio", "eval_return", "collect_seconds"}:
-        assert np.all(np.isfinite(metrics[name])), name
+    assert_trained(algorithm, result, tmp_path / "run")
+    assert len(result.metrics["update"]) >= 3 and result.metrics["env_steps"][-1] >= 96
     # The first batch is only used to estimate the scale of observations.
-    assert np.all(metrics.get("accepted", np.ones(2))[1:] == 1)
-    assert np.all(np.diff(metrics["wall_seconds"]) > 0)
-    loaded, obs = jaxtrpo.load_policy(tmp_path / "run"), np.random.default_rng(0).normal(size=(5, 4))
-    np.testing.assert_array_equal(loaded(obs), result.policy(obs))
-    assert np.all(np.isfinite(loaded(obs))) and np.ptp(loaded(obs)) > 0
-    assert result.config.algorithm == SMALL.get(algorithm, algorithm)
+    assert np.all(result.metrics.get("accepted", np.ones(2))[1:] == 1)
+    assert result.config.algorithm == parse("algorithm", SMALL.get(algorithm, algorithm)).spec_string
     assert threading.active_count() == threads
 
 
+@pytest.mark.shared_programs
 @pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
 def test_nothing_is_compiled_after_the_first_update(algorithm):
-    run = prepare(ActingProbe(), **tiny(algorithm), adapt=VARYING, total_steps=2500)
+    run = prepare(ActingProbe(), **varying(algorithm), total_steps=2500)
     updates = run._updates()
     next(updates)
     with counted_compilations() as compiled:
@@ -109,25 +133,27 @@ def test_nothing_is_compiled_after_the_first_update(algorithm):
     assert not compiled and len(steps) > 20 and set(steps) == {16, 32, 48, 64}
 
 
-@pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
+# That the number of steps is not compiled in is checked with a2c, which counts them in its program.
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=pytest.mark.shared_programs(name != "a2c")) for name in WAIT_FOR_EACH_OTHER],
+)
 def test_resumed_run_equals_uninterrupted_run(algorithm, tmp_path):
-    whole = train(algorithm, tmp_path / "whole", adapt=VARYING, total_steps=2000)
-    part = train(algorithm, tmp_path / "parts", adapt=VARYING, total_steps=700)
-    resumed = train(algorithm, tmp_path / "parts", adapt=VARYING, total_steps=2000, resume=True)
+    whole = train_varying(algorithm, tmp_path / "whole", total_steps=2000)
+    part = train_varying(algorithm, tmp_path / "parts", total_steps=700)
+    resumed = train_varying(algorithm, tmp_path / "parts", total_steps=2000, resume=True)
     assert 0 < len(part.metrics["update"]) < len(whole.metrics["update"])
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(resumed.state), jax.device_get(whole.state))
     assert list(resumed.metrics) == list(whole.metrics)
     for name in set(whole.metrics) - set(SECONDS):
         np.testing.assert_array_equal(resumed.metrics[name], whole.metrics[name], err_msg=name)
+    assert_trained(algorithm, whole, tmp_path / "whole")
 
 
+@pytest.mark.shared_programs
 @pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
 def test_training_does_not_depend_on_number_of_actors(algorithm):
-    # Few iterations, because each amplifies rounding differences.
-    words = algorithm
-    if "trpo" in algorithm or algorithm == "npg":
-        words = SMALL.get(algorithm, f"{algorithm}()").replace("(", "(cg_iterations=4, ", 1)
-    one, two = (train(words, actors=count, total_steps=160) for count in (1, 2))
+    one, two = (train_varying(algorithm, actors=count, total_steps=160) for count in (1, 2))
     for leaf in jax.tree.leaves(two.state._replace(actors=None)):
         np.testing.assert_array_equal(leaf[0], leaf[1])
     assert list(one.metrics) == list(two.metrics)
@@ -194,7 +220,8 @@ def test_rule_for_missing_setting_is_refused(algorithm, rule, missing):
 
 @pytest.mark.parametrize("algorithm", ["ppo", "pg", "a2c", "a3c"])
 def test_run_setting_that_the_algorithm_lacks_is_refused(algorithm):
-    with pytest.raises(ValueError, match=f"^max_kl=0.1: {algorithm} has no max_kl; its adaptable settings are "):
+    spec = re.escape(parse("algorithm", algorithm).spec_string)
+    with pytest.raises(ValueError, match=f"^max_kl=0.1: {spec} has no max_kl; its adaptable settings are "):
         prepare(ActingProbe(), algorithm=algorithm, max_kl=0.1, **TINY)
 
 
@@ -243,7 +270,7 @@ def test_user_surrogate_is_maximised(algorithm):
     np.testing.assert_allclose(result.policy(obs), 1.0, atol=0.15)
 
 
-@pytest.mark.parametrize("algorithm", ["pg", "a2c", "a3c"])
+@pytest.mark.parametrize("algorithm", ["pg", "a2c", "naf"])
 def test_user_surrogate_is_refused_by_algorithms_without_one(algorithm):
     with pytest.raises(ValueError, match=f"^surrogate: {algorithm} does not use a surrogate; trpo, .* do$"):
         prepare(ActingProbe(), algorithm=algorithm, surrogate=importance_weighted_advantage, **TINY)
@@ -282,6 +309,14 @@ def reward_weighted(*, rate: float) -> Algorithm:
         return Learner(init, learn)
 
     return Algorithm(f"reward_weighted(rate={rate})", {"rate": rate, "steps_per_update": 64}, make)
+
+
+def test_user_algorithm_refuses_a_surrogate_unless_it_says_that_it_uses_one():
+    mine = reward_weighted(rate=1.0)
+    settings = {**TINY, "steps_per_update": None, "surrogate": importance_weighted_advantage}
+    with pytest.raises(ValueError, match="^surrogate: reward_weighted does not use a surrogate; trpo, "):
+        prepare(ActingProbe(), algorithm=mine, **settings)
+    prepare(ActingProbe(), algorithm=mine._replace(uses_surrogate=True), **settings)
 
 
 def test_user_algorithm_can_be_trained_adapted_saved_and_resumed(tmp_path):
@@ -329,8 +364,14 @@ def test_default_batch_grows_with_number_of_environments():
     def steps(algorithm, **settings):
         return prepare(ActingProbe(), algorithm=algorithm, **settings).config.steps_per_update
 
-    assert (steps("a2c"), steps("a2c", num_envs=8), steps("a2c", num_envs=64)) == (512, 512, 2048)
+    assert (steps("a2c"), steps("a2c", num_envs=8), steps("a2c", num_envs=64)) == (80, 80, 320)
+    assert (steps("a3c"), steps("a3c", num_envs=64)) == (80, 320)
     assert (steps("a2c", num_envs=64, steps_per_update=64), steps("trpo", num_envs=64)) == (64, 1024)
+
+
+def test_example_of_the_readme_learns():
+    result = jaxtrpo.train("CartPole-v1", algorithm="a2c", stop_at_return=475, progress=False)
+    assert result.metrics["env_steps"][-1] <= 400_000
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -357,11 +398,11 @@ def test_policy_std_is_mean_over_states_and_equal_on_all_actors(count):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"gae_lambda": 0.9}, "unknown setting 'gae_lambda'; write algorithm=\"trpo(gae_lambda=...)\""),
-        ({"critic_epochs": 3}, "unknown setting 'critic_epochs'; write critic=\"mlp(epochs=...)\""),
-        ({"policy_hidden": (3,)}, "unknown setting 'policy_hidden'; write policy=\"mlp(hidden=...)\""),
+        ({"gae_lambda": 0.9}, "unknown setting 'gae_lambda'; write algorithm=\"trpo(gae_lambda=0.9)\""),
+        ({"critic_epochs": 3}, "unknown setting 'critic_epochs'; write critic=\"mlp(epochs=3)\""),
+        ({"policy_hidden": (3,)}, "unknown setting 'policy_hidden'; write policy=\"mlp(hidden=(3,))\""),
         ({"total_step": 3}, "unknown setting 'total_step'; did you mean total_steps"),
-        ({"clip": 0.1}, "unknown setting 'clip'; write algorithm=\"ppo(clip=...)\""),
+        ({"clip": 0.1}, "unknown setting 'clip'; write algorithm=\"ppo(clip=0.1)\" (trpo has no clip)"),
     ],
 )
 def test_unknown_setting_is_refused_with_its_new_place(setting, message):

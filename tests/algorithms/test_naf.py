@@ -210,6 +210,13 @@ def test_gradient_steps_are_proportional_to_new_steps(ratio, num_segments, steps
     assert info["gradient_steps"] == steps == optax.tree.get(after.optimizer, "count")
 
 
+def test_larger_minibatches_of_many_environments_mean_fewer_gradient_steps():
+    """Four steps of each of twelve environments are three times the usual minibatch."""
+    settings = {"replay_ratio": 0.5, "minibatch_size": 16, "minibatch_per_env": 4.0}
+    _, _, info = learned([random_batch(0, num_segments=3)], **settings)
+    assert info["gradient_steps"] == 6
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.25, 1.0])
 def test_target_network_moves_by_target_rate(rate):
     before, after, _ = learned([random_batch(0)], target_rate=rate)

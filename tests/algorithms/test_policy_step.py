@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
 from support import actors, counted_compilations, deal, first, random_batch, spread
 
-from jaxtrpo.algorithms import natural_gradient
+from jaxtrpo.algorithms import fisher_states
 from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.algorithms.natural_gradient import NaturalGradient, make_direction
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
@@ -267,9 +267,9 @@ def test_invalid_steps_do_not_matter(fisher_samples):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-@pytest.mark.parametrize("few", [natural_gradient.FEW_STATES, 0], ids=["states gathered", "products summed"])
+@pytest.mark.parametrize("few", [fisher_states.FEW_STATES, 0], ids=["states gathered", "products summed"])
 def test_step_does_not_depend_on_number_of_actors(few, monkeypatch):
-    monkeypatch.setattr(natural_gradient, "FEW_STATES", few)
+    monkeypatch.setattr(fisher_states, "FEW_STATES", few)
     _mapped_step.cache_clear()
     problem = make_problem(5, num_segments=3)
     (alone, info_alone), (both, info_both) = (

@@ -106,7 +106,7 @@ def test_every_algorithm_finds_best_action_with_delayed_reward(algorithm):
 
 @every_algorithm
 def test_critic_of_every_algorithm_discounts_reward_in_next_step_once(algorithm):
-    learned = Learned(DISCOUNTED, algorithm, "mlp", 2 * ALGORITHMS[algorithm])
+    learned = Learned(DISCOUNTED, algorithm, "mlp", ALGORITHMS[algorithm])
     for sign in (-1, 1):
         np.testing.assert_allclose(learned.value(sign, 0), DISCOUNT, atol=ACCURACY["mlp"])
         np.testing.assert_allclose(learned.value(sign, 1), 1.0, atol=ACCURACY["mlp"])

@@ -14,6 +14,7 @@ from jaxtrpo.envs.base import EnvState, Transition, advance, start
 from jaxtrpo.training.prepare import prepare
 
 UPDATES = 4
+pytestmark = pytest.mark.shared_programs  # compiled for all units at once
 SIZES = {"actors": 1, "num_envs": 8, "segment_length": 8, "total_steps": UPDATES * 64, "steps_per_update": 64}
 ALGORITHMS = {
     "trpo": {"algorithm": "trpo(cg_iterations=5)"},
@@ -45,7 +46,7 @@ class Physics(NamedTuple):
 
 
 class PointMass:
-    """A point mass to be pushed to 0. Units are part of its state, so all runs share one compiled program.
+    """A point mass to be pushed to 0. Units and `late` are part of its state, so all runs share one compiled program.
 
     Observations are position, speed, a constant 0 and a constant 9.81.
     """
@@ -56,12 +57,9 @@ class PointMass:
     episode_length = 16
     is_program = True
 
-    def __init__(self, late: int = 0):
-        self.late = late
-
     def reset(self, key, num_envs: int) -> EnvState:
         blank, ones = jnp.zeros(num_envs), jnp.ones(num_envs)
-        return start(key, num_envs, self._reset_rows, Physics(blank, blank, self.late * ones, ones, ones))
+        return start(key, num_envs, self._reset_rows, Physics(blank, blank, blank, ones, ones))
 
     def step(self, state: EnvState, action) -> EnvState:
         place, speed, late, observation, unit = state.physics
@@ -85,21 +83,20 @@ class PointMass:
         return physics.observation[:, None] * observed
 
 
-def learned(name: str, observation: float = 1.0, reward: float = 1.0, late: int = 0, **settings):
-    """Trains for a few updates in the given units."""
-    run = prepare(PointMass(late), seed=3, policy="mlp(hidden=(8,))", **{**SIZES, **ALGORITHMS[name], **settings})
+def learned(name: str, observation: float = 1.0, reward: float = 1.0, late: int = 0, **settings) -> list[np.ndarray]:
+    """Returns the parameters after a few updates in the given units."""
+    run = prepare(PointMass(), seed=3, policy="mlp(hidden=(8,))", **{**SIZES, **ALGORITHMS[name], **settings})
     factors = dict.fromkeys(("obs", "final_obs", "first_obs", "observation"), observation) | {"reward_unit": reward}
-    env = jax.tree_util.tree_map_with_path(
-        lambda path, leaf: leaf * np.float32(factors[path[-1].name]) if path[-1].name in factors else leaf,
-        run.state.actors.env,
-    )
-    return dataclasses.replace(run, state=run.state._replace(actors=run.state.actors._replace(env=env))).run(
-        progress=False
-    )
 
+    def change(path, leaf):
+        name = path[-1].name
+        if name == "late":
+            return leaf + np.float32(late)
+        return leaf * np.float32(factors[name]) if name in factors else leaf
 
-def parameters(result) -> list[np.ndarray]:
-    return jax.tree.leaves(jax.device_get(result.policy.params))
+    env = jax.tree_util.tree_map_with_path(change, run.state.actors.env)
+    run = dataclasses.replace(run, state=run.state._replace(actors=run.state.actors._replace(env=env)))
+    return jax.tree.leaves(jax.device_get(run.run(progress=False).policy.params))
 
 
 CASES = [*((name, 0) for name in ALGORITHMS), *((name, 9) for name in ("trpo", "trpo_replay", "naf"))]
@@ -113,9 +110,7 @@ def test_learned_parameters_do_not_depend_on_units(name, late):
     """
     usual = learned(name, late=late)
     for observation, reward in ((2.0**20, 2.0**-20), (2.0**-20, 2.0**20)):
-        for other, expected in zip(
-            parameters(learned(name, observation, reward, late)), parameters(usual), strict=True
-        ):
+        for other, expected in zip(learned(name, observation, reward, late), usual, strict=True):
             # gps uses eigenvalues from LAPACK, whose rounding may depend on the scale of a matrix.
             np.testing.assert_allclose(other, expected, rtol=1e-4 if name == "gps" else 0, atol=0)
 
@@ -123,6 +118,6 @@ def test_learned_parameters_do_not_depend_on_units(name, late):
 @pytest.mark.parametrize("factor", [1e-6, 1e6])
 @pytest.mark.parametrize("name", ["trpo", "trpo_replay", "ppo", "naf"])
 def test_first_updates_do_not_depend_on_units_up_to_rounding(name, factor):
-    usual, other = (parameters(learned(name, by, by, total_steps=2 * 64)) for by in (1.0, factor))
+    usual, other = (learned(name, by, by, total_steps=2 * 64) for by in (1.0, factor))
     for here, there in zip(other, usual, strict=True):
         np.testing.assert_allclose(here, there, rtol=0, atol=1e-2 * np.abs(there).max() + 1e-3)

@@ -36,10 +36,10 @@ TABLE = [
         "train InvertedPendulum-v5 --adapt model_accuracy",
         "adapt=model_accuracy reads previous_predicted_gain",
     ),
-    ("train InvertedPendulum-v5 --algorithm a2c --critic linear", "needs the critic mlp"),
+    ("train InvertedPendulum-v5 --algorithm a2c --critic linear", "needs a network as critic"),
     ("train InvertedPendulum-v5 --device gpu", "is stepped by CPU cores"),
     ("train InvertedPendulum-v5 --processes 2", "processes=2, but no launcher was found: use `jaxtrpo launch"),
-    ("launch --processes 2 -- evaluate POLICY", "is no `train ...` after --"),
+    ("launch --processes 2 -- evaluate POLICY", "expected `-- train ...`, not `evaluate`"),
     ("train mjx:HalfChetah-v5", "HalfCheetah-v5"),
     ("train Halfcheetah", "HalfCheetah-v5"),
     ("train Hopper-v5 --backend spring", "backend"),
@@ -49,7 +49,8 @@ TABLE = [
     ("train X --out HELD/metrics.csv", "not a directory"),
     ("train X --out=", "--out is empty"),
     ("train X --steps-per-update 99999999999999", "steps_per_update=99999999999999 must be at most 2147483647"),
-    ("train InvertedPendulum-v5 --num-envs 1000000000", "num_envs=1000000000, max_steps_per_update=1000000000 need at"),
+    ("train X --num-envs 100000000", "num_envs=100000000 must be at most 1048576"),
+    ("train InvertedPendulum-v5 --steps-per-update 2000000000", "max_steps_per_update=2000000000 need at least"),
     ("train InvertedPendulum-v5 --policy mlp(hidden=(1000000,1000000))", "policy=mlp(hidden=(1000000, 1000000))"),
     ("train InvertedPendulum-v5 --critic mlp(hidden=(1000000,1000000))", "critic=mlp(hidden=(1000000, 1000000)) need"),
     ("train X --algorithm ppo(epochs=3000000000)", "epochs=3000000000 must be at most"),
@@ -137,6 +138,21 @@ TABLE = [
     ("train X --policy mlp(hidden=(0,))", "hidden=0"),
     ("train brax:nothing", "brax:"),
     ("train gymnasium:Nothing-v0", "Nothing-v0"),
+    # places that cannot be written to, and sizes without sense
+    ("train X --out /proc/x", "out='/proc/x': no file can be created in /proc"),
+    ("train X --seeds 1000000000", "seeds=1000000000 must be at most 10000"),
+    ("export POLICY --out /proc/x", "out='/proc/x': no file can be created in /proc"),
+    ("plot RUN --out /proc/x", "out='/proc/x.png': no file can be created in /proc"),
+    ("plot RUN --out .", "out='.' must name files"),
+    ("report RUN --out /proc/x", "out='/proc/x': no file can be created in /proc"),
+    ("report RUN --out RUN", "out='RUN' is a directory"),
+    ("report RUN --video RUN/metrics.csv", "video='RUN/metrics.csv' is not an MP4 file"),
+    ("video POLE --out /proc/x.mp4", "out='/proc/x.mp4': no file can be created in /proc"),
+    ("sweep CartPole-v1 --out /proc/x --grid max_kl=0.1", "out='/proc/x': no file can be created in /proc"),
+    ("sweep Nothing-v0 --out new --grid max_kl=0.1", "unknown environment 'Nothing-v0'"),
+    ("sweep mjx:Nothing-v0 --out new --grid max_kl=0.1", "unknown environment 'mjx:Nothing-v0'"),
+    ("sweep X --out new --grid max_kl=0.1 --cores 1000000000", "cores=1000000000 must be at most"),
+    ("sweep X --out new --grid max_kl=0.1 --seeds 1000000000", "seeds=1000000000 must be at most 10000"),
     ("train counting_env:Careless-v0", "reset() raised AssertionError: assert self.where != here ("),
     ("evaluate HELD", "no policy.msgpack in HELD"),
 ]
@@ -166,6 +182,24 @@ def test_invalid_input_is_reported_in_one_line_and_changes_nothing(words, told, 
     assert error.startswith("jaxtrpo: error: ") and error.count("\n") == 1 and told in error
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and "sweep" not in path.parts}
     assert after == before and not Path("new").exists()
+
+
+@pytest.mark.parametrize("storage", ["sqlite:////proc/x.db", "sqlite:///HELD/metrics.csv"])
+def test_storage_that_cannot_be_opened_is_refused_at_once(storage, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    directories()
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("tried again"))
+    words = ["sweep", "CartPole-v1", "--out", "sweep", "--grid", "max_kl=0.1", "--storage", storage]
+    assert cli.main(words) == cli.INPUT_ERROR
+    assert f"storage='{storage}' cannot be used" in capsys.readouterr().err
+
+
+def test_policy_that_does_not_fit_a_task_of_mjx_is_refused_before_mjx_is_traced(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    directories()
+    monkeypatch.setattr("jaxtrpo.envs.mujoco.mjx.MjxEngine", lambda *_: pytest.fail("traced"))
+    assert cli.main(["evaluate", "POLICY", "--env", "mjx:HalfCheetah-v5"]) == cli.INPUT_ERROR
+    assert "those of HalfCheetah-v5 have sizes 17 and 6" in capsys.readouterr().err
 
 
 def test_table_has_many_distinct_cases():

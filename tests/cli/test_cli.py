@@ -17,6 +17,7 @@ from jaxtrpo import config
 from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 from jaxtrpo.config.specs import KINDS
+from jaxtrpo.runs.termination import Interrupted
 
 # For each setting a value that is not its default, as typed and as parsed.
 SETTINGS = {
@@ -37,8 +38,13 @@ SETTINGS = {
     "num_envs": ("8", 8),
     "segment_length": ("4", 4),
     "max_episode_steps": ("30", 30),
+    "env_options": ("a=1,b='x'", "a=1, b='x'"),
+    "log_info": ("success,x", "success,x"),
     "eval_every": ("10000", 10000),
     "eval_episodes": ("3", 3),
+    "start_from": ("runs/one", "runs/one"),
+    "stop_at_return": ("1000", 1000.0),
+    "stop_after_evaluations": ("5", 5),
 }
 
 
@@ -146,7 +152,10 @@ def training(monkeypatch):
 
     fake = Training()
 
+    @dataclasses.dataclass
     class Run:
+        close: object = None
+
         def run(self, *, progress):
             fake.progress = progress
             return fake.does()
@@ -204,11 +213,19 @@ def test_interrupt_has_its_own_exit_code_and_no_traceback(training, capsys):
     training.does = interrupted
     assert cli.main(["train", "X"]) == cli.INTERRUPTED
     assert capsys.readouterr().err == "interrupted\n"
-    training.does = lambda: Result({"env_steps": np.zeros(0, np.int64)})
-    assert cli.main(["train", "X"]) == cli.INTERRUPTED
-    training.does = lambda: Result(metrics(500))
+
+    def interrupted_with_result():
+        raise Interrupted(Result(metrics(500)))
+
+    training.does = interrupted_with_result
     assert cli.main(["train", "X"]) == cli.INTERRUPTED
     assert "500 environment steps" in capsys.readouterr().out
+
+
+def test_early_stop_is_no_failure(training, capsys):
+    training.does = lambda: Result({**metrics(500), "return_100": np.array([np.nan, np.nan])})
+    assert cli.main(["train", "X"]) == 0
+    assert capsys.readouterr().out.startswith("no episode finished, 500 environment steps, 2.0 seconds")
 
 
 # ---- the package

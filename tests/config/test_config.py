@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 import jaxtrpo
 from jaxtrpo.config import Config, for_batch, make_config, resolve_sizes
 from jaxtrpo.config.specs import KINDS, factory, parse
-from jaxtrpo.training.prepare import Options, prepare
+from jaxtrpo.training.options import Options
+from jaxtrpo.training.prepare import prepare
 
 NAMES = [field.name for field in dataclasses.fields(Config)]
 WHOLE = ["total_steps", "segment_length", "steps_per_update", "eval_episodes", "actors", "num_envs",
@@ -31,6 +32,10 @@ BAD = [
     *(("normalize_observations", value) for value in (1, None, "no")),
     *((name, value) for name in ("algorithm", "policy", "critic", "adapt") for value in (1, ("trpo",), True)),
     *((name, None) for name in ("algorithm", "policy")),
+    *((name, value) for name in ("env_options", "log_info") for value in (1, True, math.nan, (3,))),
+    *(("start_from", value) for value in ("", 1, True)),
+    *(("stop_at_return", value) for value in (math.nan, math.inf, "1", True)),
+    *(("stop_after_evaluations", value) for value in (0, -1, 1.5, "3", True)),
 ]
 # Invalid values of settings that belong to spec strings: (kind, name, setting, value).
 TRUST_REGION = [("algorithm", name) for name in ("trpo", "npg", "trpo_penalty", "trpo_replay")]
@@ -42,10 +47,12 @@ CLIPPED = [("algorithm", name) for name in ("ppo", "a2c", "a3c")]
 GPS = "algorithm", "gps"
 PPO, NAF, POLICY, CRITIC = ("algorithm", "ppo"), ("algorithm", "naf"), ("policy", "mlp"), ("critic", "mlp")
 NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan, math.inf, "1", True)
+MEMORY = ("gru", "lstm")
+RECURRENT = [(kind, name) for kind in ("policy", "critic") for name in MEMORY]
 BAD_OF_PARTS = [
     *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
     *((*CRITIC, "shared_from", value) for value in NOT_WHOLE),
-    *((*part, "minibatch_per_env", -1.0) for part in (PPO, CRITIC)),
+    *((*part, "minibatch_per_env", -1.0) for part in (PPO, CRITIC, NAF, REPLAY)),
     *((*part, name, value) for part in (NAF, REPLAY) for name in ("replay", "minibatch_size") for value in NOT_WHOLE),
     *((*part, "replay_ratio", value) for part in (NAF, REPLAY) for value in (*NOT_POSITIVE, None)),
     *((*part, "target_rate", value) for part in (NAF, REPLAY) for value in (-0.01, 1.01, math.nan, "1", None)),
@@ -72,10 +79,20 @@ BAD_OF_PARTS = [
     *((*POLICY, "initial_log_std", value) for value in (-11, 6, math.nan, -math.inf)),
     *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF, REPLAY) for value in ((0,), (64, -1), (1.5,), ("a",))),
     *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF, REPLAY) for value in (64, None, "64")),
+    *((*part, name, value) for part in RECURRENT for name in ("hidden", "bptt_steps") for value in NOT_WHOLE),
+    *((*part, "bptt_steps", 10_001) for part in RECURRENT),
+    *((*part, "encoder", value) for part in RECURRENT for value in ((0,), (1.5,), 64, None)),
+    *(("policy", name, "initial_log_std", value) for name in MEMORY for value in (-11, 6, math.nan)),
+    *(("policy", name, "state_dependent_std", value) for name in MEMORY for value in (1, None, "no")),
+    *(("critic", name, "normalize_returns", value) for name in MEMORY for value in (1, None, "no")),
+    *(("critic", name, setting, value) for name in MEMORY for setting in ("epochs", "minibatch_size", "shared_from")
+      for value in NOT_WHOLE),
+    *(("critic", name, "minibatch_per_env", -1.0) for name in MEMORY),
+    *(("critic", name, "learning_rate", value) for name in MEMORY for value in (*NOT_POSITIVE, None)),
     *((*REPLAY, "value_hidden", value) for value in ((0,), (1.5,), ("a",), 64, None, "64")),
     *((*POLICY, "state_dependent_std", value) for value in (1, None, "no")),
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
-    *((*NAF, "asynchronous", value) for value in (1, None, "no")),
+    *((*part, "asynchronous", value) for part in (NAF, ("algorithm", "a2c")) for value in (1, None, "no")),
     *(("critic", "linear", "ridge", value) for value in (*NOT_POSITIVE, None)),
     *((*GPS, name, value) for name in ("conditions", "samples", "imitation_steps", "minibatch_size")
       for value in NOT_WHOLE),
@@ -178,7 +195,7 @@ def test_unknown_spec_name_is_rejected_in_one_sentence(kind, words):
 @pytest.mark.parametrize(
     ("wrong", "right"),
     [
-        ("gamma", None),
+        ("gama", None),
         ("total_step", "total_steps"),
         ("normalise_observations", "normalize_observations"),
         ("hiden", None),
@@ -191,6 +208,12 @@ def test_unknown_setting_suggests_similar_names(wrong, right):
     assert "\n" not in str(error.value)
     if right is not None:
         assert f"did you mean {right}" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["total_steps", "steps_per_update", "max_steps_per_update", "eval_every"])
+def test_whole_float_is_taken_as_an_integer(name):
+    value = getattr(Config(**{name: 1e6}), name)
+    assert value == 1_000_000 and type(value) is int
 
 
 def test_max_steps_per_update_must_not_be_below_steps_per_update():

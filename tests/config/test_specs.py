@@ -14,7 +14,7 @@ ALL = [(kind, name) for kind, names in KINDS.items() for name in names]
 VALUES = {
     "max_kl": 0.03, "gae_lambda": 0.5, "advantage_memory": 7, "fisher_samples": 33, "cg_iterations": 4,
     "cg_damping": 0.25, "line_search_shrink": 0.6, "line_search_steps": 3, "target_kl": 0.02, "penalty": 3.0,
-    "clip": 0.15, "learning_rate": 0.02, "epochs": 3, "minibatch_size": 48, "minibatch_per_env": 0.5,
+    "clip": 0.15, "learning_rate": 0.02, "epochs": 3, "minibatch_size": 48, "minibatch_per_env": 0.75,
     "entropy_bonus": 0.02, "kl_stop": 0.04,
     "max_gradient_norm": 0.75, "hidden": (7, 5), "initial_log_std": -1.5, "state_dependent_std": True,
     "normalize_returns": False, "shared_from": 8, "ridge": 0.01, "window": 4, "required": 0.2, "steps_delta": 64,
@@ -22,8 +22,9 @@ VALUES = {
     "kl_range": (0.25, 2.0), "max_steps_per_update": 4096, "settle_steps": 9000, "over": 1000, "replay": 5000,
     "replay_ratio": 2.0, "target_rate": 0.5, "asynchronous": True, "critic_lambda": 0.4, "critic_cg_damping": 0.125,
     "value_hidden": (6, 4), "conditions": 6, "samples": 4, "horizon": 40, "imitation_steps": 30, "model_memory": 5.0,
-    "prior_samples": 20.0, "change": (0.25, 1.5),
+    "prior_samples": 20.0, "change": (0.25, 1.5), "encoder": (9,), "bptt_steps": 12,
 }  # fmt: skip
+SIZE_OF_MEMORY = 24  # `hidden` of networks with memory
 
 
 def settings_of(kind: str, name: str) -> list[str]:
@@ -39,7 +40,8 @@ def calls() -> list[tuple[str, str]]:
         own = settings_of(kind, name)
         more = ["max_kl=0.002"] if name in ("linear", "exponential") and kind == "adapt" else []
         for chosen in ([], *([one] for one in own), own):
-            arguments = [f"{setting}={VALUES[setting]!r}" for setting in chosen] + more
+            values = {**VALUES, "hidden": SIZE_OF_MEMORY} if name in ("gru", "lstm") else VALUES
+            arguments = [f"{setting}={values[setting]!r}" for setting in chosen] + more
             found.append((kind, f"{name}({', '.join(arguments)})" if arguments else name))
     return [
         *dict.fromkeys(found),
@@ -50,6 +52,9 @@ def calls() -> list[tuple[str, str]]:
 @pytest.mark.parametrize(("kind", "words"), calls())
 def test_spec_string_round_trips(kind, words):
     made = parse(kind, words)
+    if words.startswith("a3c"):  # another name of a2c(asynchronous=True)
+        given = words.removeprefix("a3c").strip("()")
+        words = f"a2c({given}, asynchronous=True)" if given else "a2c(asynchronous=True)"
     assert made.spec_string == words or (made.spec_string, words) == ("chain()", "chain")
     assert parse(kind, made.spec_string).spec_string == made.spec_string
 
@@ -61,7 +66,8 @@ def test_defaults_are_omitted_and_whitespace_is_ignored(kind, name):
     if name in ("linear", "exponential") and kind == "adapt":
         assert parse(kind, f"{name}(over=None, max_kl=1)").spec_string == f"{name}(max_kl=1)"
     else:
-        assert parse(kind, words).spec_string in (name, f"{name}()")
+        wanted = "a2c(asynchronous=True)" if name == "a3c" else name
+        assert parse(kind, words).spec_string in (wanted, f"{wanted}()")
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)

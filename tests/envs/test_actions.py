@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import jaxtrpo
-from jaxtrpo.envs.gymnasium.actions import Actions
+from jaxtrpo.envs.gymnasium.actions import Actions, action_space_of
 from jaxtrpo.envs.gymnasium.shared_arrays import RowSizes
 from jaxtrpo.envs.gymnasium.vector_envs import VectorEnvs
 from jaxtrpo.ops.moments import Moments
@@ -52,7 +52,7 @@ def boxes(draw) -> spaces.Box:
 
 def received(space: spaces.Box, requested: np.ndarray) -> list[np.ndarray]:
     """Returns what the simulator receives for actions in policy units, each with equal coordinates."""
-    actions = Actions(space)
+    actions = Actions(action_space_of(space))
     flat = np.repeat(requested[:, None], actions.size, axis=1)
     return actions.each(np.asarray(jax.jit(lambda flat: to_simulator(flat, actions.space))(flat)))
 
@@ -113,7 +113,7 @@ def test_stretch_does_not_overflow_between_huge_bounds():
 )
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_policy_range_covers_exactly_the_distinguishable_actions(low, high, expected, dtype):
-    space = Actions(spaces.Box(low, high, (1,), dtype)).space
+    space = action_space_of(spaces.Box(low, high, (1,), dtype))
     assert tuple(float(end[0]) for end in space.policy_range()) == expected
     # The simulator and critics receive equal actions beyond the ends of the range and different ones within it.
     for end, side in zip(expected, (-1, 1), strict=True):
@@ -187,7 +187,7 @@ class AsObserved(nn.Module):
 
 
 def policy_for(space: spaces.Box) -> TrainedPolicy:
-    actions, maker = Actions(space).space, module_policy(AsObserved())
+    actions, maker = action_space_of(space), module_policy(AsObserved())
     params = maker.make(actions.size, actions).init(jax.random.PRNGKey(0))
     moments = Moments(np.float32(1e6), np.zeros(actions.size, np.float32), np.ones(actions.size, np.float32))
     return TrainedPolicy("Some-v1", actions.size, actions, maker, params, moments)

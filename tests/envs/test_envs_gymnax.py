@@ -99,3 +99,20 @@ def test_training_solves_cart_pole():
     results = jaxtrpo.train_many("gymnax:CartPole-v1", seeds=range(4), total_steps=60_000, progress=False)
     assert min(result.metrics["return_100"][-1] for result in results) > 150
     assert jaxtrpo.evaluate(results[0].policy, episodes=5).mean > 300
+
+
+@needs_gymnax
+def test_parameters_are_part_of_the_state():
+    """A force of 0 moves no cart, and stays through resets; the other environment has its own."""
+    env = make_env("gymnax:CartPole-v1", force_mag=20.0)
+    state = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 2)
+    assert set(state.physics.parameters["force_mag"].tolist()) == {20.0}
+    assert "max_steps_in_episode" not in state.physics.parameters
+    state, step = jaxtrpo.set_env(state, force_mag=[0.0, 20.0]), jax.jit(env.step)
+    speeds = []
+    for _ in range(300):
+        state = step(state, jnp.ones((2, 1)))
+        speeds.append(state.final_obs[:, 1])
+    assert np.sum(state.elapsed < 300) == 2  # both have begun again
+    lowest, highest = np.percentile(np.abs(speeds), [0, 100], axis=0)
+    assert highest[0] < 0.6 < 1.0 < highest[1]

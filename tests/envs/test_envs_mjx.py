@@ -71,15 +71,23 @@ SMALL = ball(fields=("qpos", "qvel"))
 
 @functools.cache
 def made(task: jaxtrpo.Task):
-    env = jaxtrpo.MjxEnvironment(task)
-    return env, jax.jit(env.reset, static_argnums=1), jax.jit(chex.assert_max_traces(env.step, 1))
+    """Returns an environment and its compiled functions; `step` may be traced only once."""
+    env, traced = jaxtrpo.MjxEnvironment(task), []
+
+    def step(state, action):
+        traced.append(action.shape)
+        assert len(traced) == 1
+        return env.step(state, action)
+
+    return env, jax.jit(env.reset, static_argnums=1), jax.jit(step)
 
 
-def paired_states(ours, theirs, num_envs: int, steps: int):
-    """Yields the states of both engines for the same key and actions."""
+def paired_states(ours, theirs, steps: int, num_envs: int = 4):
+    """Yields the states of both engines for the same key and actions; `ours` are an environment and its functions."""
     key, rng = jax.random.PRNGKey(3), np.random.default_rng(0)
-    step, their_step = jax.jit(ours.step), jax.jit(theirs.step)
-    a, b = jax.jit(ours.reset, static_argnums=1)(key, num_envs), jax.jit(theirs.reset, static_argnums=1)(key, num_envs)
+    ours, reset, step = ours
+    their_step = jax.jit(theirs.step)
+    a, b = reset(key, num_envs), jax.jit(theirs.reset, static_argnums=1)(key, num_envs)
     yield a, b
     for _ in range(steps):
         action = rng.uniform(ours.action_low, ours.action_high, (num_envs, ours.action_size)).astype(np.float32)
@@ -94,7 +102,7 @@ def test_half_cheetah_matches_c_engine():
         assert getattr(ours, name) == getattr(theirs, name)
     np.testing.assert_array_equal(ours.action_low, theirs.action_low)
     np.testing.assert_array_equal(ours.action_high, theirs.action_high)
-    states = paired_states(ours, theirs, num_envs=4, steps=4)
+    states = paired_states((ours, jax.jit(ours.reset, static_argnums=1), jax.jit(ours.step)), theirs, steps=4)
     first, first_of_c = next(states)
     np.testing.assert_allclose(first.obs, first_of_c.obs, atol=1e-6)  # the same noise, drawn in two programs
     moved = 0.0
@@ -111,7 +119,7 @@ def test_half_cheetah_matches_c_engine():
 def test_fields_match_c_engine(option):
     task = ball(option)
     sizes = []
-    for ours, theirs in paired_states(made(task)[0], jaxtrpo.MujocoEnvironment(task), num_envs=3, steps=LIMIT - 1):
+    for ours, theirs in paired_states(made(task), jaxtrpo.MujocoEnvironment(task), steps=LIMIT - 1):
         # Accelerations and forces are of the order of 100, and stiff contacts make them sensitive to positions.
         np.testing.assert_allclose(ours.final_obs, theirs.final_obs, atol=0.02, rtol=1e-3)
         np.testing.assert_allclose(ours.reward, theirs.reward, atol=1e-4)
@@ -121,7 +129,7 @@ def test_fields_match_c_engine(option):
 
 
 def test_positions_and_velocities_closely_match_c_engine():
-    for ours, theirs in paired_states(made(SMALL)[0], jaxtrpo.MujocoEnvironment(SMALL), num_envs=3, steps=2 * LIMIT):
+    for ours, theirs in paired_states(made(SMALL), jaxtrpo.MujocoEnvironment(SMALL), steps=2 * LIMIT):
         np.testing.assert_allclose(ours.final_obs, theirs.final_obs, atol=2e-4)
         np.testing.assert_array_equal(ours.truncated, theirs.truncated)
         np.testing.assert_allclose(ours.obs, theirs.obs, atol=2e-4)  # including a second episode

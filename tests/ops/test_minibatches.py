@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import counted_compilations
 
 from jaxtrpo.ops import minibatches
-from jaxtrpo.ops.minibatches import pass_over_minibatches
+from jaxtrpo.ops.minibatches import minibatches_for, pass_over_minibatches
 
 CAPACITY = 60
 
@@ -90,3 +90,12 @@ def test_leaves_of_a_row_stay_together():
         return apart + jnp.sum(jnp.abs(minibatch["a"][:, None] - minibatch["b"][0]))
 
     assert pass_over_minibatches(step, jnp.float32(0), rows, jnp.int32(12), jax.random.PRNGKey(0), 4) == 0
+
+
+@given(num_envs=st.integers(1, 20_000), size=st.integers(1, 4096), per_env=st.floats(0, 8), ratio=st.floats(1e-3, 100))
+def test_minibatches_of_many_environments_see_as_many_samples(num_envs, size, per_env, ratio):
+    larger, at_once, steps = minibatches_for(num_envs, size, per_env, ratio)
+    assert at_once == max(1024 // size, 1)
+    assert larger >= size and larger >= per_env * num_envs - 0.5
+    assert larger == size or larger <= per_env * num_envs + 0.5
+    np.testing.assert_allclose(larger * steps, size * ratio)

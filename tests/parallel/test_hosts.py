@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_processes import TRAIN, assert_same_run, command, environment, free_address, run
+from test_processes import TRAIN, assert_same_run, command, environment, free_address, train_alone
 
 from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX
 
@@ -22,11 +22,10 @@ spec.loader.exec_module(network)
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(network.why_not() is not None, reason=str(network.why_not()))]
 
 
-@pytest.mark.parametrize("delay", [0.0, 1.0])  # milliseconds
-def test_two_hosts_are_the_training_of_one_process_with_two_actors(delay, tmp_path):
+def test_two_hosts_are_the_training_of_one_process_with_two_actors(tmp_path):
     words = (*TRAIN, "--total-steps", 320, "--eval-every", 320)
     port = free_address().rsplit(":", 1)[1]
-    with network.hosts(2, delay) as hosts:
+    with network.hosts(2, 1.0) as hosts:  # milliseconds of delay
         said = environment(**{ADDRESS: f"{hosts[0].address}:{port}", COUNT: "2"})
         started = [
             host.start(
@@ -40,6 +39,5 @@ def test_two_hosts_are_the_training_of_one_process_with_two_actors(delay, tmp_pa
         errors = [process.communicate(timeout=250)[1] for process in started]
     assert [process.returncode for process in started] == [0, 0], errors
     whole = tmp_path / "whole"
-    done = run(*words, "--actors", 2, "--out", whole, JAX_NUM_CPU_DEVICES="2")
-    assert done.returncode == 0, done.stderr
+    train_alone(*words, "--out", whole, JAX_NUM_CPU_DEVICES="2")
     assert_same_run(tmp_path / "run", whole)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from jaxtrpo.critics.mlp import mlp_critic
-from jaxtrpo.policies.networks import LAST, LOG_STD_REACH, categorical_policy, gaussian_policy
+from jaxtrpo.policies.heads import LOG_STD_REACH
+from jaxtrpo.policies.networks import LAST, categorical_policy, gaussian_policy
 
 
 def layers(params) -> dict[str, np.ndarray]:
@@ -19,12 +20,13 @@ def layers(params) -> dict[str, np.ndarray]:
     return {name: np.float64(layer["kernel"]) for name, layer in params.items() if "kernel" in layer}
 
 
-@pytest.mark.parametrize("hidden", [(64, 64), (7,), (3, 40, 5)])
-@pytest.mark.parametrize("observations", [1, 17, 348])
+@pytest.mark.parametrize(
+    ("observations", "hidden"), [(1, (7,)), (17, (64, 64)), (17, (3, 40, 5)), (348, (64, 64)), (348, (3, 40, 5))]
+)
 def test_initial_matrices_are_orthogonal_and_scaled(hidden, observations):
     """Narrow and wide matrices, with and without padding to the size of others."""
     for make, last_scale in ((functools.partial(gaussian_policy, action_size=6), 0.01), (mlp_critic, 0.0)):
-        params = make(observations, hidden=hidden).init(jax.random.PRNGKey(0))
+        params = jax.jit(make(observations, hidden=hidden).init)(jax.random.PRNGKey(0))
         found = layers(params if make is not mlp_critic else params.params)
         outputs = 6 if last_scale == 0.01 else 1
         sizes = [observations, *hidden, outputs]
@@ -39,7 +41,7 @@ def test_initial_matrices_are_orthogonal_and_scaled(hidden, observations):
 def test_initial_matrices_are_uniformly_distributed():
     """The entries of a random orthogonal n x n matrix have mean 0 and variance 1 / n."""
     policy = gaussian_policy(4, 2, hidden=(4,))
-    draws = jax.vmap(policy.init)(jax.random.split(jax.random.PRNGKey(1), 4000))
+    draws = jax.jit(jax.vmap(policy.init))(jax.random.split(jax.random.PRNGKey(1), 4000))
     kernel = np.float64(draws["params"]["MLP_0"]["Dense_0"]["kernel"]) / np.sqrt(2)
     np.testing.assert_allclose(kernel.mean(axis=0), np.zeros((4, 4)), atol=0.05)
     np.testing.assert_allclose(kernel.var(axis=0), np.full((4, 4), 0.25), atol=0.02)

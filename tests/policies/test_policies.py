@@ -323,6 +323,22 @@ def test_actions_of_trained_policy_are_in_gymnasium_space(theirs, ours):
             np.testing.assert_array_equal(np.unique(drawn[:, i]), ours.low[i] + np.arange(count))
 
 
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_policy_can_be_compiled_and_used_in_compiled_functions(batch):
+    space = ActionSpace(np.float32([-np.inf, -np.inf]), np.float32([np.inf, np.inf]))
+    policy, obs = trained(mlp(), space), jnp.ones((*batch, OBSERVATIONS))
+    key = jax.random.PRNGKey(1)
+    np.testing.assert_allclose(jax.jit(policy)(obs), policy(obs), rtol=1e-6)
+    drawn = jax.jit(lambda obs, key: policy(obs, key=key))(obs, key)
+    np.testing.assert_allclose(drawn, policy(obs, key=key), rtol=1e-5)
+    assert not np.allclose(drawn, policy(obs))
+
+
+def test_text_of_a_policy_is_short():
+    text = repr(trained(mlp(hidden=(8,)), ActionSpace(np.float32([5]), np.float32([7]), (3,), ())))
+    assert text == f"TrainedPolicy(Some-v1, mlp(hidden=(8,)), {OBSERVATIONS} observations, 1 discrete actions)"
+
+
 def test_deterministic_discrete_action_is_the_mode():
     policy = trained(mlp(hidden=(5,)), CHOICES)
     obs = np.random.default_rng(1).normal(size=(50, OBSERVATIONS)).astype(np.float32)

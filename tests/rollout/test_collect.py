@@ -183,7 +183,7 @@ def test_consecutive_batches_equal_one_long_batch(setup):
 
 def test_segments_without_data_are_zero():
     _, batch = collect("walk", num_segments=2)
-    for leaf in batch.steps:
+    for leaf in jax.tree.leaves(batch.steps):
         assert not np.any(leaf[2:])
     assert batch.num_segments == 2
 

@@ -15,7 +15,7 @@ from gymnasium.wrappers import TimeLimit
 import jaxtrpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.cli.export import Export
-from jaxtrpo.envs.gymnasium.actions import Actions
+from jaxtrpo.envs.gymnasium.actions import action_space_of
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import mlp
@@ -26,11 +26,11 @@ OBSERVATION = spaces.Box(0, 1, (4,), np.float32)
 BOX, CHOICE = spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)
 
 
-def policy_for(space: spaces.Space) -> TrainedPolicy:
-    actions, maker = Actions(space).space, mlp(hidden=())
-    params = maker.make(4, actions).init(jax.random.PRNGKey(0))
-    moments = Moments(np.float32(10), np.zeros(4, np.float32), np.ones(4, np.float32))
-    return TrainedPolicy("Some-v1", 4, actions, maker, params, moments)
+def policy_for(space: spaces.Space, observation_size: int = 4) -> TrainedPolicy:
+    actions, maker = action_space_of(space), mlp(hidden=())
+    params = maker.make(observation_size, actions).init(jax.random.PRNGKey(0))
+    zeros = np.zeros(observation_size, np.float32)
+    return TrainedPolicy("Some-v1", observation_size, actions, maker, params, Moments(np.float32(10), zeros, zeros + 1))
 
 
 def made(space: spaces.Space):

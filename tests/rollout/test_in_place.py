@@ -18,6 +18,7 @@ from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.training.run import Run
 from jaxtrpo.training.train import prepare
 
+pytestmark = pytest.mark.shared_programs
 CAPACITY = 60  # overflows more than once with nine batches of 12 to 36 steps
 
 
@@ -108,7 +109,9 @@ def test_run_that_fails_between_insertion_and_learning_resumes_exactly(algorithm
     assert whole.state.learner.replay.filled[0] == whole.state.learner.replay.rows.shape[1] < 600
     failing = fail_in_update(prepare(ActingProbe(), **settings, out=tmp_path / "run"), 20, error)
     if isinstance(error, KeyboardInterrupt):
-        assert len(failing.run(progress=False).metrics["update"]) == 19
+        with pytest.raises(KeyboardInterrupt) as interrupt:
+            failing.run(progress=False)
+        assert len(interrupt.value.result.metrics["update"]) == 19
     else:
         with pytest.raises(RuntimeError, match="out of luck"):
             failing.run(progress=False)

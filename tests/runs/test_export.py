@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
 import jax
 import numpy as np
+import onnxruntime
 import pytest
 from flax import linen as nn
 from huggingface_hub import ModelCard
@@ -19,6 +21,7 @@ from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import mlp
+from jaxtrpo.policies.recurrent import gru, lstm
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, export_policy
 
@@ -50,7 +53,7 @@ class Own(nn.Module):
 
 def policy_of(maker, actions: ActionSpace) -> TrainedPolicy:
     rng = np.random.default_rng(0)
-    params = maker.make(4, actions).init(jax.random.PRNGKey(0))
+    params = jax.jit(maker.make(4, actions).init)(jax.random.PRNGKey(0))
     params = jax.tree.map(lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape).astype(np.float32), params)
     moments = Moments(np.float32(1e6), rng.normal(size=4).astype(np.float32), np.float32([0.1, 1, 4, 9]))
     return TrainedPolicy("Some-v1", 4, actions, maker, params, moments)
@@ -112,7 +115,7 @@ def test_model_card_is_readable_by_the_hub(tmp_path, capsys):
     evaluation = jaxtrpo.evaluate(jaxtrpo.load_policy(run), episodes=3, seed=0)
     assert result.metric_value == f"{evaluation.mean:.2f} +/- {evaluation.std:.2f}"
     assert (result.metric_type, result.dataset_name) == ("mean_reward", "InvertedPendulum-v5")
-    assert "environment steps | 2,304" in card.content and "`max_kl`" in card.content
+    assert "| environment steps | 2,304 |" in card.content and "`max_kl`" in card.content
     code = card.content.split("```python\n")[1].split("```")[0].replace(ONNX_FILE, files[0])
     exec(code, {})
 
@@ -123,5 +126,43 @@ def test_failed_model_card_leaves_the_exported_files(tmp_path, capsys):
     files = [str(tmp_path / "export" / name) for name in (ONNX_FILE, STABLEHLO_FILE)]
     output = capsys.readouterr()
     assert output.out.split("\n") == [*files, ""]
-    assert "--card: unknown environment" in output.err and output.err.count("\n") == 1
+    assert "--card: env='Some-v1'" in output.err and output.err.count("\n") == 1
     assert all(Path(file).stat().st_size for file in files)
+
+
+@pytest.mark.parametrize("maker", [gru(hidden=8), lstm(hidden=8)], ids=["gru", "lstm"])
+def test_exported_memory_is_an_input_and_an_output(maker, tmp_path):
+    policy = policy_of(maker, NUMBERS)
+    export_policy(policy, tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / ONNX_FILE)
+    compiled = jax.export.deserialize((tmp_path / STABLEHLO_FILE).read_bytes())
+    parts = len(policy.network.recurrence.start(1))
+    obs = np.random.default_rng(1).normal(size=(5, 3, 4)).astype(np.float32)
+    of_onnx = of_jax = [np.zeros((3, 8), np.float32)] * parts
+    for now in obs:
+        wanted = policy(now)
+        action, *of_onnx = session.run(
+            ["action", *(f"next_state_{i}" for i in range(parts))],
+            {"observation": now, **{f"state_{i}": part for i, part in enumerate(of_onnx)}},
+        )
+        np.testing.assert_allclose(action, wanted, rtol=1e-4, atol=1e-5)
+        action, *of_jax = compiled.call(now, *of_jax)
+        np.testing.assert_allclose(action, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("maker", [mlp(), gru(hidden=8)], ids=["mlp", "gru"])
+def test_exported_mask_is_an_input(maker, tmp_path):
+    policy = dataclasses.replace(policy_of(maker, CHOICES), masked=True)
+    export_policy(policy, tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / ONNX_FILE)
+    compiled = jax.export.deserialize((tmp_path / STABLEHLO_FILE).read_bytes())
+    rng = np.random.default_rng(1)
+    obs, mask = rng.normal(size=(6, 4)).astype(np.float32), rng.random((6, 8)) < 0.4
+    mask[:, [0, 3]] = True
+    state = [np.zeros((6, 8), np.float32)] if policy.network.recurrence else []
+    names = {"state_0": state[0]} if state else {}
+    (action, *_) = session.run(["action"], {"observation": obs, "action_mask": mask, **names})
+    np.testing.assert_array_equal(action, policy(obs, action_mask=mask))
+    found = compiled.call(obs, mask, *state)
+    np.testing.assert_array_equal(found[0] if state else found, action)
+    assert all(mask[row, choice - 1] and mask[row, 3 + other] for row, (choice, other) in enumerate(action))

@@ -8,15 +8,20 @@ import shutil
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from test_train import PARTS, PENDULUM, stop_in_the_third_update, train_part
 
 from jaxtrpo.runs.directory import TENSORBOARD, WANDB_FILE
+from jaxtrpo.runs.loggers import WeightsAndBiases
 from jaxtrpo.training.train import prepare
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:(tensorboard|wandb|google)")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:(tensorboard|wandb|google)"),
+    pytest.mark.shared_programs,
+]
 
 
 def events(out, name: str) -> tuple[list[int], list[float]]:
@@ -59,12 +64,27 @@ def history(out) -> list[dict[str, float]]:
 
 def test_tensorboard_receives_every_number(tmp_path):
     result = train_part(tmp_path, total_steps=320, tensorboard=True)
-    steps, values = events(tmp_path, "kl")
+    steps, values = events(tmp_path, "train/kl")
     np.testing.assert_array_equal(steps, result.metrics["env_steps"])
     np.testing.assert_allclose(values, result.metrics["kl"], rtol=1e-6)
     returns = result.metrics["eval_return"]
-    steps, values = events(tmp_path, "eval_return")  # blanks are not logged
+    steps, values = events(tmp_path, "eval/eval_return")  # blanks are not logged
     np.testing.assert_array_equal(steps, result.metrics["env_steps"][np.isfinite(returns)])
+
+
+def test_tags_of_tensorboard_are_grouped(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = train_part(tmp_path, total_steps=320, tensorboard=True)
+    found = EventAccumulator(str(tmp_path / TENSORBOARD))
+    found.Reload()
+    tags = {tag.partition("/")[2]: tag.partition("/")[0] for tag in found.Tags()["scalars"]}
+    assert set(tags) == {name for name, values in result.metrics.items() if np.isfinite(values).any()}
+    wanted = {
+        "return_100": "rollout", "episodes": "rollout", "eval_return": "eval", "wall_seconds": "time",
+        "env_steps": "time", "learn_seconds": "time", "kl": "train", "max_kl": "train", "steps_per_update": "train",
+    }  # fmt: skip
+    assert {name: tags[name] for name in wanted} == wanted and set(tags.values()) == set(wanted.values())
 
 
 def test_resumed_run_purges_events_after_the_checkpoint(tmp_path):
@@ -78,7 +98,7 @@ def test_resumed_run_purges_events_after_the_checkpoint(tmp_path):
         if file.is_file():
             shutil.copy(file, out / file.name)
     train_part(out, total_steps=640, tensorboard=True, resume=True)
-    steps, values = events(out, "kl")
+    steps, values = events(out, "train/kl")
     np.testing.assert_array_equal(steps, whole.metrics["env_steps"])
     np.testing.assert_allclose(values, whole.metrics["kl"], rtol=1e-6)
 
@@ -96,17 +116,35 @@ def test_wandb_receives_every_number_and_resumes_the_same_run(tmp_path, monkeypa
     np.testing.assert_allclose([row["kl"] for row in rows], result.metrics["kl"])
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_wandb_run_has_group_and_tags(given, tmp_path, monkeypatch):
+    asked = {}
+
+    def init(**arguments):
+        asked.update(arguments)
+        return SimpleNamespace(id="one", define_metric=lambda *words, **more: None)
+
+    monkeypatch.setattr("wandb.init", init)
+    for name, value in (("WANDB_RUN_GROUP", "mine"), ("WANDB_TAGS", "first,second")):
+        monkeypatch.setenv(name, value) if given else monkeypatch.delenv(name, raising=False)
+    algorithm = f"ppo(clip=0.1, learning_rate={'1' * 200})"
+    WeightsAndBiases("project", tmp_path, "seed-0", {"env": "Hopper-v5", "algorithm": algorithm})
+    assert asked["tags"] == [*(["first", "second"] if given else []), "Hopper-v5", "ppo"]
+    assert asked["group"] == "mine" if given else asked["group"].startswith("Hopper-v5, ppo(clip=0.1")
+    assert len(asked["group"]) <= 128 and asked["name"] == "seed-0" and asked["config"]["algorithm"] == algorithm
+
+
 def test_failed_run_leaves_complete_events(tmp_path):
     run = prepare(PENDULUM, out=tmp_path, total_steps=640, tensorboard=True, **PARTS)
     with pytest.raises(RuntimeError, match="out of luck"):
         stop_in_the_third_update(run, RuntimeError("out of luck")).run(progress=False)
-    assert len(events(tmp_path, "kl")[0]) == 2
+    assert len(events(tmp_path, "train/kl")[0]) == 2
 
 
 def test_overwrite_replaces_events(tmp_path):
     train_part(tmp_path, total_steps=192, tensorboard=True)
     result = train_part(tmp_path, total_steps=96, tensorboard=True, overwrite=True)
-    np.testing.assert_array_equal(events(tmp_path, "kl")[0], result.metrics["env_steps"])
+    np.testing.assert_array_equal(events(tmp_path, "train/kl")[0], result.metrics["env_steps"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -30,8 +32,12 @@ from jaxtrpo.runs.directory import (
     writing,
 )
 from jaxtrpo.runs.metrics import Metrics
+from jaxtrpo.runs.termination import DeferredSignals, Terminated, Termination
+from jaxtrpo.training.record import Record
+from jaxtrpo.training.run import Plan
 from jaxtrpo.training.train import prepare
 
+pytestmark = pytest.mark.shared_programs
 LONG = [PENDULUM, "--total-steps", "1000000000", "--actors", "1", "--steps-per-update", "64"]
 
 
@@ -61,7 +67,7 @@ def test_snapshots_are_as_requested_and_can_act_and_resume(tmp_path):
 def test_resumed_run_keeps_the_best_snapshot(tmp_path, monkeypatch):
     train_part(tmp_path, total_steps=128, keep_best=True)
     before = steps_of(tmp_path / BEST)
-    monkeypatch.setattr("jaxtrpo.training.run.make_evaluator", lambda *_: lambda *_: Evaluation(-1.0, 0.0, np.zeros(0)))
+    monkeypatch.setattr(Plan, "evaluator", lambda self: lambda *_: Evaluation(-1.0, 0.0, np.zeros(0)))
     train_part(tmp_path, total_steps=640, keep_best=True, resume=True)
     assert steps_of(tmp_path / BEST) == before
 
@@ -227,9 +233,91 @@ def test_signals_end_a_replay_run_with_everything_saved(signals, asynchronous, t
         for kind in signals:
             process.send_signal(kind)
         errors = process.communicate(timeout=60)[1]
-    assert process.returncode == (0 if signals == (signal.SIGINT,) else 128 + signal.SIGTERM), errors
-    assert "Traceback" not in errors and "ignored" not in errors
+    interrupted = signals == (signal.SIGINT,)  # which ends the script with an exception
+    assert process.returncode == (1 if interrupted else 128 + signal.SIGTERM), errors
+    assert ("jaxtrpo.runs.termination.Interrupted" if interrupted else "") in errors
+    assert errors.count("Traceback") == interrupted and "ignored" not in errors
     assert len(load_checkpoint(out).metrics["update"]) == (out / METRICS_FILE).read_text().count("\n") - 1
+
+
+TERM, INT = signal.SIGTERM, signal.SIGINT
+
+
+@pytest.mark.parametrize("kinds", [(TERM,), (INT,), (TERM, INT), (INT, TERM)])
+@pytest.mark.parametrize("updates", [0, 1])
+def test_a_signal_whose_exception_is_lost_ends_the_update(updates, kinds):
+    """As an exception of a handler is while Python collects garbage, before the first update, too."""
+    with DeferredSignals() as signals:
+        for _ in range(updates):
+            signals.defer()
+            signals.end_of_update()
+        for kind in kinds:
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), kind)
+                time.sleep(0.01)
+        with pytest.raises(KeyboardInterrupt) as found:
+            signals.end_of_update()
+    assert found.type is (Termination if TERM in kinds else KeyboardInterrupt)
+
+
+def test_a_signal_while_the_first_update_is_written_waits_for_its_end(tmp_path):
+    written = []
+
+    def interrupt(row, state):
+        os.kill(os.getpid(), INT)
+        time.sleep(0.01)
+        written.append(row)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_part(tmp_path / "run", total_steps=960, on_update=interrupt)
+    assert len(written) == len(load_checkpoint(tmp_path / "run").metrics["update"]) == 1
+
+
+def test_a_termination_while_an_interrupted_run_is_saved_ends_the_process(tmp_path, monkeypatch):
+    save = Record.save
+
+    def terminated_save(record):
+        os.kill(os.getpid(), TERM)
+        save(record)
+
+    monkeypatch.setattr(Record, "save", terminated_save)
+    with pytest.raises(Terminated):
+        train_part(tmp_path / "run", total_steps=960, on_update=lambda row, state: os.kill(os.getpid(), INT))
+    assert steps_of(tmp_path / "run") < 960
+
+
+HANGING = """
+import sys
+import counting_env, jaxtrpo
+from jaxtrpo.runs import termination
+termination.END_SECONDS = 2.0
+jaxtrpo.train(lambda: counting_env.Misbehaving("hangs", at=300), algorithm={algorithm!r}, actors=1, num_envs=4,
+              steps_per_update=64, total_steps=10**8, policy="mlp(hidden=(8,))", out=sys.argv[1], progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ["trpo", "naf(replay=4096, asynchronous=True)"])
+def test_two_terminations_end_a_process_whose_simulator_hangs(algorithm, tmp_path):
+    """Where the main thread waits for the program that steps it, too, so that no handler runs."""
+    out = tmp_path / "run"
+    command = [sys.executable, "-c", HANGING.format(algorithm=algorithm), str(out)]
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1", "PYTHONPATH": paths}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        wait_for_updates(out, 2)
+        rows = 0
+        while rows != (rows := (out / METRICS_FILE).read_text().count("\n")):
+            time.sleep(1.5)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1.0)  # signals of one kind that wait for a busy machine become one
+        process.send_signal(signal.SIGTERM)
+        try:
+            errors = process.communicate(timeout=180)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    load_checkpoint(out)  # is whole
 
 
 def test_installed_sigterm_handler_stays_in_place(tmp_path):

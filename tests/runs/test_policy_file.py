@@ -163,7 +163,9 @@ def test_content_of_the_wrong_kind_is_rejected(tmp_path, changes):
 def test_parameters_of_another_network_are_rejected(tmp_path):
     policy_file.save_policy(tmp_path, make_policy())
     with_content(tmp_path, network="mlp(hidden=(3, 3, 3))")
-    with pytest.raises(ValueError, match=r"its parameters are not those of its network, mlp\(hidden=\(3, 3, 3\)\)$"):
+    with pytest.raises(
+        ValueError, match=r"is damaged: its parameters are not those of the network mlp\(hidden=\(3, 3, 3\)\)$"
+    ):
         policy_file.load_policy(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import queue
 import threading
 import time
 
@@ -13,7 +14,10 @@ from test_algorithms import TINY, ActingProbe
 
 import jaxtrpo.training.drivers.asynchronous
 import jaxtrpo.training.run
+from jaxtrpo.parallel.background import ACTOR
 from jaxtrpo.training.train import prepare
+
+pytestmark = pytest.mark.shared_programs
 
 
 def run(out=None, **settings):
@@ -70,7 +74,8 @@ def test_single_steps_are_refused():
 
 
 def test_it_learns_and_evaluation_sees_the_newest_policy():
-    result = run(total_steps=60_000, actors=2, eval_every=60_000, eval_episodes=2).run(progress=False)
+    sizes = {"num_envs": 16, "steps_per_update": 128, "actors": 2}
+    result = run(total_steps=32_000, eval_every=32_000, eval_episodes=2, **sizes).run(progress=False)
     actions = result.policy(np.float32([[1, 0], [-1, 0]]))[:, 0]
     np.testing.assert_allclose(actions, [0.5, -0.5], atol=0.15)
     assert result.metrics["eval_return"][-1] > -(0.15**2)  # -0.25 at first
@@ -136,7 +141,9 @@ def test_interrupt_keeps_what_was_learned(tmp_path, monkeypatch):
     bar = jaxtrpo.training.run.Progress
     trouble = Trouble(bar.update, 3, KeyboardInterrupt())
     monkeypatch.setattr(bar, "update", lambda *arguments: trouble(*arguments))
-    result = run(tmp_path).run(progress=False)
+    with pytest.raises(KeyboardInterrupt) as interrupt:
+        run(tmp_path).run(progress=False)
+    result = interrupt.value.result
     assert list(result.metrics["update"]) == [1, 2, 3, 4]
     assert np.all(np.asarray(result.state.learner.obs_moments.count) == result.metrics["env_steps"][-1])
     np.testing.assert_array_equal(jaxtrpo.load_policy(tmp_path)(np.ones(2)), result.policy(np.ones(2)))
@@ -160,3 +167,16 @@ def test_actors_wait_until_their_updates_are_read(monkeypatch):
             time.sleep(0.5)
         made = len(calls)
     assert most / 2 < made <= most
+
+
+def test_a_thread_that_hangs_is_left_behind(monkeypatch):
+    asynchronous = jaxtrpo.training.drivers.asynchronous
+    monkeypatch.setattr(asynchronous, "STOP_SECONDS", 0.1)
+    hanging, begin = threading.Event(), time.monotonic()
+    with asynchronous.actor_threads(lambda number: hanging.wait(60), 2, queue.Queue(), threading.Event()):
+        pass
+    assert time.monotonic() - begin < 10
+    hanging.set()
+    for thread in threading.enumerate():
+        if thread.name == ACTOR:
+            thread.join(10)

@@ -16,6 +16,8 @@ from jaxtrpo.cli import main as cli
 from jaxtrpo.runs.checkpoint import load_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE, METRICS_FILE, OutputError
 
+pytestmark = pytest.mark.shared_programs
+
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
     """Forth and back by days, as where a machine finds its time server."""

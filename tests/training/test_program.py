@@ -8,6 +8,7 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from probe import ProbeEnvironment
 
 from jaxtrpo.training.train import prepare
 
@@ -34,10 +35,20 @@ def loop_lengths(program: str) -> list[int]:
     return [int(bound) for cond in LOOP.findall(program) for bound in re.findall(r"dense<(\d+)> : tensor<i32>", cond)]
 
 
-@pytest.fixture(scope="module", params=["trpo", "ppo", "trpo_replay"])
+@pytest.fixture(
+    scope="module",
+    # The probe is quick to trace, and learning is the same in any environment.
+    params=[
+        ("brax:inverted_pendulum/spring", "trpo"),
+        (ProbeEnvironment(), "ppo"),
+        (ProbeEnvironment(), "trpo_replay"),
+    ],
+    ids=["trpo", "ppo", "trpo_replay"],
+)
 def program(request):
+    env, algorithm = request.param
     settings = {"num_envs": ENVS, "segment_length": 4, "steps_per_update": STEPS, "actors": 1}
-    return prepare("brax:inverted_pendulum/spring", algorithm=request.param, **settings).update.program()
+    return prepare(env, algorithm=algorithm, **settings).update.program()
 
 
 def test_nothing_is_sent_to_the_host(program):

@@ -20,6 +20,9 @@ from jaxtrpo.training.train import prepare
 WORDS = "naf(hidden=(8,), replay=512, minibatch_size=16, asynchronous=True, learning_rate=0.005)"
 
 
+pytestmark = pytest.mark.shared_programs
+
+
 def run(out=None, **settings):
     return prepare(ActingProbe(), out=out, **{**tiny("naf"), "algorithm": WORDS, "total_steps": 608, **settings})
 
@@ -60,9 +63,9 @@ def test_batches_that_are_less_than_asked_count_as_what_they_are():
 
 
 def test_batches_may_change_their_size():
-    metrics = run(total_steps=6_000, adapt="linear(steps_per_update=96)").run(progress=False).metrics
+    metrics = run(total_steps=3_000, adapt="linear(steps_per_update=96)").run(progress=False).metrics
     assert len(set(metrics["steps_per_update"])) > 1
-    assert metrics["env_steps"][-1] - metrics["steps_per_update"][-1] < 6_000 <= metrics["env_steps"][-1]
+    assert metrics["env_steps"][-1] - metrics["steps_per_update"][-1] < 3_000 <= metrics["env_steps"][-1]
 
 
 def test_state_is_assembled_once_however_often_it_is_asked_for(monkeypatch):

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -169,7 +170,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_lines_are_first_every_five_seconds_and_last():
+def test_lines_are_first_every_three_seconds_and_last():
     now, output = 0.0, io.StringIO()
     lines = progress._Lines(100_000, output, clock=lambda: now)
     for update in range(1, 101):
@@ -177,7 +178,7 @@ def test_lines_are_first_every_five_seconds_and_last():
         lines.update(row(update))
     lines.close()
     shown = [int(line.split()[1]) for line in output.getvalue().splitlines()]
-    assert shown == [*range(1, 101, 10), 100]
+    assert shown == [*range(1, 101, 6), 100]
 
 
 def test_line_says_steps_share_returns_and_speed():
@@ -233,6 +234,74 @@ def test_bar_in_a_terminal_never_passes_the_end(monkeypatch):
     assert "100%" in shown.split("\r")[-1] and "2.50k/2.50k" in shown and "3.00k" not in shown
     assert "return_100 7, last -, kl 0.01" in shown
     assert "a note\n" in shown
+
+
+def test_remaining_time_is_not_that_of_compiling(monkeypatch):
+    def at(update, seconds):
+        return {**row(update), "wall_seconds": seconds}
+
+    output, now = io.StringIO(), 0.0
+    lines = progress._Lines(10_000, output, clock=lambda: now)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with progress.Progress(10_000) as bar:
+        for update, seconds in ((1, 500.0), (2, 505.0), (4, 515.0)):
+            now = seconds
+            lines.update(at(update, seconds))
+            bar.update(at(update, seconds))
+            bar.status("")  # shows it at once
+    first, second, third = output.getvalue().splitlines()
+    assert "left" not in first and second.endswith("  0:00:40 left") and third.endswith("  0:00:30 left")
+    shown = sys.stderr.getvalue().split("\r")
+    assert "<00:30, 200" in shown[-1] and any("1.00k/10.0k" in each and "<?" in each for each in shown)
+
+
+def test_evaluations_and_new_bests_are_shown(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.Progress(10_000, best=3.0) as bar:
+        for update, value in ((1, 2.0), (2, None), (3, 4.0), (4, float("nan")), (5, 4.0)):
+            bar.update(row(update, eval_return=value))
+    told = [line for line in sys.stderr.getvalue().splitlines() if line.startswith("evaluation")]
+    assert told == [
+        "evaluation after 1,000 steps: return 2",
+        "evaluation after 3,000 steps: return 4, the best so far",
+        "evaluation after 5,000 steps: return 4",
+    ]
+
+
+def test_lines_say_what_takes_long():
+    output, now = io.StringIO(), 0.0
+    lines = progress._Lines(10_000, output, clock=lambda: now)
+    lines.status("compiling")
+    for second in range(1, 15):
+        now = float(second)
+        lines.tick()
+    lines.update(row(1))
+    now = 16.0
+    lines.tick()
+    lines.status("evaluating")
+    lines.update(row(2))
+    lines.status("evaluating")
+    now = 19.0
+    lines.tick()
+    told = [line for line in output.getvalue().splitlines() if not line.startswith("update")]
+    assert told == ["compiling", *(f"compiling ({n} s)" for n in (3, 6, 12)), "evaluating", "evaluating (3 s)"]
+
+
+def test_notebooks_have_a_bar(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    shell = SimpleNamespace(kernel=None)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)  # not installed
+    with progress.Progress(2500) as bar:
+        bar.update(row(2))
+    assert "2.00k/2.50k" in sys.stderr.getvalue()
+
+
+def test_counted_parts_are_the_same(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.Progress(4, unit="frames") as bar:
+        assert list(bar.count("ab")) == ["a", "b"] and list(bar.count("c")) == ["c"]
+    assert sys.stderr.getvalue().splitlines()[-1].startswith("3 frames (75%)")
 
 
 @pytest.mark.parametrize("terminal", [Terminal, io.StringIO])

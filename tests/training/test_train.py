@@ -24,6 +24,7 @@ from jaxtrpo.policies.distributions import entropy
 from jaxtrpo.runs.checkpoint import load_checkpoint, require_same_run, restore, save_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE, METRICS_FILE
 from jaxtrpo.runs.msgpack_file import content_of
+from jaxtrpo.runs.termination import Interrupted
 from jaxtrpo.training.run import Run
 from jaxtrpo.training.train import prepare
 from jaxtrpo.training.update import gather
@@ -32,6 +33,7 @@ TINY = {
     "segment_length": 4, "num_envs": 4, "policy": "mlp(hidden=(8,))", "critic": "mlp(hidden=(8,), epochs=1)",
 }  # fmt: skip
 PENDULUM = "InvertedPendulum-v5"
+pytestmark = pytest.mark.shared_programs
 
 
 def tiny(env=PENDULUM, **settings) -> dict:
@@ -42,7 +44,7 @@ def tiny(env=PENDULUM, **settings) -> dict:
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     out = tmp_path_factory.mktemp("run")
-    result = jaxtrpo.train(PENDULUM, total_steps=120_000, eval_every=10_000, out=out, progress=False)
+    result = jaxtrpo.train(PENDULUM, total_steps=60_000, eval_every=10_000, out=out, progress=False)
     return result, out
 
 
@@ -76,12 +78,19 @@ def test_policy_from_disk_acts_alike_on_numpy_and_jax(trained):
         loaded(obs[:, :3])
 
 
+def test_text_of_a_result_is_short(begun):
+    result, _ = begun
+    last, steps = result.metrics["return_100"][-1], result.metrics["env_steps"][-1]
+    assert repr(result) == f"Result({PENDULUM}, trpo, {steps:,} steps, return_100 {last:.1f})"
+
+
 def test_same_seed_same_run_and_another_seed_another():
     one, again, other = (tiny(seed=seed)["improvement"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
     assert not np.any(one[1:] == other[1:])  # the first batch only shows how large observations are
 
 
+@pytest.mark.shared_programs(False)
 def test_settings_that_change_while_training_compile_nothing():
     """Batches from one segment to the largest, and the trust region with them."""
     sizes = jnp.array([16, 64, 32, 48, 16])
@@ -176,12 +185,17 @@ def test_devices_that_jax_started_without_are_pointed_out():
         jax.devices()
         from jaxtrpo.parallel import devices
         devices.available_cores = lambda: 64
+        import warnings
+        assert devices.choose_actors().count == 1
+        warnings.filterwarnings("ignore", message="another")  # forgets what was shown
         assert devices.choose_actors().count == 1
         devices.choose_actors(3)
     """
     environment = {name: value for name, value in os.environ.items() if name != "JAX_NUM_CPU_DEVICES"}
     said = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stderr
-    assert "JAX was already started with 1 CPU devices on 64 cores" in said and "JAX_NUM_CPU_DEVICES=64" in said
+    assert (
+        said.count("JAX was already started with 1 CPU devices on 64 cores") == 1 and "JAX_NUM_CPU_DEVICES=64" in said
+    )
     assert said.endswith("before Python starts\n") and "ValueError: actors=3, but there are 1 CPU devices" in said
 
 
@@ -209,7 +223,9 @@ def stop_in_the_third_update(run: Run, error: BaseException) -> Run:
 
 def test_interrupted_training_keeps_what_it_learned(tmp_path):
     run = prepare(PENDULUM, out=tmp_path / "run", **{**TINY, "total_steps": 1000, "steps_per_update": 32})
-    result = stop_in_the_third_update(run, KeyboardInterrupt()).run(progress=False)
+    with pytest.raises(KeyboardInterrupt, match="`result`") as interrupt:
+        stop_in_the_third_update(run, KeyboardInterrupt()).run(progress=False)
+    result = interrupt.value.result
     assert list(result.metrics["update"]) == [1, 2]
     np.testing.assert_array_equal(jaxtrpo.load_policy(tmp_path / "run")(np.ones(4)), result.policy(np.ones(4)))
 
@@ -220,8 +236,10 @@ def test_metrics_of_no_update_have_the_common_columns(begun, tmp_path):
     def interrupted(state):
         raise KeyboardInterrupt
 
-    metrics = dataclasses.replace(run, update=with_method(run.update, lower=interrupted)).run(progress=False).metrics
-    assert list(metrics) == [*COLUMNS[:11], "eval_return"]
+    with pytest.raises(Interrupted) as interrupt:
+        dataclasses.replace(run, update=with_method(run.update, lower=interrupted)).run(progress=False)
+    metrics = interrupt.value.result.metrics
+    assert list(metrics) == [*COLUMNS[: COLUMNS.index("invalid_steps") + 1], "eval_return"]
     for name, column in metrics.items():
         assert column.shape == (0,) and column.dtype == begun[0].metrics[name].dtype, name
 
@@ -231,7 +249,7 @@ def test_metrics_of_no_update_have_the_common_columns(begun, tmp_path):
 # Of metrics.csv; those that every algorithm has first, in this order, and `eval_return` at the end.
 COLUMNS = (
     "update", "env_steps", "wall_seconds", "collect_seconds", "learn_seconds", "steps_per_update", "max_kl",
-    "episodes", "mean_return", "return_100", "invalid_steps",
+    "episodes", "mean_return", "return_100", "mean_length", "invalid_steps",
     "kl", "improvement", "line_search_steps", "accepted", "cg_iterations", "cg_residual", "gradient_norm",
     "predicted_gain", "gain_ratio", "entropy", "policy_std", "explained_variance", "advantage_std", "eval_return",
 )  # fmt: skip
@@ -277,6 +295,7 @@ def parts(begun, tmp_path):
     return shutil.copytree(begun[1], tmp_path / "parts")
 
 
+@pytest.mark.shared_programs(False)  # like a new process
 def test_resumed_run_ends_as_if_it_had_never_stopped(parts, tmp_path):
     whole = train_part(tmp_path / "whole", total_steps=300)
     early = (parts / CHECKPOINT_FILE).read_bytes()
@@ -348,7 +367,8 @@ def test_run_goes_on_with_another_number_of_actors(begun, parts, tmp_path):
     [
         (
             {"max_kl": 0.02},
-            "has max_kl=0.01, not max_kl=0.02; only total_steps, actors, processes and device may change",
+            "has max_kl=0.01, not max_kl=0.02; only total_steps, actors, processes, device, "
+            "stop_at_return and stop_after_evaluations may change",
         ),
         ({"policy": "mlp(hidden=(8, 8))"}, r"has policy=mlp, not policy=mlp\(hidden=\(8, 8\)\)"),
         ({"adapt": "fixed"}, "adapt=trust, .*not .*adapt=fixed"),

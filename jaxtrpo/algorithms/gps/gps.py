@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms.actor_critic import no_observations
-from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, WholeEpisodes, require_surrogate_unset
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, WholeEpisodes, require_plain_networks
 from jaxtrpo.algorithms.gps.bounded_lqr import BoundedInfo, bounded_response
 from jaxtrpo.algorithms.gps.imitation import Examples, imitate
 from jaxtrpo.algorithms.gps.local_models import LocalModels, Samples, local_models, samples_of, shared_model
@@ -95,7 +95,7 @@ def gps(
     optimizer = optax.scale_by_adam()
 
     def make(spec: Spec) -> Learner:
-        require_surrogate_unset(spec, "gps")
+        require_plain_networks(spec, "gps")
         _require_gaussian(spec)
         policy = spec.policy
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms.actor_critic import about, gather_samples, no_observations, with_observations, with_rewards
 from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, estimate_advantages, standardize
-from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_plain_networks
 from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trpo_replay.combined_step import DirectionMemory, combined_direction, no_directions
@@ -29,6 +29,7 @@ from jaxtrpo.config.checks import (
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.action_values import ActionCriticState, action_critic
 from jaxtrpo.critics.reward_scale import value_unit
+from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.ops.moments import Moments, no_moments
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.ops.tree import all_finite
@@ -70,6 +71,7 @@ def trpo_replay(
     replay: int = 100_000,
     replay_ratio: float = 0.5,
     minibatch_size: int = 64,
+    minibatch_per_env: float = 0.125,
     hidden: Sequence[int] = (64, 64),
     value_hidden: Sequence[int] = (128, 128),
     target_rate: float = 0.02,
@@ -96,8 +98,11 @@ def trpo_replay(
       gae_lambda: lambda of GAE for the advantages of the batch, trading bias (0) against variance (1).
       advantage_memory: as in `trpo`.
       replay: capacity of the replay buffer, environment steps.
-      replay_ratio: gradient steps of the action-value critic per environment step.
+      replay_ratio: gradient steps of the action-value critic per environment step; where `minibatch_per_env` makes
+        minibatches larger, there are as many fewer of them.
       minibatch_size: environment steps per gradient step.
+      minibatch_per_env: least number of them per environment, so that thousands of environments do not mean thousands
+        of small gradient steps, one after another.
       hidden: sizes of the hidden layers of the advantage network D.
       value_hidden: sizes of the hidden layers of the value network V.
       target_rate: fraction by which the target network V' moves towards V in each gradient step.
@@ -122,20 +127,23 @@ def trpo_replay(
     require_whole(1, replay=replay, minibatch_size=minibatch_size)
     require_sizes(hidden=hidden, value_hidden=value_hidden)
     require_natural_gradient(fisher_samples, cg_iterations, cg_damping)
-    require_not_negative(critic_cg_damping=critic_cg_damping)
+    require_not_negative(critic_cg_damping=critic_cg_damping, minibatch_per_env=minibatch_per_env)
     require_line_search(line_search_shrink, line_search_steps)
 
     def make(spec: Spec) -> Learner:
+        require_plain_networks(spec, "trpo_replay")
         _require_fitting(spec)
         policy, critic = spec.policy, spec.critic
+        minibatches = minibatches_for(spec.num_envs, minibatch_size, minibatch_per_env, replay_ratio)
         actions = action_critic(
             spec.observation_size,
             spec.actions,
             hidden=hidden,
             value_hidden=value_hidden,
             learning_rate=learning_rate,
-            minibatch_size=minibatch_size,
+            minibatch_size=minibatches.size,
             target_rate=target_rate,
+            at_once=minibatches.at_once,
         )
         buffer = make_replay(
             replay,
@@ -177,7 +185,7 @@ def trpo_replay(
                     step_work(fisher_samples, 2 * cg_iterations)(learner.policy, samples),
                     critic.work(learner.critic, samples),
                 ],
-                [actions.work(replay_ratio * samples)],
+                [actions.work(minibatches.per_step * samples)],
             )
             if split:
                 steps, unscaled = gather_samples(batch.steps, unscaled, learner.obs_moments)
@@ -194,7 +202,7 @@ def trpo_replay(
             if advantage_memory:
                 usual, share = compare_with_usual(usual, found.variance, advantage_memory)
                 bound = share * bound
-            number = jnp.maximum(jnp.round(replay_ratio * batch.num_segments * spec.segment_steps), 1)
+            number = minibatches.number(batch.num_segments * spec.segment_steps)
 
             def learn_from_batch() -> tuple[PyTree, Path, DirectionMemory, Info, PyTree]:
                 natural, followed, weighting = combined_direction(
@@ -253,15 +261,14 @@ def trpo_replay(
         return Learner(init, learn, replay=buffer)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(spec_string, starts, make, adapt=RULE, critic=VALUE_CRITIC)
+    return Algorithm(spec_string, starts, make, adapt=RULE, critic=VALUE_CRITIC, uses_surrogate=True)
 
 
 def _require_fitting(spec: Spec) -> None:
     """Raises ValueError if the number of environments or the policy's distribution does not suit the algorithm."""
-    num_envs = spec.segment_steps // spec.segment_length
-    if num_envs < FEWEST_ENVS:
+    if spec.num_envs < FEWEST_ENVS:
         raise ValueError(
-            f"num_envs={num_envs}: trpo_replay needs at least {FEWEST_ENVS} environments, or batches would not be "
+            f"num_envs={spec.num_envs}: trpo_replay needs at least {FEWEST_ENVS} environments, or batches would not be "
             "independent of the step that they evaluate"
         )
     made = jax.eval_shape(

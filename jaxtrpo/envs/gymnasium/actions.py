@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -17,19 +18,18 @@ class Actions:
     """Converts flat actions from compiled code into actions of a simulator.
 
     Args:
-      space: Gymnasium space of one action.
-
-    Raises:
-      ValueError: the space is not supported or has no coordinates.
+      space: description of the simulator's actions.
     """
 
-    def __init__(self, space: spaces.Space):
-        self.space = action_space_of(space)
-        if self.space.size == 0:
-            raise ValueError(f"the action space {short(space)} has no coordinates")
-        self.counts, self.size, self.shape = self.space.counts, self.space.size, self.space.shape_of_one
+    def __init__(self, space: ActionSpace):
+        self.space = space
+        self.counts, self.size, self.shape = space.counts, space.size, space.shape_of_one
         self.flat_dtype = np.dtype(np.int32 if self.counts else np.float32)  # dtype of the policy's actions
-        self._convert = make_converter(self.space)
+        self._convert = make_converter(space)
+
+    def __reduce__(self) -> tuple[type[Actions], tuple[ActionSpace]]:
+        """Lets the space be sent to another process instead of the conversion, which is a closure."""
+        return Actions, (self.space,)
 
     def batch(self, flat: np.ndarray) -> np.ndarray:
         """Converts flat actions [env, action] to a new array [env, *shape] of the space's dtype, within its bounds."""
@@ -46,10 +46,12 @@ def action_space_of(space: spaces.Space) -> ActionSpace:
     """Converts a Gymnasium space into an `ActionSpace`.
 
     Raises:
-      ValueError: the space is not supported.
+      ValueError: the space is not supported or has no coordinates.
     """
     shape = tuple(space.shape or ())
     dtype = np.dtype(space.dtype) if space.dtype is not None else np.dtype(object)
+    if shape and not math.prod(shape):
+        raise ValueError(f"the action space {short(space)} has no coordinates")
     if isinstance(space, spaces.Box) and dtype.kind == "f":
         return ActionSpace(np.ravel(space.low), np.ravel(space.high), shape=shape)
     if isinstance(space, spaces.MultiBinary):

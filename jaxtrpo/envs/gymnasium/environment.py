@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,13 +16,14 @@ from jaxtrpo.envs import base, foreign
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.rendering import episode_frames
 from jaxtrpo.envs.gymnasium.simulators import HANDLE_SIZE, Host, hosts
-from jaxtrpo.envs.gymnasium.stepping_plan import SteppingPlan
+from jaxtrpo.envs.gymnasium.stepping_plan import SUCCESS, SUCCESS_COLUMN, SteppingPlan
 
 
 class GymnasiumEnvironment:
     """Environments whose simulators are Python objects (see `jaxtrpo.envs.base.Environment`).
 
-    `EnvState.physics` is a handle, uint32 [env, 4]. One object has one set of simulators: a state from before its last
+    `EnvState.physics` is a handle, uint32 [env, 4]; or a handle and entries of `info`, float32 [env, column], if there
+    are `info_columns`. One object has one set of simulators: a state from before its last
     reset or its last step is rejected. Only the first episode is seeded; later ones begin with `env.reset()`, as is
     Gymnasium's convention. `EnvState.elapsed` = `episode_length` - 1 truncates the episode at the next step, except in
     vector environments that reset by themselves.
@@ -44,6 +45,8 @@ class GymnasiumEnvironment:
         self.observation_size, self.action_size = plan.observations.size, plan.actions.size
         self.action_low, self.action_high, self.action_counts, self.action_shape = plan.actions.space
         self.episode_length = plan.episode_length
+        self.info_columns = tuple(column for column, _ in plan.info)
+        self.envs_per_simulator = plan.envs_per_vector or 1
         self.wastes_steps = plan.vector  # steps that only reset, in NEXT_STEP mode
         self._host = Host(plan)
         self._closing = weakref.finalize(self, self._host.close)
@@ -55,6 +58,10 @@ class GymnasiumEnvironment:
 
     def reset(self, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> base.EnvState:
         """Starts `num_envs` simulators; the seed of environment i is derived from `key` and i."""
+        if num_envs % self.envs_per_simulator:
+            raise ValueError(
+                f"num_envs={num_envs} must be a multiple of {self.envs_per_simulator}, the environments of {self.name}"
+            )
         keys = base.env_keys(key, num_envs)
         shapes = (
             jax.ShapeDtypeStruct((num_envs, HANDLE_SIZE), jnp.uint32),
@@ -63,7 +70,9 @@ class GymnasiumEnvironment:
         call = jax.ffi.ffi_call("jaxtrpo_gymnasium_reset", shapes, has_side_effect=True)
         handle, obs = call(keys, host=np.int64(self._host.number))
         no, zero = jnp.zeros(num_envs, bool), jnp.zeros(num_envs, jnp.float32)
-        return base.EnvState(handle, obs, obs, zero, no, no, no, jnp.zeros(num_envs, jnp.int32), keys)
+        nothing = jnp.full((num_envs, len(self.info_columns)), jnp.nan, jnp.float32)
+        physics = (handle, nothing) if self.info_columns else handle
+        return base.EnvState(physics, obs, obs, zero, no, no, no, jnp.zeros(num_envs, jnp.int32), keys)
 
     def step(
         self, state: base.EnvState, action: Float[Array, "env action"] | Int[Array, "env action"]
@@ -73,12 +82,31 @@ class GymnasiumEnvironment:
         if action.shape != (num_envs, self.action_size):
             raise ValueError(f"actions have shape {action.shape}, expected {(num_envs, self.action_size)}")
         action = jnp.asarray(action, self.plan.actions.flat_dtype)
-        fields = [state.physics, *state[1:8]]  # all but the key
+        handle, *info = state.physics if self.info_columns else (state.physics,)
+        fields = [handle, *state[1:8], *info]  # all but the key
         shapes = [jax.ShapeDtypeStruct(field.shape, field.dtype) for field in fields]
         call = jax.ffi.ffi_call("jaxtrpo_gymnasium_step", shapes, has_side_effect=True)
         # The handle identifies the host, so environments of equal sizes share compiled code.
-        results = call(state.physics, action, state.elapsed, host=np.int64(0))
-        return state._replace(**dict(zip(state._fields, results, strict=False)))  # all but the key
+        results = call(handle, action, state.elapsed, host=np.int64(0))
+        after = state._replace(**dict(zip(state._fields, results[:8], strict=False)))  # all but the key
+        return after._replace(physics=(results[0], results[8])) if info else after
+
+    def info(self, state: base.EnvState) -> dict[str, Float[Array, " env"]]:
+        """Returns the reported entries of `info` by column: those of the last episode that ended, or NaN."""
+        return {column: state.physics[1][:, i] for i, column in enumerate(self.info_columns)}
+
+    def with_info(self, names: tuple[str, ...], *, success: bool) -> GymnasiumEnvironment:
+        """Returns the environment that reports entries of `info`; itself, if there is nothing to change.
+
+        Args:
+          names: entries, which are columns of the same names.
+          success: also report `is_success` as `success_rate`, if `info` has it from the first step on.
+        """
+        columns = {name: name for name in names}
+        if success and self.plan.reports_success:
+            columns = {SUCCESS_COLUMN: SUCCESS} | columns
+        plan = dataclasses.replace(self.plan, info=tuple(columns.items()))
+        return self if plan.info == self.plan.info else GymnasiumEnvironment(plan)
 
     def flatten(self, obs: Any) -> Float[np.ndarray, "*batch obs"]:
         """Flattens an observation in the simulator's form, or a batch of them."""
@@ -103,6 +131,10 @@ class GymnasiumEnvironment:
         """
         del width, height
         return episode_frames(self.plan, act, seed, base.most_steps(self))
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Sets attributes of all simulators (see `jaxtrpo.set_env`)."""
+        self._host.set_attributes(attributes)
 
     def copy(self) -> GymnasiumEnvironment:
         """Returns the same environment with separate simulators, which its first reset starts."""
@@ -147,9 +179,9 @@ def _step(_: int, handle: np.ndarray, action: np.ndarray, elapsed: np.ndarray, *
 
 def _write_invalid(handle: np.ndarray, results: tuple[np.ndarray, ...]) -> None:
     """Writes invalid steps that end every episode, so that compiled code terminates."""
-    new_handle, obs, final_obs, reward, terminated, truncated, invalid, elapsed = results
+    new_handle, obs, final_obs, reward, terminated, truncated, invalid, elapsed, *info = results
     new_handle[:] = handle
-    for array in (obs, final_obs, reward, terminated, elapsed):
+    for array in (obs, final_obs, reward, terminated, elapsed, *info):
         array[:] = 0
     truncated[:] = invalid[:] = True
 

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.observations import Observations, Part
 
+MINIGRID = "minigrid.wrappers.ImgObsWrapper or FlatObsWrapper"
 SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict or Tuple of these"
 
 
@@ -38,5 +39,14 @@ def _parts(space: spaces.Space, path: tuple[Any, ...] = ()) -> list[Part]:
     elif isinstance(space, spaces.MultiDiscrete):
         counts, first = (tuple(int(number) for number in np.ravel(each)) for each in (space.nvec, space.start))
     elif not isinstance(space, spaces.Box | spaces.MultiBinary):
-        raise ValueError(f"observation space {short(space)} is not supported; supported: {SUPPORTED}")
+        raise ValueError(f"observation space {short(space, 80)} is not supported; {_what_helps(space, path)}")
     return [Part(path, tuple(space.shape or ()), short(space), counts, first)]
+
+
+def _what_helps(space: spaces.Space, path: tuple[Any, ...]) -> str:
+    """Returns what to do about a space that is not supported."""
+    if type(space).__module__.partition(".")[0] == "minigrid":
+        return f"pass a function that wraps the environment with {MINIGRID}"
+    if isinstance(space, spaces.Text) and path:
+        return f"pass a function that leaves {path[0]!r} out with gymnasium.wrappers.FilterObservation"
+    return f"supported: {SUPPORTED}"

@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from jaxtrpo.config.messages import described
+from jaxtrpo.envs.gymnasium.other_python import NamedSource
 from jaxtrpo.envs.gymnasium.stepping_plan import SteppingPlan
 
 RENDER_MODE = "rgb_array"
@@ -40,12 +42,17 @@ def episode_frames(
 
 def _make_renderable(plan: SteppingPlan) -> Any:
     source = plan.source
+    if isinstance(source, NamedSource):
+        raise ValueError(f"{source.name} is stepped by {source.python}, and cannot be rendered here")
     if source.maker is None:
         source = dataclasses.replace(source, options={**source.options, "render_mode": RENDER_MODE})
     try:
         env = source.make_single()
     except Exception as error:
         raise ValueError(f"{source.name} cannot be rendered: {described(error)}") from error
+    if isinstance(env, gymnasium.vector.VectorEnv):
+        env.close()
+        raise ValueError(f"{source.name} makes a vector environment, which cannot be rendered; give a single one")
     if env.render_mode != RENDER_MODE:
         env.close()
         raise ValueError(f"{source.name} cannot be rendered; create it with render_mode={RENDER_MODE!r}")

@@ -21,6 +21,7 @@ class Rows(NamedTuple):
     truncated: np.ndarray  # bool [env]
     invalid: np.ndarray  # bool [env]
     elapsed: np.ndarray  # int32 [env]
+    info: np.ndarray  # float32 [env, entry]: entries of the last info of the last episode that ended; NaN if missing
 
 
 class RowSizes(NamedTuple):
@@ -30,6 +31,7 @@ class RowSizes(NamedTuple):
     observation_size: int
     action_size: int
     action_dtype: str
+    info_size: int = 0
 
     def _shapes_and_dtypes(self) -> list[tuple[tuple[int, ...], str]]:
         num, obs, flag = self.num_envs, ((self.num_envs, self.observation_size), "float32"), ((self.num_envs,), "bool")
@@ -44,6 +46,7 @@ class RowSizes(NamedTuple):
             flag,
             flag,
             ((num,), "int32"),
+            ((num, self.info_size), "float32"),
         ]
 
     def nbytes(self) -> int:

@@ -6,7 +6,8 @@ import itertools
 import os
 import threading
 import weakref
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from jaxtrpo.envs.gymnasium.stepping_plan import SteppingPlan
 from jaxtrpo.envs.gymnasium.workers import Workers
 
 HANDLE_SIZE = 4  # uint32: number of the host, generation, index of the environment, steps taken
-
 _host_numbers = itertools.count(1)
 # Starts at random, so that a handle saved by another process is not valid here.
 _generations = itertools.count(int.from_bytes(os.urandom(3), "little"))
@@ -35,6 +35,7 @@ class Host:
         self.plan, self.number = plan, next(_host_numbers)
         self.failure: SimulatorError | None = None
         self._running: _Running | None = None
+        self._attributes: dict[str, Any] = {}  # set during a training, for simulators that are started later
         self._lock = threading.Lock()
         hosts[self.number] = self
 
@@ -50,6 +51,8 @@ class Host:
             with self._lock:
                 self._running = running
             running.rows.seed[:] = keys[:, 1] & 0x7FFFFFFF  # some simulators reject larger seeds
+            if self._attributes:
+                running.stepper.set_attributes(self._attributes)
             running.stepper.reset()
         except Exception as error:
             raise self._fail(error, "starting") from error
@@ -57,7 +60,7 @@ class Host:
         obs[:] = running.rows.obs
 
     def step(self, handle: np.ndarray, action: np.ndarray, elapsed: np.ndarray, *results: np.ndarray) -> None:
-        """Steps the environments of `handle`; `results` are the fields of `EnvState` up to `elapsed`."""
+        """Steps the environments of `handle`; `results` are the fields of `EnvState` up to `elapsed`, then `info`."""
         self._require_working()
         running = self._running
         share = None if running is None else running.share(int(handle[0, 2]), len(handle))
@@ -70,6 +73,17 @@ class Host:
             running.step(share, action, elapsed, results)
         except Exception as error:
             raise self._fail(error, "stepping") from error
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Sets attributes of all simulators, now and after a reset."""
+        self._require_working()
+        self._attributes |= attributes
+        running = self._running
+        try:
+            if running is not None:
+                running.stepper.set_attributes(attributes)
+        except Exception as error:
+            raise self._fail(error, "setting attributes") from error
 
     def close(self) -> None:
         """Closes the simulators; a reset starts new ones."""
@@ -106,7 +120,7 @@ class _Share(NamedTuple):
     stop: int
     rows: Rows  # of these environments only, like the following
     handles: np.ndarray
-    results: tuple[np.ndarray, ...]  # in the order of `EnvState`
+    results: tuple[np.ndarray, ...]  # in the order of `EnvState`; then `info`, if there is any
 
 
 class _Running:
@@ -134,7 +148,10 @@ class _Running:
             envs = slice(start, start + num)
             rows, handles = Rows(*(array[envs] for array in self.rows)), self.handles[envs]
             results = (handles, rows.obs, rows.final_obs, rows.reward, rows.terminated, rows.truncated, rows.invalid)
-            share = self._shares[start, num] = _Share(start, start + num, rows, handles, (*results, rows.elapsed))
+            info = (rows.info,) if rows.info.size else ()
+            share = self._shares[start, num] = _Share(
+                start, start + num, rows, handles, (*results, rows.elapsed, *info)
+            )
         return share
 
     def step(self, share: _Share, action: np.ndarray, elapsed: np.ndarray, results: tuple[np.ndarray, ...]) -> None:

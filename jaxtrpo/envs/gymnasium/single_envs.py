@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from jaxtrpo.config.messages import short
-from jaxtrpo.envs.gymnasium.actions import Actions
+from jaxtrpo.envs.gymnasium.actions import Actions, action_space_of
+from jaxtrpo.envs.gymnasium.attributes import set_attributes
 from jaxtrpo.envs.gymnasium.errors import SimulatorError, simulator_error
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows
@@ -24,13 +26,17 @@ class SingleEnvs:
       rows: rows of all environments.
       start: first environment.
       stop: environment after the last.
+      info: entries of `info` to report at the end of episodes.
 
     Raises:
       SimulatorError: in every method, if a simulator fails; the object cannot be used after that.
     """
 
-    def __init__(self, name: str, make: Callable[[], Any], rows: Rows, start: int, stop: int):
-        self.name, self.rows, self.start, self.stop = name, rows, start, stop
+    def __init__(
+        self, name: str, make: Callable[[], Any], rows: Rows, start: int, stop: int, info: tuple[str, ...] = ()
+    ):
+        self.name, self.rows, self.start, self.stop, self.info = name, rows, start, stop, info
+        self.infos: tuple[Any, ...] = ()  # of the last step
         self.envs: list[Any] = []
         try:
             for _ in range(start, stop):
@@ -39,7 +45,7 @@ class SingleEnvs:
             self.close()
             raise simulator_error(name, "creating the environment", error) from error
         self.observations = observations_of(self.envs[0].observation_space)
-        self.actions = Actions(self.envs[0].action_space)
+        self.actions = Actions(action_space_of(self.envs[0].action_space))
         self._shares: dict[tuple[int, int], tuple[Rows, list[Callable], list[Any]]] = {}
 
     def reset(self) -> None:
@@ -59,7 +65,7 @@ class SingleEnvs:
         except Exception as error:
             raise simulator_error(self.name, "step()", error) from error
         try:
-            observations, rewards, terminated, truncated, _ = zip(*results, strict=True)
+            observations, rewards, terminated, truncated, self.infos = zip(*results, strict=True)
         except (TypeError, ValueError):
             raise SimulatorError(_wrong_step_result(self.name, results)) from None
         self._write(rows.final_obs, observations)
@@ -67,7 +73,16 @@ class SingleEnvs:
         self._write_rewards(rows.reward, rewards)
         self._write_flags(rows.terminated, "terminated", terminated)
         self._write_flags(rows.truncated, "truncated", truncated)
-        self._finish(rows, envs)
+        self._finish(rows, envs, self.infos)
+
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Sets attributes of every simulator."""
+        for env in self.envs:
+            set_attributes(self.name, env, attributes)
+
+    def reports(self, entry: str) -> bool:
+        """Returns whether `info` of the last step has an entry."""
+        return all(isinstance(info, Mapping) and entry in info for info in self.infos)
 
     def close(self) -> None:
         """Closes every simulator and ignores exceptions."""
@@ -86,13 +101,16 @@ class SingleEnvs:
             share = self._shares[start, stop] = rows, [env.step for env in envs], envs
         return share
 
-    def _finish(self, rows: Rows, envs: list[Any]) -> None:
+    def _finish(self, rows: Rows, envs: list[Any], infos: tuple[Any, ...]) -> None:
         rows.elapsed[:] += 1
         np.logical_or(rows.truncated, rows.end, out=rows.truncated)
         np.greater(rows.truncated, rows.terminated, out=rows.truncated)  # unless terminated
         done = (rows.terminated | rows.truncated).nonzero()[0]
         if len(done) == 0:
             return
+        for column, entry in enumerate(self.info):
+            for i in done:
+                rows.info[i, column] = as_float(infos[i].get(entry) if isinstance(infos[i], Mapping) else None)
         first = np.empty((len(done), self.observations.size), np.float32)
         self._write(first, [self._reset(envs[i]) for i in done])
         rows.obs[done] = first
@@ -117,7 +135,9 @@ class SingleEnvs:
     def _write_rewards(self, into: np.ndarray, rewards: tuple[Any, ...]) -> None:
         for reward in rewards:
             if type(reward) not in _NUMBERS and not _is_number(reward):
-                raise SimulatorError(f"{self.name}: the reward must be a number, but is {short(reward)}")
+                several = getattr(reward, "size", 1) > 1
+                hint = "; weight several rewards with mo_gymnasium.wrappers.LinearReward or the like" if several else ""
+                raise SimulatorError(f"{self.name}: the reward must be a number, but is {short(reward, 60)}{hint}")
         into[:] = rewards
         require_finite(self.name, "reward", into)
 
@@ -136,6 +156,12 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, numbers.Real):
         return True
     return getattr(value, "shape", None) == () and np.asarray(value).dtype.kind in "fiub"
+
+
+def as_float(value: Any) -> float:
+    """Returns the value of an entry of `info`, or NaN if that is not a number."""
+    array = np.asarray(value)
+    return float(array.reshape(())) if array.size == 1 and array.dtype.kind in "fiub" else math.nan
 
 
 def require_finite(name: str, what: str, array: np.ndarray) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 
 import gymnasium
 
-from jaxtrpo.config.messages import described
 from jaxtrpo.envs._support.names import unknown_name
+from jaxtrpo.envs.gymnasium.attributes import WRAPPERS
+from jaxtrpo.envs.gymnasium.masks import ActionMask
+from jaxtrpo.envs.modules import PREFIX, import_module, register
 
-PREFIX = "gymnasium:"
 UNLIMITED = 2**31 - 1  # stands for "no time limit", in steps
 LIMIT, NO_LIMIT = "max_episode_steps", -1  # keyword of `gymnasium.make`, and its value for "no time limit"
 CHECKER = "disable_env_checker"  # another keyword of `gymnasium.make`
@@ -33,6 +34,7 @@ class Source:
     maker: Callable[..., Any] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None  # time limit in steps, if `maker` does not take `max_episode_steps`
+    masks: str | None = None  # convention by which it says which choices are legal (see `masks.find_masks`)
 
     def make_single(self, *, limited: bool = False) -> Any:
         """Creates a `gymnasium.Env`.
@@ -41,18 +43,28 @@ class Source:
           limited: keep Gymnasium's `TimeLimit` wrapper. Otherwise it is left out, because the stepper applies the time
             limit, unless there are additional wrappers, which may read it.
         """
+        env = self._make_single(limited=limited)
+        return env if self.masks is None else ActionMask(env, self.masks)
+
+    def _make_single(self, *, limited: bool) -> Any:
         if self.maker is not None:
             return self.maker(**self.options)
         self._import()
         spec = copy.deepcopy(self.spec)
         spec.order_enforce = False  # the stepper calls reset and step in order
         options = {CHECKER: True, **self.options}
-        if not (limited or spec.additional_wrappers):
-            options[LIMIT] = NO_LIMIT
+        if not (limited or spec.additional_wrappers) or options.get(LIMIT) == NO_LIMIT:
+            options.pop(LIMIT, None)
+            spec.max_episode_steps = None  # before Gymnasium 1.0, `NO_LIMIT` would be a limit of -1 steps
         return gymnasium.make(spec, **options)
 
     def make_vector(self, num_envs: int) -> Any:
-        """Creates a `gymnasium.vector.VectorEnv`."""
+        """Creates a `gymnasium.vector.VectorEnv`; a function chooses the number of environments itself."""
+        if self.maker is not None:
+            env = self.maker(**self.options)
+            if env.num_envs != num_envs:
+                raise ValueError(f"the function made a vector environment of {env.num_envs} after one of {num_envs}")
+            return env
         self._import()
         options = {name: value for name, value in self.options.items() if name != CHECKER}  # for single environments
         if options.get(LIMIT) == NO_LIMIT:  # understood by `gymnasium.make` only
@@ -63,13 +75,18 @@ class Source:
         """Returns whether to use the vector environment that the id was registered with.
 
         It is not used if it calls JAX, if the id has additional wrappers, which the vector environment would lack, or
-        if a time limit is given that it does not accept.
+        if an option or a time limit is given that it does not accept. Before Gymnasium 1.1, which another interpreter
+        may have, it does not say how it resets.
         """
+        if not hasattr(gymnasium.vector, "AutoresetMode"):
+            return False
         if self.spec is None or self.spec.vector_entry_point is None or self.spec.additional_wrappers:
             return False
         self._import()
         entry = _entry(self.spec.vector_entry_point)
-        return not uses_jax(entry) and (LIMIT not in self.options or _takes(entry, LIMIT))
+        if uses_jax(entry) or (LIMIT in self.options and not _takes(entry, LIMIT)):
+            return False
+        return all(name in (LIMIT, CHECKER) or _takes(entry, name, any_name=True) for name in self.options)
 
     def _import(self) -> None:
         if self.module is not None:
@@ -80,13 +97,13 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
     """Finds the source for a Gymnasium id or a function.
 
     Args:
-      source: id such as "CartPole-v1", optionally prefixed with "gymnasium:" or with the module that registers it
-        ("module:Name-v0"); or a function that returns an environment.
+      source: id such as "CartPole-v1", optionally prefixed with "gymnasium:" or with the module or file that registers
+        it ("module:Name-v0"); or a function that returns an environment.
       options: keyword arguments for the environment's constructor or the function.
       name: name of the environment; None: "gymnasium:" and the id or the qualified name of the function.
 
     Raises:
-      ValueError: there is no such id, or its module cannot be imported.
+      ValueError: there is no such id, or its module or package cannot be imported.
     """
     if callable(source):
         function = source
@@ -105,12 +122,9 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
     full_id = source.removeprefix(PREFIX)
     module, _, env_id = full_id.rpartition(":")
     if module:
-        try:
-            importlib.import_module(module)
-        except Exception as error:  # user code may raise anything
-            is_missing = isinstance(error, ModuleNotFoundError) and module.startswith(error.name or "")
-            why = str(error) if is_missing else described(error)
-            raise ValueError(f"{source}: the module {module} cannot be imported: {why}") from error
+        module = import_module(source, module).__name__
+    elif env_id not in gymnasium.registry:
+        module = register(env_id)
     if env_id not in gymnasium.registry:
         raise ValueError(unknown_name(env_id, gymnasium.registry, prefix=PREFIX))
     return Source(name or PREFIX + full_id, spec=gymnasium.registry[env_id], module=module or None, options=options)
@@ -146,7 +160,9 @@ def calls_jax(env: Any) -> bool:
     while True:
         if uses_jax(type(env)):
             return True
-        if not isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, gymnasium.vector.SyncVectorEnv):
+            return any(calls_jax(each) for each in env.envs)
+        if not isinstance(env, WRAPPERS):
             return False
         env = env.env
 
@@ -161,10 +177,12 @@ def uses_jax(thing: Any) -> bool:
     )
 
 
-def _takes(function: Callable[..., Any], keyword: str) -> bool:
-    """Returns whether a function has a parameter of that name; `**kwargs` does not count."""
+def _takes(function: Callable[..., Any], keyword: str, *, any_name: bool = False) -> bool:
+    """Returns whether a function has a parameter of that name; `**kwargs` only counts with `any_name`."""
     try:
-        return keyword in inspect.signature(function).parameters
+        parameters = inspect.signature(function).parameters
+        others = any_name and any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+        return keyword in parameters or others
     except (TypeError, ValueError):  # some functions written in C have no signature
         return False
 

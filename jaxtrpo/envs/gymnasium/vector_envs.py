@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
 
 from jaxtrpo.config.messages import short
-from jaxtrpo.envs.gymnasium.actions import Actions
+from jaxtrpo.envs.gymnasium.actions import Actions, action_space_of
+from jaxtrpo.envs.gymnasium.attributes import set_attributes
 from jaxtrpo.envs.gymnasium.errors import SimulatorError, simulator_error
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows
-from jaxtrpo.envs.gymnasium.single_envs import require_finite
+from jaxtrpo.envs.gymnasium.single_envs import as_float, require_finite
 
 
 class VectorEnvs:
@@ -26,16 +27,25 @@ class VectorEnvs:
       edges: first environment of each vector environment, then the end of the last one.
       episode_length: time limit in steps, applied here only in Gymnasium's DISABLED mode of automatic resets; in the
         other modes, the vector environment applies its own.
+      info: entries of `info` to report at the end of episodes.
 
     Raises:
       SimulatorError: in every method, if a simulator fails; the object cannot be used after that.
     """
 
-    def __init__(self, name: str, make: Callable[[int], Any], rows: Rows, edges: Sequence[int], episode_length: int):
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[int], Any],
+        rows: Rows,
+        edges: Sequence[int],
+        episode_length: int,
+        info: tuple[str, ...] = (),
+    ):
         self.edges, self.parts = list(edges), []
         try:
             for start, stop in zip(edges[:-1], edges[1:], strict=True):
-                self.parts.append(_Vector(name, make(stop - start), rows, slice(start, stop), episode_length))
+                self.parts.append(_Vector(name, make(stop - start), rows, slice(start, stop), episode_length, info))
         except SimulatorError:
             self.close()
             raise
@@ -58,6 +68,16 @@ class VectorEnvs:
         for part in self.parts[self.edges.index(start) : self.edges.index(stop)]:
             part.step()
 
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Sets attributes of every simulator."""
+        for part in self.parts:
+            set_attributes(part.name, part.env, attributes)
+
+    def reports(self, entry: str) -> bool:
+        """Returns whether `infos` of the last step have an entry."""
+        infos = [part.infos if isinstance(part.infos, Mapping) else part.infos[0] for part in self.parts]
+        return all(entry in info for info in infos)
+
     def close(self) -> None:
         """Closes every vector environment and ignores exceptions."""
         for part in self.parts:
@@ -67,23 +87,41 @@ class VectorEnvs:
                 continue
 
 
+def is_of_supersuit(env: Any) -> bool:
+    """Returns whether SuperSuit made a vector environment, as of PettingZoo's agents.
+
+    Its spaces are those of one agent, it does not say how it resets, and its infos are a list.
+    """
+    return type(getattr(env, "unwrapped", env)).__module__.partition(".")[0] == "supersuit"
+
+
+def names_of_spaces(env: Any) -> tuple[str, str]:
+    """Returns under which names a vector environment has the spaces of one of its environments."""
+    return ("observation_space", "action_space") if is_of_supersuit(env) else SINGLE_SPACES
+
+
+SINGLE_SPACES = ("single_observation_space", "single_action_space")
+
+
 class _Vector:
     """One vector environment and its rows."""
 
-    def __init__(self, name: str, env: Any, rows: Rows, envs: slice, episode_length: int):
-        self.name, self.env, self.episode_length = name, env, episode_length
+    def __init__(self, name: str, env: Any, rows: Rows, envs: slice, episode_length: int, info: tuple[str, ...]):
+        self.name, self.env, self.episode_length, self.info = name, env, episode_length, info
+        self.infos: Any = {}  # of the last step
         self.rows = Rows(*(array[envs] for array in rows))
-        self.observations = observations_of(env.single_observation_space)
-        self.actions = Actions(env.single_action_space)
+        observation_space, action_space = (getattr(env, space) for space in names_of_spaces(env))
+        self.observations, self.actions = observations_of(observation_space), Actions(action_space_of(action_space))
         shape = self.observations.plain_shape
         self._batch_shape = None if shape is None else (len(self.rows.obs), *shape)
         self._done: np.ndarray | None = None  # in NEXT_STEP mode: mask of the episodes that ended with the last step
         self._action_dtype = env.action_space.dtype
-        mode = env.metadata.get("autoreset_mode")
+        modes = gymnasium.vector.AutoresetMode
+        mode = modes.SAME_STEP if is_of_supersuit(env) else env.metadata.get("autoreset_mode")
         finish = {
-            AutoresetMode.NEXT_STEP: self._next_step,
-            AutoresetMode.SAME_STEP: self._same_step,
-            AutoresetMode.DISABLED: self._disabled,
+            modes.NEXT_STEP: self._next_step,
+            modes.SAME_STEP: self._same_step,
+            modes.DISABLED: self._disabled,
         }
         if mode not in finish:
             raise SimulatorError(
@@ -114,6 +152,7 @@ class _Vector:
                 f"truncations, infos), not {short(result)}"
             )
         obs, reward, terminated, truncated, info = result
+        self.infos = info
         self._finish(obs, terminated, truncated, reward, info)
 
     def _next_step(self, obs: Any, terminated: Any, truncated: Any, reward: Any, info: dict) -> None:
@@ -136,6 +175,7 @@ class _Vector:
             rows.elapsed[done] = 0
             np.greater(done, rows.invalid, out=done)  # except in steps that only reset
             self._done = done if done.any() else None
+            self._write_info(done, info)
 
     def _same_step(self, obs: Any, terminated: Any, truncated: Any, reward: Any, info: dict) -> None:
         rows = self.rows
@@ -146,6 +186,7 @@ class _Vector:
         for i in np.flatnonzero(done):
             rows.final_obs[i] = self._final_obs(info, int(i))
         require_finite(self.name, "final_obs", rows.final_obs)
+        self._write_info(done, info.get("final_info", {}) if isinstance(info, Mapping) else info)
         rows.elapsed[:] = np.where(done, 0, rows.elapsed + 1)
 
     def _disabled(self, obs: Any, terminated: Any, truncated: Any, reward: Any, info: dict) -> None:
@@ -157,12 +198,16 @@ class _Vector:
         rows.truncated[:] |= (rows.end | (rows.elapsed >= self.episode_length)) & ~rows.terminated
         done = rows.terminated | rows.truncated
         if done.any():
+            self._write_info(done, info)
             first = self._flatten(self._call_reset(options={"reset_mask": done.copy()}))
             rows.obs[done] = first[done]
             rows.elapsed[done] = 0
 
     def _final_obs(self, info: dict, i: int) -> np.ndarray:
         """Returns the last observation of the episode of environment i, which has already been reset."""
+        if isinstance(info, list):  # SuperSuit, which only resets all agents together
+            last = info[i].get("terminal_observation")
+            return self.rows.obs[i] if last is None else self.observations.flatten(last)
         final_obs = info.get("final_obs") if isinstance(info, dict) else None
         if final_obs is None:
             raise SimulatorError(f"{self.name}: infos of a vector environment in SAME_STEP mode must have 'final_obs'")
@@ -172,6 +217,17 @@ class _Vector:
             return self.observations.flatten(final_obs)[i]
         except (ValueError, IndexError) as error:
             raise SimulatorError(f"{self.name}: final_obs of the vector environment: {error}") from None
+
+    def _write_info(self, done: np.ndarray, info: Any) -> None:
+        """Writes the entries of the episodes that are over; `info` holds arrays, or an array of one `info` each."""
+        for column, entry in enumerate(self.info):
+            for i in np.flatnonzero(done):
+                if not isinstance(info, Mapping):
+                    value = info[i].get(entry) if isinstance(info[i], Mapping) else None
+                else:
+                    has = np.broadcast_to(info.get(f"_{entry}", entry in info), done.shape)[i]
+                    value = info[entry][i] if has else None
+                self.rows.info[i, column] = as_float(value)
 
     def _call_reset(self, **arguments: Any) -> Any:
         try:

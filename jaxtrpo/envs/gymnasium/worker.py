@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import pickle
 import signal
 import socket
 import struct
@@ -19,6 +20,7 @@ from jaxtrpo.envs.gymnasium.steppers import make_stepper
 
 MESSAGE = struct.Struct("=cII")  # command, first environment, end of environments
 RESET, STEP = b"r", b"s"
+SET = b"a"  # is followed by pickled attributes, whose length takes the place of the first environment
 DONE, FAILED = b"k", b"e"  # FAILED is followed by the length of an error message and the message
 LENGTH = struct.Struct("=Q")
 GRACE = 1.0  # seconds that a worker has to close its environments after its parent has ended
@@ -38,33 +40,55 @@ def main() -> None:
         return
     try:
         if _send(connection, DONE):
-            _serve(connection, stepper)
+            _serve(connection, *stepper)
     finally:
-        stepper.close()
+        stepper[0].close()
 
 
-def _make_stepper(payload: bytes, memory: int) -> Any:
-    import cloudpickle
-
-    config = cloudpickle.loads(payload)
+def _make_stepper(payload: bytes, memory: int) -> tuple[Any, Any]:
+    """Returns a stepper, and the seeds of its environments, which are only written before a reset."""
+    config = pickle.loads(payload)
     rows = config.sizes.on(mmap.mmap(memory, config.sizes.nbytes()))
     os.close(memory)
-    return make_stepper(config, rows)
+    return make_stepper(config, rows), rows.seed[config.edges[0] : config.edges[-1]]
 
 
-def _serve(connection: socket.socket, stepper: Any) -> None:
+def _serve(connection: socket.socket, stepper: Any, seeds: Any) -> None:
     while message := _receive(connection):
         command, start, stop = MESSAGE.unpack(message)
         try:
             if command == STEP:
                 stepper.step(start, stop)
-            else:
+            elif command == RESET:
+                _seed_global_generators(int(seeds[0]))
                 stepper.reset()
+            else:
+                stepper.set_attributes(_read_attributes(connection, start))
         except Exception as error:
             _send_failure(connection, error)
             return
         if not _send(connection, DONE):
             return
+
+
+def _seed_global_generators(seed: int) -> None:
+    """Seeds the generators that simulators share if they do not use their own."""
+    import random
+
+    import numpy as np
+
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def _read_attributes(connection: socket.socket, size: int) -> Any:
+    data = b""
+    while len(data) < size:
+        more = os.read(connection.fileno(), size - len(data))
+        if not more:
+            os._exit(1)
+        data += more
+    return pickle.loads(data)
 
 
 def _receive(connection: socket.socket) -> bytes:

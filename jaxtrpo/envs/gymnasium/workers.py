@@ -10,21 +10,22 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import cloudpickle
 
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
+from jaxtrpo.envs.gymnasium.other_python import NamedSource, command_of
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows, RowSizes
 from jaxtrpo.envs.gymnasium.steppers import StepperConfig
-from jaxtrpo.envs.gymnasium.worker import DONE, LENGTH, MESSAGE, RESET, STEP
+from jaxtrpo.envs.gymnasium.worker import DONE, LENGTH, MESSAGE, RESET, SET, STEP
 
 SECONDS_TO_START = 120.0  # minimum timeout for the start, because simulators may import large packages
 SECONDS_TO_CLOSE = 3.0
-_START = "import sys; sys.path[:] = {path!r}; from jaxtrpo.envs.gymnasium.worker import main; main()"
+WORKER = "jaxtrpo.envs.gymnasium.worker"
 
 
 @contextlib.contextmanager
@@ -90,6 +91,14 @@ class Workers:
             for worker in involved:
                 worker.wait("for a step")
 
+    def set_attributes(self, attributes: Mapping[str, Any]) -> None:
+        """Sets attributes of every simulator."""
+        payload = cloudpickle.dumps(dict(attributes))
+        for worker in self.workers:
+            with worker.lock:
+                worker.send(SET, len(payload), 0, payload)
+                worker.wait("to set attributes")
+
     def close(self) -> None:
         """Lets the processes close their environments and exit."""
         for worker in self.workers:
@@ -113,7 +122,8 @@ class _Worker:
         self.lock = threading.Lock()
         self.connection, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-c", _START.format(path=sys.path), str(theirs.fileno()), str(memory)]
+            python = config.source.python if isinstance(config.source, NamedSource) else None
+            command = [*command_of(python, WORKER), str(theirs.fileno()), str(memory)]
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, pass_fds=[theirs.fileno(), memory], bufsize=0
             )
@@ -138,9 +148,9 @@ class _Worker:
         interval = struct.pack("@ll", whole, max(int((seconds - whole) * 1e6), 0 if whole else 1))
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
 
-    def send(self, command: bytes, start: int, stop: int) -> None:
+    def send(self, command: bytes, start: int, stop: int, payload: bytes = b"") -> None:
         try:
-            self.connection.send(MESSAGE.pack(command, start, stop))
+            self.connection.sendall(MESSAGE.pack(command, start, stop) + payload)
         except OSError:
             raise self._ended() from None
 

@@ -44,15 +44,18 @@ class Task(NamedTuple):
     compiles them. `model` is the compiled MjModel, whose values are constants in compiled code.
     """
 
-    name: str
+    name: str  # of the environment, in files and messages
     xml: str | os.PathLike[str]  # path of an MJCF file, or the MJCF text itself
     frame_skip: int  # physics steps per action
     episode_length: int  # time limit in environment steps
     initial_state: Callable[
         [UInt32[Array, "2"], mujoco.MjModel], tuple[Float[Array, " nq"], Float[Array, " nv"]]
     ]  # key -> (qpos, qvel) of a new episode
-    observation: Callable[[mujoco.MjModel, Fields], Float[Array, " obs"]]
-    reward: Callable[[mujoco.MjModel, Fields, Float[Array, " action"]], Float[Array, ""]]
+    observation: Callable[[mujoco.MjModel, Fields], Float[Array, " obs"]]  # (model, data) -> observation
+    reward: Callable[
+        [mujoco.MjModel, Fields, Float[Array, " action"]], Float[Array, ""]
+    ]  # (model, data after the step, action) -> reward
+    # (model, data after the step) -> whether the episode ends for good
     terminated: Callable[[mujoco.MjModel, Fields], Bool[Array, ""] | bool] = lambda model, data: False
     fields: tuple[str, ...] = ("qpos", "qvel")  # MjData fields that the functions read
     changes: tuple[str, ...] = ()  # those of `fields` whose change over a step the functions read

@@ -155,6 +155,7 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
     Raises:
       ValueError: a setting is unknown, or `config` sets it to another value.
     """
+    from jaxtrpo.config.aliases import swept_name
     from jaxtrpo.config.specs import require_no_contradiction, require_one_value
 
     settings, usual = dict(config), vars(Config())
@@ -169,6 +170,8 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
             require_no_contradiction(part, settings[part] or "", inner, value)
             settings[part] = with_argument(settings[part] or default_spec(part), inner, value)
         else:
-            raise ValueError(f"unknown setting {name!r}; settings of a spec string look like critic_learning_rate")
+            near = swept_name(name, settings["algorithm"])
+            hint = f"did you mean {near}?" if near else "settings of a spec string look like critic_learning_rate"
+            raise ValueError(f"unknown setting {name!r}; {hint}")
     require_one_value(settings, usual)
     return settings

@@ -12,17 +12,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import optuna
+import sqlalchemy
 from optuna.samplers import RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import DBAPIError
 
 from jaxtrpo.runs.directory import hold, write_whole, writing
+from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.reader import read_run
 from jaxtrpo.runs.sweep.space import Dimension
 from jaxtrpo.runs.view.curves import interquartile_mean
@@ -30,6 +32,7 @@ from jaxtrpo.runs.view.curves import interquartile_mean
 STUDY_FILE, TABLE_FILE = "study.sqlite", "sweep.csv"
 OWNER, CHOICE, SEEDS = "owner", "choice", "seeds"  # user attributes of a trial
 TRIES = 10  # attempts to open a database
+SECONDS_BETWEEN_LOOKS = 2.0  # at the metrics of the runs in progress
 ERROR_LENGTH = 2_000  # characters of the output of a failed run
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -60,23 +63,45 @@ def open_study(directory: Path, name: str, storage: str | None, *, tpe: bool, se
     """Opens or creates the study in a database, that of the directory or one shared by several machines.
 
     Raises:
-      ValueError: the database cannot be opened.
+      ValueError: the database cannot be opened, or the directory holds a sweep of another environment.
     """
+    if storage is None and (directory / STUDY_FILE).exists():
+        _require_same_env(directory, name)
     url = storage or f"sqlite:///{directory / STUDY_FILE}"
+    unusable = f"storage={url!r} cannot be used"
+    try:
+        sqlalchemy.inspect(sqlalchemy.create_engine(url)).get_table_names()
+    except Exception as error:  # errors of databases and drivers of any kind
+        raise ValueError(f"{unusable}: {_first_line(error)}") from error
     sampler = TPESampler(seed=seed, constant_liar=True) if tpe else RandomSampler(seed=seed)
     for left in reversed(range(TRIES)):
         try:
             return optuna.create_study(
                 study_name=name, storage=url, direction="maximize", load_if_exists=True, sampler=sampler
             )
-        except Exception as error:  # errors of databases and drivers of any kind
-            if not (left and isinstance(error, DBAPIError)):
-                raise ValueError(f"storage={url!r} cannot be used: {str(error).partition(chr(10))[0]}") from error
+        except Exception as error:
+            if not (left and isinstance(error, DBAPIError)) or "readonly" in str(error):
+                raise ValueError(f"{unusable}: {_first_line(error)}") from error
             time.sleep(0.5)  # another process may be creating the tables
     raise AssertionError
 
 
-def run_sweep(sweep: Sweep, cores: int, say: Callable[[str], object]) -> None:
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _require_same_env(directory: Path, env: str) -> None:
+    try:
+        names = optuna.get_all_study_names(f"sqlite:///{directory / STUDY_FILE}")
+    except Exception:  # not a study; opening it says so
+        return
+    if names and env not in names:
+        raise ValueError(
+            f"out={str(directory)!r} holds a sweep of {', '.join(names)}, not {env}; choose another directory (--out)"
+        )
+
+
+def run_sweep(sweep: Sweep, cores: int) -> None:
     """Runs the trials that are missing, on up to `cores` cores, and reports their scores to the study.
 
     The score of a trial is the interquartile mean over its seeds of `return_100` at the end of the run. An interrupted
@@ -85,12 +110,13 @@ def run_sweep(sweep: Sweep, cores: int, say: Callable[[str], object]) -> None:
     Args:
       sweep: definition of the sweep.
       cores: number of runs at a time.
-      say: prints a line of progress.
 
     Raises:
       KeyboardInterrupt: the sweep was interrupted; so were its runs.
     """
-    _Scheduler(sweep, say).run(cores)
+    total = (len(sweep.combinations) or sweep.trials) * sweep.seeds
+    with Progress(total, unit="runs") as bar:
+        _Scheduler(sweep, bar.note).run(cores, bar)
 
 
 class _Scheduler:
@@ -99,15 +125,19 @@ class _Scheduler:
     def __init__(self, sweep: Sweep, say: Callable[[str], object]):
         self.sweep, self.say, self.lock = sweep, say, threading.Lock()
         self.stopping, self.processes = False, set[subprocess.Popen]()
+        self.directories = set[Path]()  # of the runs in progress
         self.owner = f"{socket.gethostname()}:{sweep.directory.absolute()}"
         ours = [found for found in self._states(TrialState.RUNNING) if found.user_attrs.get(OWNER) == self.owner]
         self.open = [self._begun(optuna.Trial(sweep.study, found._trial_id)) for found in ours]
 
-    def run(self, cores: int) -> None:
+    def run(self, cores: int, bar: Progress) -> None:
         """See `run_sweep`."""
+        began = time.monotonic()
         with ThreadPoolExecutor(cores) as pool:
             workers = [pool.submit(self._work) for _ in range(cores)]
             try:
+                while wait(workers, SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION).not_done:
+                    bar.update({"env_steps": self._progress(), "wall_seconds": time.monotonic() - began})
                 for worker in workers:
                     worker.result()
             except BaseException:
@@ -115,6 +145,14 @@ class _Scheduler:
                 for process in list(self.processes):
                     process.terminate()
                 raise
+
+    def _progress(self) -> float:
+        """Returns the number of runs that are done, with the fractions of those in progress."""
+        with self.lock:
+            done = sum(len(running.values) for running in self.open)
+            directories = list(self.directories)
+        ended = len(self._states(TrialState.COMPLETE, TrialState.FAIL))
+        return ended * self.sweep.seeds + done + sum(map(fraction_done, directories))
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -170,8 +208,12 @@ class _Scheduler:
         how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
         with subprocess.Popen(command, env=environment, **how) as process:
             self.processes.add(process)
+            with self.lock:
+                self.directories.add(out)
             errors = process.communicate()[1]
             self.processes.discard(process)
+            with self.lock:
+                self.directories.discard(out)
         if process.returncode:
             if not self.stopping:
                 self.say(f"trial {trial.number}, seed {seed} failed: {errors[-ERROR_LENGTH:].strip()}")
@@ -218,6 +260,15 @@ class _Scheduler:
 
 def _combination(trial: FrozenTrial | optuna.Trial) -> Mapping[str, Any]:
     return trial.user_attrs.get(CHOICE, trial.params)
+
+
+def fraction_done(directory: Path) -> float:
+    """Returns how much of a run is done, between 0 and 1, from its files; 0 if they cannot be read."""
+    try:
+        run = read_run(directory)
+        return min(1.0, float(run.columns["env_steps"][-1]) / float(run.settings["total_steps"]))
+    except (OSError, ValueError, KeyError, IndexError):  # the run has just begun
+        return 0.0
 
 
 def place_of(directory: Path, trial: int) -> Path:

@@ -11,27 +11,27 @@ from bokeh.plotting import figure
 
 from jaxtrpo.runs.reader import LoggedRun
 from jaxtrpo.runs.view.curves import AXES
+from jaxtrpo.runs.view.groups import COLORS, Group, column_of, quartiles
 
 X = "env_steps"
-# Distinguishable with colour vision deficiencies (Okabe and Ito 2008).
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b", "#b8a900", "#6a3d9a")
-DASHES = ("solid", "dashed", "dotdash")  # for more runs than colours
 HEIGHT = 260  # pixels
 COMPACT = "return Intl.NumberFormat('en', {notation: 'compact'}).format(tick)"  # 200K, 1M
 PARTS = ("collecting", "learning", "other")
+THIN = {"line_width": 0.8, "line_alpha": 0.35}  # one of several runs of a group
 
 
 class Look(NamedTuple):
-    """Definition of a figure: a line for each run and column."""
+    """Definition of a figure: a line for each run and column, and the median of each group of several runs."""
 
     title: str
-    columns: tuple[str, ...]  # the first is drawn with the style of the run, the second dotted
+    columns: tuple[str, ...]  # the first is drawn with the style of the group, the second dotted
     log: bool = False
     points: str | None = None  # column drawn as points
 
 
 LOOKS = (
     Look("Return of the last 100 episodes; points: deterministic evaluations", ("return_100",), points="eval_return"),
+    Look("Mean length of the training episodes that ended, in steps", ("mean_length",)),
     Look("KL divergence of each update in nats; dotted: its bound", ("kl", "max_kl"), log=True),
     Look("Environment steps per update", ("steps_per_update",)),
     Look("Gain ratio: fraction of the predicted gain confirmed by later batches", ("gain_ratio",)),
@@ -41,17 +41,21 @@ LOOKS = (
 )  # fmt: skip
 
 
-def draw_figures(runs: Sequence[LoggedRun]) -> dict[str, Any]:
+def draw_figures(runs: Sequence[LoggedRun], groups: Sequence[Group]) -> dict[str, Any]:
     """Draws a figure for each of `LOOKS` with data in any run, and one of the time spent; returns them by title.
 
-    Bokeh models are named for the script of the page: "run-0" is the data of a run, "0:kl" one of its lines.
+    Bokeh models are named for the script of the page: "run-0" is the data of a run, "0:kl" one of its lines, "group-0"
+    the data of a group, and "g0:kl" its median and band.
     """
-    sources = {str(i): ColumnDataSource(dict(columns_of(run)), name=f"run-{i}") for i, run in enumerate(runs)}
+    sources = {f"run-{i}": ColumnDataSource(dict(columns_of(run)), name=f"run-{i}") for i, run in enumerate(runs)}
+    for i, group in enumerate(groups):
+        if len(group.numbers) > 1:
+            sources[f"group-{i}"] = ColumnDataSource(dict(columns_of_group(runs, group)), name=f"group-{i}")
     figures: dict[str, Any] = {}
     for look in LOOKS:
         wanted = [*look.columns, *([look.points] if look.points else [])]
         if any(name in run.columns for run in runs for name in wanted):
-            figures[look.title] = _figure(look, runs, sources)
+            figures[look.title] = _figure(look, runs, groups, sources)
     figures["Time spent"] = _time(runs)
     return figures
 
@@ -62,21 +66,46 @@ def columns_of(run: LoggedRun) -> dict[str, Any]:
     return {name: run.columns[name].astype(np.float32) for name in sorted(wanted) if name in run.columns}
 
 
-def _figure(look: Look, runs: Sequence[LoggedRun], sources: Mapping[str, ColumnDataSource]) -> Any:
+def columns_of_group(runs: Sequence[LoggedRun], group: Group) -> dict[str, Any]:
+    """Returns the medians and quartiles of a group that the figures show."""
+    members = [runs[number] for number in group.numbers]
+    return quartiles(
+        members, [look.columns[0] for look in LOOKS if any(look.columns[0] in run.columns for run in members)]
+    )
+
+
+def _figure(
+    look: Look, runs: Sequence[LoggedRun], groups: Sequence[Group], sources: Mapping[str, ColumnDataSource]
+) -> Any:
     drawn = _empty(y_axis_type="log" if look.log else "linear")
     lines = []
-    for i, run in enumerate(runs):
-        how = {"color": COLORS[i % len(COLORS)], "source": sources[str(i)]}
-        dash = DASHES[i // len(COLORS) % len(DASHES)]
-        for number, name in enumerate(look.columns):
-            if name in run.columns:
-                faint = {"line_alpha": 0.5, "line_dash": "dotted"} if number else {"line_dash": dash}
-                lines.append(drawn.line(X, name, line_width=1.8, name=f"{i}:{name}", **how, **faint))
-        if look.points in run.columns:
-            drawn.scatter(X, look.points, size=6, marker="circle", line_color=None, name=f"{i}:{look.points}", **how)
+    for g, group in enumerate(groups):
+        several = len(group.numbers) > 1
+        for i in group.numbers:
+            columns, how = runs[i].columns, {"color": group.color, "source": sources[f"run-{i}"]}
+            for number, name in enumerate(look.columns):
+                if name in columns:
+                    style = {"line_width": 1.8, "line_dash": "dotted" if number else group.dash}
+                    faint = THIN if several else {"line_alpha": 0.5} if number else {}
+                    lines.append(drawn.line(X, name, name=f"{i}:{name}", **how, **{**style, **faint}))
+            if look.points in columns:
+                alpha = 0.4 if several else 1.0
+                name = f"{i}:{look.points}"
+                drawn.scatter(
+                    X, look.points, size=6, marker="circle", line_color=None, fill_alpha=alpha, name=name, **how
+                )
+        if several and any(look.columns[0] in runs[i].columns for i in group.numbers):
+            _draw_group(drawn, look.columns[0], g, group, sources[f"group-{g}"])
     tips = [(name, f"@{name}") for name in (*AXES, *look.columns)]
     drawn.add_tools(HoverTool(tooltips=tips, renderers=lines, mode="mouse"))
     return drawn
+
+
+def _draw_group(drawn: Any, name: str, number: int, group: Group, source: ColumnDataSource) -> None:
+    low, middle, high = (column_of(name, X, part) for part in ("low", "middle", "high"))
+    how = {"source": source, "name": f"g{number}:{name}"}
+    drawn.varea(X, low, high, fill_color=group.color, fill_alpha=0.18, **how)
+    drawn.line(X, middle, line_color=group.color, line_dash=group.dash, line_width=2.2, **how)
 
 
 def _time(runs: Sequence[LoggedRun]) -> Any:

@@ -84,7 +84,7 @@ def _figure(curves: Mapping[str, Mapping[str, Curve]], x: str, y: str) -> Figure
         place.set_visible(False)
     if set(colors) != {ALL}:
         shown = [zip(*place.get_legend_handles_labels(), strict=True) for place in figure.axes]
-        named = {label: line for pairs in shown for line, label in pairs if label != ALL}
+        named = {label: line for pairs in shown for line, label in pairs}
         beside = max(1, LEGEND_WIDTH * columns // COLUMNS // max(map(len, named)))
         figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=beside, fontsize="small")
     return figure

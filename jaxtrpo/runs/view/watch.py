@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from jaxtrpo.runs.reader import LoggedRun, read_run, runs_in
-from jaxtrpo.runs.view.figures import PARTS, columns_of, seconds_of
+from jaxtrpo.runs.view.figures import PARTS, columns_of, columns_of_group, seconds_of
+from jaxtrpo.runs.view.groups import groups_of
 from jaxtrpo.runs.view.report import cells, page_of, summary
 
 HERE = "127.0.0.1"
@@ -144,9 +145,15 @@ def _data(directories: Sequence[Path]) -> tuple[str, bytes]:
         "runs": [
             {
                 "columns": {name: [_number(value) for value in values] for name, values in columns_of(run).items()},
-                "cells": cells(summary(run, number)),
+                "cells": cells(summary(run)),
             }
-            for number, run in enumerate(runs)
+            for run in runs
+        ],
+        "groups": [
+            None
+            if len(group.numbers) < 2
+            else {name: [_number(value) for value in values] for name, values in columns_of_group(runs, group).items()}
+            for group in groups_of(runs)
         ],
         "time": {
             "run": [str(number + 1) for number in range(len(runs))],

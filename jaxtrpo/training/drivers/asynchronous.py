@@ -19,11 +19,13 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.parallel.actors import Actors, first, join_envs
+from jaxtrpo.parallel.background import ACTOR
 from jaxtrpo.rollout.types import ActorState, Batch, TrainState
 from jaxtrpo.training.metrics import Measured, Moment, report
 from jaxtrpo.training.update import Update
 
 WAITING_UPDATES = 16  # that actors may be ahead of the caller
+STOP_SECONDS = 10.0  # that the caller waits for all actors to stop; a simulator may hang
 
 
 class _Shared(NamedTuple):
@@ -37,7 +39,7 @@ class _Shared(NamedTuple):
 def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
     """Yields updates in the order in which they are applied, without end; actors stop when the iterator is closed."""
     alone = [Actors((device,)) for device in actors.devices]
-    compute, apply = _compile(update, state, alone)
+    compute, apply = update.programs.get("asynchronous", lambda: _compile(update, state, alone))
     parts = tuple(part_of(state.actors, number) for number in range(actors.count))
     shared = _Shared(part_of(state._replace(actors=None), 0), parts, 0)
     lock, stop = threading.Lock(), threading.Event()
@@ -77,7 +79,7 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
 def actor_threads(
     turn: Callable[[int], None], number: int, made: queue.Queue, stop: threading.Event
 ) -> Generator[None]:
-    """Context in which threads call a function again and again.
+    """Context in which threads call a function again and again. A thread that does not stop in time is left behind.
 
     Args:
       turn: function of the index of the thread. An exception is put into `made`, and ends the thread.
@@ -93,16 +95,17 @@ def actor_threads(
         except BaseException as error:
             put(made, error, stop)
 
-    threads = [threading.Thread(target=act, args=(which,), daemon=True) for which in range(number)]
+    threads = [threading.Thread(target=act, args=(which,), name=ACTOR, daemon=True) for which in range(number)]
     try:
         for thread in threads:
             thread.start()
         yield
     finally:
         stop.set()
+        ends = time.monotonic() + STOP_SECONDS
         for thread in threads:
             if thread.ident is not None:  # started
-                thread.join()
+                thread.join(max(ends - time.monotonic(), 0.0))
 
 
 def _compile(update: Update, state: TrainState, alone: list[Actors]) -> tuple[list[Any], Any]:

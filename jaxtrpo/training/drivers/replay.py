@@ -49,7 +49,7 @@ class _Compiled(NamedTuple):
 
 def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
     """Yields updates in the order in which batches arrive, without end; actors stop when the iterator is closed."""
-    compiled = _compile(update, state, actors)
+    compiled = update.programs.get("replaying", lambda: _compile(update, state, actors))
     reached = [part_of(state.actors, number) for number in range(actors.count)]
     now = part_of(state._replace(actors=None), 0)
     replay = ReplayInPlace(compiled.insert, now.learner)

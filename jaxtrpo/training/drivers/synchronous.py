@@ -22,6 +22,7 @@ def synchronous_updates(
     state: TrainState,
     read: Callable[[Measured], Measured],
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
+    changed: Callable[[], TrainState | None] = lambda: None,
 ) -> Generator[Moment]:
     """Yields updates without end.
 
@@ -30,8 +31,15 @@ def synchronous_updates(
       state: placed state to start from.
       read: copies metrics to the host and removes the axis of actors.
       waiting: context that limits how long an update waits for other processes.
+      changed: returns a state with the environments to go on from; None to leave them as they are.
     """
-    return (_many_per_program if update.algorithm.updates_at_once > 1 else _one_by_one)(update, state, read, waiting)
+    driver = _many_per_program if update.algorithm.updates_at_once > 1 else _one_by_one
+
+    def with_changes(state: TrainState) -> TrainState:
+        other = changed()
+        return state if other is None else state._replace(actors=other.actors)
+
+    return driver(update, state, read, waiting, with_changes)
 
 
 def _one_by_one(
@@ -39,6 +47,7 @@ def _one_by_one(
     state: TrainState,
     read: Callable[[Measured], Measured],
     waiting: Callable[[], AbstractContextManager[None]],
+    with_changes: Callable[[TrainState], TrainState],
 ) -> Generator[Moment]:
     """Collects and learns in separate programs, one update at a time."""
     lowered = update.lower(state)
@@ -51,9 +60,9 @@ def _one_by_one(
 
     while True:
         begin = time.perf_counter()
-        state, batch = jax.block_until_ready(collect(state))
+        state, batch = jax.block_until_ready(collect(with_changes(state)))
         collected = time.perf_counter()
-        run_learn = learn()
+        run_learn = learn.result()
         with waiting():
             state, measured = run_learn(state._replace(learner=replay.insert(state.learner, batch)), batch)
             values = jax.tree.map(lambda values: values[..., None, :], read(measured))
@@ -68,12 +77,13 @@ def _many_per_program(
     state: TrainState,
     read: Callable[[Measured], Measured],
     waiting: Callable[[], AbstractContextManager[None]],
+    with_changes: Callable[[TrainState], TrainState],
 ) -> Generator[Moment]:
     """Makes several updates per program, for updates so short that launching each would dominate."""
     run = update.compile_updates(state)
     while True:
         begin = time.perf_counter()
         with waiting():
-            state, measured = jax.block_until_ready(run(state))
+            state, measured = jax.block_until_ready(run(with_changes(state)))
             values = read(measured)
         yield Moment(lambda state=state: state, values, math.nan, time.perf_counter() - begin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,10 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxtrpo.algorithms.gps.bounded_lqr import bounded_response
+from jaxtrpo.algorithms.gps import bounded_lqr, lqr
 from jaxtrpo.algorithms.gps.definite import inverse
-from jaxtrpo.algorithms.gps.lqr import Controller, Dynamics, Reward, best_response, outcome
+from jaxtrpo.algorithms.gps.lqr import Controller, Dynamics, Reward
 
+best_response, outcome, bounded_response = map(jax.jit, (lqr.best_response, lqr.outcome, bounded_lqr.bounded_response))
 T, X, U = 6, 3, 2
 Z = X + U
 
@@ -58,14 +61,11 @@ def penalised(actions, dynamics: Dynamics, reward: Reward, reference: Controller
     return total
 
 
-@settings(deadline=None, max_examples=5)
-@given(seed=st.integers(0, 1000), multiplier=st.sampled_from([1e-3, 1.0, 100.0]))
-def test_best_response_matches_dense_solution(seed, multiplier):
-    """Solves one linear system over all actions; a precision is the curvature of the optimal return from there on."""
-    dynamics, reward, reference = problem(seed)
-    found, definite = best_response(dynamics, reward, reference, jnp.float64(multiplier))
+@functools.partial(jax.jit, static_argnames="begin")
+def dense_solution(dynamics: Dynamics, reward: Reward, reference: Controller, multiplier, begin: int):
+    """Returns the best actions from the state 0 on, their derivative by the state, and the Hessian of the return."""
 
-    def solved(x, begin):
+    def solved(x):
         def objective(actions):
             return penalised(actions, dynamics, reward, reference, multiplier, x, begin)
 
@@ -73,13 +73,23 @@ def test_best_response_matches_dense_solution(seed, multiplier):
         hessian = jax.hessian(objective)(zero)
         return -jnp.linalg.solve(hessian, jax.grad(objective)(zero)), hessian
 
-    dense, _ = solved(jnp.zeros(X), 0)
-    np.testing.assert_allclose(mean_of_actions(found, dynamics), dense, rtol=1e-7, atol=1e-9)
+    actions, hessian = solved(jnp.zeros(X))
+    return actions, jax.jacobian(lambda x: solved(x)[0])(jnp.zeros(X)), hessian
+
+
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 1000), multiplier=st.sampled_from([1e-3, 1.0, 100.0]))
+def test_best_response_matches_dense_solution(seed, multiplier):
+    """Solves one linear system over all actions; a precision is the curvature of the optimal return from there on."""
+    dynamics, reward, reference = problem(seed)
+    found, definite = best_response(dynamics, reward, reference, jnp.float64(multiplier))
     for t in (0, T - 1, 2):
-        gain = jax.jacobian(lambda x, t=t: solved(x, t)[0][:U])(jnp.zeros(X))
-        np.testing.assert_allclose(found.gain[t], gain, rtol=1e-6, atol=1e-9)
-        covariance = jnp.linalg.inv(-solved(jnp.zeros(X), t)[1])[:U, :U] * multiplier
-        np.testing.assert_allclose(found.precision[t], jnp.linalg.inv(covariance), rtol=1e-7)
+        actions, gain, hessian = dense_solution(dynamics, reward, reference, multiplier, t)
+        if t == 0:
+            np.testing.assert_allclose(mean_of_actions(found, dynamics), actions, rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(found.gain[t], gain[:U], rtol=1e-6, atol=1e-9)
+        covariance = np.linalg.inv(-np.asarray(hessian))[:U, :U] * multiplier
+        np.testing.assert_allclose(found.precision[t], np.linalg.inv(covariance), rtol=1e-7)
     assert definite
 
 

@@ -108,11 +108,22 @@ def plain_labels(batch, gae_lambda: float, known=lambda obs, action: 0.0) -> np.
     return np.array(labels)
 
 
-def labelled(batch, gae_lambda: float, known=None) -> Labelled:
-    spec, drawn = spec_of(), jax.tree.map(jnp.asarray, stretches(batch))
-    params, state = spec.policy.init(jax.random.PRNGKey(0)), some_critic().init(jax.random.PRNGKey(0))
+@functools.cache
+def labelling(known):
+    """Returns a compiled function (stretches, gae_lambda) -> labels."""
+    spec, key = spec_of(), jax.random.PRNGKey(0)
+    params, state = jax.jit(spec.policy.init)(key), jax.jit(some_critic().init)(key)
     state = state._replace(target=jnp.asarray(WEIGHTS))
-    return label(drawn, known_critic(known), state, MOMENTS, params, gae_lambda, spec, jax.random.PRNGKey(1))
+    return jax.jit(
+        lambda drawn, gae_lambda: label(
+            drawn, known_critic(known), state, MOMENTS, params, gae_lambda, spec, jax.random.PRNGKey(1)
+        ),
+        static_argnums=1,
+    )
+
+
+def labelled(batch, gae_lambda: float, known=None) -> Labelled:
+    return labelling(known)(stretches(batch), gae_lambda)
 
 
 @pytest.mark.parametrize("truncated", [(), (0,), (1,), (3,), (4,), (0, 2), (0, 1, 2, 3, 4)])
@@ -144,9 +155,9 @@ def test_discrete_actions_are_integers_again_when_drawn():
     )
     batch = random_batch(0, segments=1, length=5, envs=3)
     batch.steps.action[..., 0], batch.steps.action[..., 1] = 1, 2
-    params, state = spec.policy.init(jax.random.PRNGKey(0)), critic.init(jax.random.PRNGKey(0))
-    drawn = jax.tree.map(jnp.asarray, stretches(batch))
-    found = label(drawn, critic, state, MOMENTS, params, 0.5, spec, jax.random.PRNGKey(1))
+    params, state = (jax.jit(part.init)(jax.random.PRNGKey(0)) for part in (spec.policy, critic))
+    drawn = stretches(batch)
+    found = jax.jit(lambda drawn: label(drawn, critic, state, MOMENTS, params, 0.5, spec, jax.random.PRNGKey(1)))(drawn)
     for action in (found.action, found.other):
         assert jnp.issubdtype(action.dtype, jnp.integer) and action.shape == (3, 5, 2)
     np.testing.assert_array_equal(found.action, np.broadcast_to([1, 2], (3, 5, 2)))
@@ -252,7 +263,7 @@ def test_advantage_over_policy_has_mean_zero():
     assert abs(np.mean(shifted)) > 0.1 * spread
 
 
-@pytest.mark.parametrize("length", [1, 3, 5, 40])
+@pytest.mark.parametrize("length", [1, 5, 40])
 def test_all_steps_of_a_stretch_are_drawn_equally_often(length):
     """32 steps are drawn: a whole number of stretches of one step, and not of the others."""
     spec = spec_of()._replace(segment_length=length)
@@ -262,7 +273,7 @@ def test_all_steps_of_a_stretch_are_drawn_equally_often(length):
     ring = actors(1).map(buffer.insert)(spread(buffer.empty(), 1), deal_batch(batch, 1))
     ring = jax.tree.map(jnp.asarray, first(ring))
     unchanged = Moments(jnp.float32(1e6), jnp.zeros(3), jnp.full(3, 100.0))
-    params, state = spec.policy.init(jax.random.PRNGKey(0)), some_critic().init(jax.random.PRNGKey(0))
+    params, state = (jax.jit(part.init)(jax.random.PRNGKey(0)) for part in (spec.policy, some_critic()))
     draw = draw_labelled(buffer, ring, some_critic(), unchanged, params, 0.9, spec)
     keys = jax.random.split(jax.random.PRNGKey(1), 500)
     obs = jax.jit(jax.vmap(lambda key: draw(state, key, 32).obs))(keys)
@@ -381,23 +392,25 @@ def wrong(actions, state):
 
 
 @functools.cache
-def learning(critic=None, count: int = 1):
+def learning(critic=None, count: int = 1, per_env: float = 0.125):
     """Returns a function from a batch to (state before, with the batch in its buffer; state after; info).
 
     Its argument `change` modifies the state before the update.
     """
-    words = trpo_replay(replay=1000, minibatch_size=16, hidden=(8,), value_hidden=(8,), cg_iterations=4)
+    words = trpo_replay(
+        replay=1000, minibatch_size=16, minibatch_per_env=per_env, hidden=(8,), value_hidden=(8,), cg_iterations=4
+    )
     made = learner_of(
         words, gaussian_policy(3, 2, hidden=(8,)), critic or mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16),
         segment_steps=12, segment_length=3, actions=SPACE,
     )  # fmt: skip
     insert = actors(count).map(functools.partial(inserted, made.replay))
-    learn = actors(count).map(made.learn)
+    learn, init = actors(count).map(made.learn), jax.jit(made.init)
 
     def once(batch, change=lambda state: state):
         key = jax.random.PRNGKey(1)
         dealt = deal_batch(batch, count)
-        begun = made.init(key, key)
+        begun = init(key, key)
         # Observation moments are known, because policies do not learn from the first batch of a run.
         begun = begun._replace(obs_moments=Moments(jnp.float32(50), jnp.zeros(3), jnp.ones(3)))
         state = change(insert(spread(begun, count), dealt))
@@ -418,7 +431,8 @@ def same(one, two) -> bool:
 def test_update_does_not_depend_on_number_of_actors(most_flops, monkeypatch):
     monkeypatch.setattr(jaxtrpo.parallel.collectives, "MOST_FLOPS_ALONE", most_flops)
     batch = random_batch(0)
-    (_, one, info), (_, two, info_of_two) = (learning.__wrapped__(count=count)(batch) for count in (1, 2))
+    # With one actor, there is nothing to split up.
+    (_, one, info), (_, two, info_of_two) = learning()(batch), learning.__wrapped__(count=2)(batch)
     close = functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-4)
     jax.tree.map(close, two._replace(memory=(), actions=()), one._replace(memory=(), actions=()))
     # Adam amplifies rounding differences where a gradient is close to zero.
@@ -469,6 +483,12 @@ def test_critic_gradient_steps_are_proportional_to_new_steps(num_segments):
     assert optax.tree.get(after.actions.optimizer, "count") == 6 * num_segments
 
 
+def test_larger_minibatches_of_many_environments_mean_fewer_gradient_steps():
+    """Eight steps of each of four environments are twice the usual minibatch."""
+    _, after, _ = learning(per_env=8.0)(random_batch(0, num_segments=3))
+    assert optax.tree.get(after.actions.optimizer, "count") == 9
+
+
 def test_critic_unit_is_proportional_to_rewards():
     """The unit is that of the current batch, even in the first update."""
     batch = random_batch(0)
@@ -501,7 +521,7 @@ def test_non_finite_value_critic_is_discarded():
 WORDS = "trpo_replay(max_kl=0.02, replay=1000, minibatch_size=32, hidden=(8,))"
 SETTINGS = {
     "num_envs": 16,
-    "steps_per_update": 128, "total_steps": 20_000, "adapt": "fixed", "critic": "mlp(hidden=(8,), epochs=2)",
+    "steps_per_update": 128, "total_steps": 10_000, "adapt": "fixed", "critic": "mlp(hidden=(8,), epochs=2)",
 }  # fmt: skip
 
 
@@ -525,13 +545,13 @@ def right(actions, state):
 def test_right_critic_is_confirmed_and_keeps_weight(monkeypatch):
     """The batch's own direction is equally good here, so the two share the weight."""
     monkeypatch.setattr(sys.modules[trpo_replay.__module__], "critic_surrogate", right)
-    metrics = train(WORDS.replace("0.02", "0.0005"), **{**SETTINGS, "total_steps": 8_000}).metrics
+    metrics = train(WORDS.replace("0.02", "0.0005"), **{**SETTINGS, "total_steps": 5_000}).metrics
     assert np.all(metrics["critic_gain"][20:] > 3 * metrics["critic_gain_error"][20:])
     assert np.mean(metrics["critic_weight"][20:]) > 0.1
 
 
 def test_critic_explains_variance_during_a_run():
-    result = train(WORDS, **{**SETTINGS, "total_steps": 8_000})
+    result = train(WORDS, **{**SETTINGS, "total_steps": 5_000})
     # Later the policy is nearly optimal, and actions make little difference.
     explained = result.metrics["critic_explained_variance"]
     assert 0.5 < np.mean(explained[5:15]) < 1, explained
@@ -539,7 +559,7 @@ def test_critic_explains_variance_during_a_run():
 
 
 def test_replay_trains_with_discrete_actions():
-    result = train_cartpole(total_steps=6_000)
+    result = train_cartpole(total_steps=3_000)
     assert np.all(np.isfinite(result.metrics["critic_gain"])) and np.all(
         result.metrics["kl"] <= result.metrics["max_kl"]
     )

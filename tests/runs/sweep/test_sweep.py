@@ -35,7 +35,7 @@ from jaxtrpo.runs.view.curves import interquartile_mean
 
 SMALL = [
     "sweep", "InvertedPendulum-v5", "--total-steps", "512", "--steps-per-update", "128", "--num-envs", "4",
-    "--policy", "mlp(hidden=(8,))", "--critic", "mlp(hidden=(8,))",
+    "--policy", "mlp(hidden=(8,))", "--critic", "none",
 ]  # fmt: skip
 GRID = ["--grid", "max_kl=0.01,0.02", "--seeds", "2"]
 
@@ -174,19 +174,19 @@ def test_printed_command_reruns_the_best_trial(whole):
 def test_finished_sweep_trains_nothing(whole):
     out, _ = whole
     before = {path: path.stat().st_mtime_ns for path in out.glob("trial-*/*/*")}
-    with started(*GRID, "--out", str(out)) as process:
-        process.communicate(timeout=300)
-    assert process.returncode == 0 and {path: path.stat().st_mtime_ns for path in out.glob("trial-*/*/*")} == before
+    assert cli.main([*SMALL, *GRID, "--out", str(out)]) == 0
+    assert {path: path.stat().st_mtime_ns for path in out.glob("trial-*/*/*")} == before
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_resumed_sweep_gives_the_same_result(whole, tmp_path, how):
+def test_resumed_sweep_gives_the_same_result(whole, tmp_path):
+    """It is interrupted in its second training, resumed, and killed in its third."""
     out = tmp_path / "sweep"
-    with started(*GRID, "--out", str(out), "--cores", "1") as process:
-        wait_for(lambda: len(list(out.glob("trial-*/seed-*/metrics.csv"))) >= 2)
-        process.send_signal(how)
-        process.communicate(timeout=60)
-    assert process.returncode == (cli.INTERRUPTED if how == signal.SIGINT else -how)
+    for how, code, trainings in ((signal.SIGINT, cli.INTERRUPTED, 2), (signal.SIGKILL, -signal.SIGKILL, 3)):
+        with started(*GRID, "--out", str(out), "--cores", "1") as process:
+            wait_for(lambda number=trainings: len(list(out.glob("trial-*/seed-*/metrics.csv"))) >= number)
+            process.send_signal(how)
+            process.communicate(timeout=60)
+        assert process.returncode == code
     with started(*GRID, "--out", str(out)) as process:
         said = process.communicate(timeout=300)
     assert process.returncode == 0, said
@@ -247,12 +247,21 @@ def test_second_sweep_in_a_directory_is_rejected(tmp_path, capsys):
     assert "is being written to by another run" in capsys.readouterr().err
 
 
-def test_failed_trial_is_reported(tmp_path):
-    words = ["sweep", "Nothing-v0", "--grid", "max_kl=0.01", "--seeds", "1", "--out", str(tmp_path / "sweep")]
-    command = [sys.executable, "-m", "jaxtrpo", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == cli.FAILED
-    assert "trial 0, seed 0 failed: jaxtrpo: error:" in done.stderr and "no trial was completed" in done.stderr
+def test_directory_of_another_environment_is_refused_in_one_sentence(tmp_path, capsys):
+    open_study(tmp_path, "Hopper-v5", None, tpe=False, seed=0)
+    assert cli.main([*SMALL, *GRID, "--out", str(tmp_path)]) == cli.INPUT_ERROR
+    told = (
+        f"out={str(tmp_path)!r} holds a sweep of Hopper-v5, not InvertedPendulum-v5; choose another directory (--out)"
+    )
+    assert capsys.readouterr().err == f"jaxtrpo: error: {told}\n"
+    open_study(tmp_path, "Hopper-v5", None, tpe=False, seed=0)
+
+
+def test_failed_trial_is_reported(tmp_path, capfd):
+    words = ["sweep", "gymnasium:Nothing-v0", "--grid", "max_kl=0.01", "--seeds", "1", "--out", str(tmp_path / "sweep")]
+    assert cli.main(words) == cli.FAILED
+    error = capfd.readouterr().err
+    assert "trial 0, seed 0 failed: jaxtrpo: error:" in error and "no trial was completed" in error
 
 
 def test_sweep_accepts_the_flags_of_train():

@@ -19,6 +19,7 @@ from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
 from jaxtrpo.runs.metrics import Metrics
 from jaxtrpo.runs.reader import ALL, LoggedRun, find_runs, in_groups, read_run
 from jaxtrpo.runs.view.curves import curve_of, interquartile_mean
+from jaxtrpo.runs.view.plot import _figure, curves_of
 
 
 def make_run(place: Path, env: str = "Some-v1", updates: int = 5, slope: float = 1.0, **settings) -> Path:
@@ -90,7 +91,28 @@ def test_group_labels_name_as_few_settings_as_possible():
     labels = ["algorithm=ppo, max_kl=None", "algorithm=trpo, max_kl=0.01", "algorithm=trpo, max_kl=0.02"]
     groups = in_groups([*runs, logged_run("Y", seed=0), logged_run("Y", seed=1)])
     assert list(groups["X"]) == labels and all(len(of) == 2 for of in groups["X"].values())
-    assert list(groups["Y"]) == [ALL] and len(groups["Y"][ALL]) == 2
+    assert list(groups["Y"]) == ["algorithm=None, max_kl=None"]  # the same settings in all environments
+    groups = in_groups([logged_run("X", seed=0), logged_run("Y", seed=0), logged_run("Y", seed=1)])
+    assert {env: {label: len(of) for label, of in found.items()} for env, found in groups.items()} == {
+        "X": {ALL: 1}, "Y": {ALL: 2},
+    }  # fmt: skip
+
+
+def test_every_line_of_several_environments_is_in_the_legend_with_its_colour(tmp_path):
+    place = [make_run(tmp_path / "1", "A-v1", max_kl=0.01), make_run(tmp_path / "2", "A-v1", max_kl=0.02)]
+    place.append(make_run(tmp_path / "3", "B-v1", max_kl=0.02))
+    figure = _figure(
+        curves_of([read_run(each) for each in place], "env_steps", "return_100"), "env_steps", "return_100"
+    )
+    (legend,) = figure.legends
+    named = {
+        text.get_text(): line.get_color() for text, line in zip(legend.get_texts(), legend.get_lines(), strict=True)
+    }
+    assert list(named) == ["max_kl=0.01", "max_kl=0.02"]
+    drawn = {axes.get_title(): [line.get_color() for line in axes.get_lines()] for axes in figure.axes}
+    assert drawn == {
+        "A-v1, 1 seed": [named["max_kl=0.01"], named["max_kl=0.02"]], "B-v1, 1 seed": [named["max_kl=0.02"]]
+    }  # fmt: skip
 
 
 def test_interquartile_mean_is_the_mean_of_the_middle_half_and_inside_its_interval():
@@ -135,7 +157,7 @@ def test_plot_writes_figures_and_their_data(tmp_path, capsys):
     with files[2].open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert {(row["env"], row["settings"]) for row in rows} == {
-        ("Hopper-v5", "max_kl=0.01"), ("Hopper-v5", "max_kl=0.02"), ("Ant-v4", ALL)
+        ("Hopper-v5", "max_kl=0.01"), ("Hopper-v5", "max_kl=0.02"), ("Ant-v4", "max_kl=None")
     }  # fmt: skip
     last = next(row for row in reversed(rows) if row["settings"] == "max_kl=0.02")
     assert float(last["interquartile_mean"]) == 10 and float(last["wall_seconds"]) == 2.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import http.client
 import json
 import os
@@ -27,12 +28,14 @@ from jaxtrpo.config import Config
 from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
 from jaxtrpo.runs.metrics import Metrics
-from jaxtrpo.runs.reader import read_run
+from jaxtrpo.runs.reader import LoggedRun, read_run
 from jaxtrpo.runs.view.figures import LOOKS, seconds_of
-from jaxtrpo.runs.view.report import page_of, settings_of, summary
+from jaxtrpo.runs.view.groups import COLORS, GRID, column_of, groups_of, quartiles
+from jaxtrpo.runs.view.report import in_ranges, made_with, page_of, settings_of, summary
 from jaxtrpo.runs.view.watch import MOST_CONNECTIONS, serve
 
 FIGURES = len(LOOKS) + 1
+LONG = "ppo(clip=0.1, learning_rate=0.0001, epochs=4, minibatch_size=128, gae_lambda=0.9, kl_stop=0.02)"
 
 
 def make_full_run(place: Path, updates: int = 50, **settings) -> Path:
@@ -45,7 +48,8 @@ def make_full_run(place: Path, updates: int = 50, **settings) -> Path:
             "update": i + 1, "env_steps": 1024 * (i + 1), "wall_seconds": 0.1 * (i + 1), "collect_seconds": 0.04,
             "learn_seconds": 0.05, "steps_per_update": 1024, "max_kl": 0.02, "return_100": 10.0 * i + rng.normal(),
             "kl": 0.01 * rng.uniform(0.5, 1), "gain_ratio": rng.normal(), "explained_variance": rng.uniform(),
-            "entropy": 3 - 0.01 * i, "policy_std": 0.5, "eval_return": 20.0 * i if i % 10 == 9 else np.nan,
+            "mean_length": 100.0 + i, "entropy": 3 - 0.01 * i, "policy_std": 0.5,
+            "eval_return": 20.0 * i if i % 10 == 9 else np.nan,
         }
         for i in range(updates)
     ]  # fmt: skip
@@ -58,17 +62,75 @@ def make_full_run(place: Path, updates: int = 50, **settings) -> Path:
 
 def test_summary_of_a_run(tmp_path):
     run = read_run(make_full_run(tmp_path / "run", total_steps=102_400))
-    totals = summary(run, 0)
+    totals = summary(run)
     assert (totals["steps"], totals["done"], totals["best"]) == (51_200, 0.5, 980.0)
     np.testing.assert_allclose(seconds_of(run), [2.0, 2.5, 0.5])
     blank = read_run(make_run(tmp_path / "blank", updates=1))
-    assert summary(blank, 1)["return_100"] is None and seconds_of(blank)[0] == 0
+    assert summary(blank)["return_100"] is None and seconds_of(blank)[0] == 0
 
 
 def test_differing_settings_are_separated_from_common_ones(tmp_path):
     runs = [read_run(make_full_run(tmp_path / str(seed), seed=seed, max_kl=0.02)) for seed in (0, 1)]
     differing, common = settings_of(runs)
     assert differing == {"seed": [0, 1]} and common["max_kl"] == 0.02 and "versions" not in common
+
+
+def nine_runs(place: Path) -> list[LoggedRun]:
+    """Three seeds of each of three algorithms, of which one has many settings; sorted by directory, not by group."""
+    return [
+        read_run(make_full_run(place / f"{seed}-{number}", seed=seed, algorithm=algorithm))
+        for seed in range(3)
+        for number, algorithm in enumerate(("trpo", LONG, "a2c"))
+    ]
+
+
+def test_runs_that_differ_by_their_seed_have_one_colour(tmp_path):
+    groups = groups_of(nine_runs(tmp_path))
+    assert [group.name for group in groups] == ["algorithm=trpo", f"algorithm={LONG}", "algorithm=a2c"]
+    assert [group.numbers for group in groups] == [(0, 3, 6), (1, 4, 7), (2, 5, 8)]
+    assert [group.color for group in groups] == list(COLORS[:3])
+    alone = groups_of([read_run(make_run(tmp_path / "one", "A-v1")), read_run(make_run(tmp_path / "two", "B-v1"))])
+    assert [group.name for group in alone] == ["A-v1", "B-v1"]
+
+
+def test_more_groups_than_colours_have_dashes(tmp_path):
+    runs = [read_run(make_run(tmp_path / str(number), max_kl=number / 100)) for number in range(1, 13)]
+    looks = [(group.color, group.dash) for group in groups_of(runs)]
+    assert len(set(looks)) == 12 and looks[10] == (COLORS[0], "dashed")
+
+
+def test_group_has_median_and_quartiles_on_every_axis(tmp_path):
+    runs = [read_run(make_run(tmp_path / str(s), updates=n, slope=s)) for n, s in ((4, 1.0), (9, 3.0), (9, 10.0))]
+    columns = quartiles([*runs, LoggedRun(tmp_path, "Some-v1", {}, {})], ["return_100", "kl", "none"])
+    for axis, first, last, scale in (("env_steps", 100, 400, 1), ("wall_seconds", 0.5, 2, 200), ("update", 1, 4, 100)):
+        np.testing.assert_allclose(columns[axis], np.linspace(first, last, GRID), rtol=1e-6)
+        middle, low, high = (columns[column_of("return_100", axis, part)] for part in ("middle", "low", "high"))
+        known = columns[axis] * scale >= 200  # returns are blank before
+        np.testing.assert_allclose(middle[known], 3 * scale * columns[axis][known], rtol=1e-5)
+        np.testing.assert_allclose(low[known], 2 * scale * columns[axis][known], rtol=1e-5)
+        np.testing.assert_allclose(high[known], 6.5 * scale * columns[axis][known], rtol=1e-5)
+        assert np.isnan(middle[~known]).all() and np.isnan(columns[column_of("none", axis, "high")]).all()
+    assert np.isnan(quartiles([], ["kl"])["update"]).all()
+
+
+def test_page_shows_groups_long_settings_and_each_version_once(tmp_path):
+    runs = nine_runs(tmp_path)
+    page = page_of(runs)
+    shown = html.unescape(re.sub("<script.*?</script>", "", page, flags=re.S))
+    for name in ("trpo", LONG, "a2c"):
+        assert f"algorithm={name}, median and quartiles of 3 seeds</label>" in shown
+    assert shown.count(f'<td class="setting">{LONG}</td>') == 3 and shown.count("<th>1 to 9</th>") == 1
+    assert page.count('"name":"g1:kl"') == 2  # band and median
+    alone = page_of(runs[:1])
+    assert 'id="groups"' not in alone and '"name":"g0:kl"' not in alone
+
+
+def test_versions_are_told_once_for_all_runs_that_share_them(tmp_path):
+    runs = [read_run(make_run(tmp_path / str(number))) for number in range(4)]
+    runs[1] = runs[1]._replace(settings={**runs[1].settings, "versions": {"jax": "0.1"}})
+    (shared, versions, _), (other, changed, _) = made_with(runs)
+    assert (shared, other, changed) == ("1, 3 to 4", "2", {"jax": "0.1"}) and "jax" in versions
+    assert in_ranges([1, 2, 3, 5, 7, 8]) == "1 to 3, 5, 7 to 8"
 
 
 def test_page_of_ten_runs_of_a_thousand_updates_is_below_five_megabytes(tmp_path):
@@ -116,6 +178,11 @@ def test_data_is_current(served):
         file.write((place / METRICS_FILE).read_text().splitlines()[-1].replace("50,51200", "51,52224", 1) + "\n51,")
     found = json.loads(get(f"{url}/data"))
     assert found["runs"][0]["columns"]["env_steps"][-1] == 52224 and len(found["runs"][0]["columns"]["kl"]) == 51
+    assert found["groups"] == [None]
+    make_full_run(place.parent / "run" / "other", seed=1, total_steps=102_400)
+    (group,) = json.loads(get(f"{url}/data"))["groups"]
+    assert len(group["kl@update@middle"]) == GRID and group["kl@update@middle"][0] > 0
+    shutil.rmtree(place / "other")
     assert found["runs"][0]["columns"]["eval_return"][0] is None and found["time"]["run"] == ["1"]
     shutil.rmtree(place)
     assert json.loads(get(f"{url}/data"))["runs"] == [] and "No run yet" in get(f"{url}/")
@@ -366,6 +433,58 @@ def test_runs_can_be_hidden_and_the_axis_changed(browser, tmp_path):
     browser.execute_script(AGAINST_SECONDS)
     for name, visible, x in browser.execute_script(LINES):
         assert visible == name.startswith("0:") and x == "wall_seconds"
+    assert console_errors(browser) == []
+
+
+GROUP = """
+const figures = Bokeh.documents.flatMap((doc) => doc.roots());
+const [band, line] = figures.flatMap((figure) => figure.renderers ?? []).filter((each) => each.name === "g0:kl");
+return [band.visible, line.visible, line.glyph.x.field, line.glyph.y.field, band.glyph.y1.field, band.glyph.y2.field];
+"""
+DATA = "return Array.from(Bokeh.documents[0].get_model_by_name(arguments[0]).data[arguments[1]])"
+SMOOTHED = """
+const smoothing = document.getElementById("smoothing");
+smoothing.value = arguments[0];
+smoothing.dispatchEvent(new Event("input"));
+"""
+
+
+def test_groups_can_be_hidden_and_follow_the_axis(browser, tmp_path):
+    for seed in range(2):
+        make_full_run(tmp_path / f"runs/{seed}", seed=seed)
+    page = tmp_path / "report.html"
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(page)]) == 0
+    opened(browser, page.as_uri())
+    of = [f"kl@env_steps@{part}" for part in ("middle", "low", "high")]
+    assert browser.execute_script(GROUP) == [True, True, "env_steps", *of]
+    browser.execute_script(AGAINST_SECONDS)
+    of = [f"kl@wall_seconds@{part}" for part in ("middle", "low", "high")]
+    assert browser.execute_script(GROUP) == [True, True, "wall_seconds", *of]
+    browser.execute_script("document.querySelector('[data-group=\"0\"]').click()")
+    assert browser.execute_script(GROUP)[:2] == [False, False]
+    assert not any(visible for _, visible, _ in browser.execute_script(LINES))
+    assert console_errors(browser) == []
+
+
+def test_lines_can_be_smoothed_and_are_measured_values_again(browser, tmp_path):
+    for seed in range(2):
+        make_full_run(tmp_path / f"runs/{seed}", seed=seed)
+    page = tmp_path / "report.html"
+    assert cli.main(["report", str(tmp_path / "runs"), "--out", str(page)]) == 0
+    opened(browser, page.as_uri())
+    measured = browser.execute_script(DATA, "run-0", "kl")
+    for _ in range(2):  # of the measured values, not of smoothed ones
+        browser.execute_script(SMOOTHED, 0.9)
+    weight = 0.9 ** (GRID / len(measured))
+    expected = [np.average(measured[: i + 1], weights=weight ** np.arange(i, -1, -1.0)) for i in range(len(measured))]
+    np.testing.assert_allclose(browser.execute_script(DATA, "run-0", "kl"), expected, rtol=1e-6)
+    steps = browser.execute_script(DATA, "run-0", "env_steps")
+    np.testing.assert_array_equal(steps, read_run(tmp_path / "runs/0").columns["env_steps"])
+    points = browser.execute_script(DATA, "run-0", "eval_return")
+    assert points[9] == 180 and points[8] is None
+    assert np.std(browser.execute_script(DATA, "group-0", "kl@update@middle")) < 0.5 * np.std(measured)
+    browser.execute_script(SMOOTHED, 0)
+    assert browser.execute_script(DATA, "run-0", "kl") == measured
     assert console_errors(browser) == []
 
 

@@ -1,0 +1,82 @@
+"""From the outputs of a network to action distributions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jaxtyping import Array, Float
+
+from jaxtrpo.config.checks import require_bool, require_number
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
+
+INITIAL_LOG_STD = -0.5
+LOG_STD_REACH = 5.0  # a state-dependent std stays within a factor of exp(5) = 148 of the initial one
+
+
+class Head(NamedTuple):
+    """What the outputs of a network mean: logits of discrete actions, or a Gaussian of continuous ones."""
+
+    action_size: int  # of continuous actions
+    counts: tuple[int, ...] = ()  # choices of each coordinate of discrete actions; () for continuous ones
+    initial_log_std: float = INITIAL_LOG_STD
+    # The network also outputs the deviation of the log standard deviation from the initial one, within `LOG_STD_REACH`.
+    # Otherwise, the log standard deviation is a parameter without bounds, shared by all states.
+    state_dependent_std: bool = False
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs that the network needs."""
+        return sum(self.counts) if self.counts else self.action_size * (1 + self.state_dependent_std)
+
+    @property
+    def noise_size(self) -> int:
+        """Random numbers per action."""
+        return len(self.counts) if self.counts else self.action_size
+
+    @property
+    def draw_noise(self) -> Callable[..., Array]:
+        """Draws the random numbers."""
+        return Categorical.draw_noise if self.counts else Gaussian.draw_noise
+
+    def distribution(
+        self, module: nn.Module, outputs: Float[Array, "... outputs"], *, tanh: Callable[[Array], Array] = nn.tanh
+    ) -> Distribution:
+        """Returns the distributions of the outputs of a network.
+
+        Args:
+          module: module that is being applied, to which the shared log standard deviation belongs.
+          outputs: outputs of its network.
+          tanh: function to use for tanh.
+        """
+        if self.counts:
+            return Categorical(tuple(jnp.split(outputs, np.cumsum(self.counts)[:-1], axis=-1)))
+        if self.state_dependent_std:
+            mean, change = jnp.split(outputs, 2, axis=-1)
+            # A smooth bound, because beyond a hard one the gradient vanishes.
+            return Gaussian(mean, self.initial_log_std + LOG_STD_REACH * tanh(change / LOG_STD_REACH))
+        log_std = module.param("log_std", nn.initializers.constant(self.initial_log_std), (self.action_size,))
+        return Gaussian(outputs, jnp.broadcast_to(log_std, outputs.shape))
+
+
+def require_head(initial_log_std: Any, state_dependent_std: Any) -> None:
+    """Raises ValueError if a setting is out of range."""
+    require_number("between -10 and 5", lambda value: -10 <= value <= 5, initial_log_std=initial_log_std)
+    require_bool(state_dependent_std=state_dependent_std)
+
+
+def head_for(actions: ActionSpace, initial_log_std: float, state_dependent_std: bool) -> Head:
+    """Returns the head for an action space.
+
+    Raises:
+      ValueError: `state_dependent_std` is set, but actions are discrete.
+    """
+    if actions.counts and state_dependent_std:
+        raise ValueError(
+            "state_dependent_std=True needs continuous actions, but the environment's actions are discrete"
+        )
+    return Head(0 if actions.counts else actions.size, tuple(actions.counts), initial_log_std, state_dependent_std)

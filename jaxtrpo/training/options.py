@@ -1,0 +1,96 @@
+"""Arguments of `train` that are not settings of `Config`: parts, what is saved, and loggers."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxtrpo.adapt import Rule
+from jaxtrpo.algorithms.algorithm import Algorithm
+from jaxtrpo.algorithms.surrogates import Surrogate
+from jaxtrpo.config import Config
+from jaxtrpo.config.checks import require_bool, require_not_negative, require_whole
+from jaxtrpo.config.messages import short
+from jaxtrpo.critics.critic import CriticMaker
+from jaxtrpo.parallel.processes import is_first
+from jaxtrpo.runs.config_file import as_json
+from jaxtrpo.runs.directory import open_directory
+from jaxtrpo.runs.loggers import Logger, TensorBoard, WeightsAndBiases
+from jaxtrpo.runs.metrics import Row
+from jaxtrpo.runs.output import Saving
+from jaxtrpo.training.record import OnUpdate
+
+
+class Options(NamedTuple):
+    """Arguments of `train` besides those of `Config`; they are described there."""
+
+    algorithm: Algorithm | str = Config.algorithm
+    policy: Any = Config.policy
+    critic: CriticMaker | str | None = None
+    adapt: Rule | str | None = None
+    surrogate: Surrogate | None = None
+    out: str | Path | None = None
+    overwrite: bool = False
+    resume: bool = False
+    checkpoint_seconds: float = Saving().checkpoint_seconds
+    keep_best: bool = False
+    keep_every: int = 0
+    on_update: OnUpdate | None = None
+    tensorboard: bool = False
+    wandb: str | None = None
+
+
+def saving_of(options: Options, config: Config) -> Saving:
+    """Returns what is saved, and when, after checking these settings."""
+    saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
+    require_not_negative(checkpoint_seconds=saving.checkpoint_seconds)
+    require_bool(keep_best=saving.keep_best)
+    require_whole(0, None, keep_every=saving.keep_every)
+    for name, value in (("keep_best", saving.keep_best), ("keep_every", saving.keep_every)):
+        if value and options.out is None:
+            raise ValueError(f"{name}={value} needs out, the directory of the run")
+    if saving.keep_best and not config.eval_every:
+        raise ValueError("keep_best=True needs eval_every, environment steps between evaluations")
+    return saving
+
+
+def open_for(options: Options) -> Path | None:
+    """Returns the directory of the run, if it has one, after checking that it can be used."""
+    if options.resume and options.out is None:
+        raise ValueError("resume=True (--resume) needs out, the directory of the run")
+    if options.resume and options.overwrite:
+        raise ValueError("resume=True (--resume) and overwrite=True (--overwrite) contradict each other")
+    if options.out is None:
+        return None
+    if not is_first():  # other processes only read
+        return Path(options.out).expanduser().absolute()
+    return open_directory(options.out, overwrite=options.overwrite, resume=options.resume)
+
+
+def require_loggers(options: Options) -> None:
+    """Raises ValueError if a logger is set wrongly, or its package is missing."""
+    tensorboard, wandb = options.tensorboard, options.wandb
+    require_bool(tensorboard=tensorboard)
+    if tensorboard and options.out is None:
+        raise ValueError("tensorboard=True needs out, the directory of the run")
+    if wandb is not None and not (isinstance(wandb, str) and wandb):
+        raise ValueError(f"wandb={short(wandb)} must be the name of a project")
+    for setting, wanted, package in (("tensorboard", tensorboard, "tensorboardX"), ("wandb", wandb, "wandb")):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ValueError(f"{setting}={wanted!r} needs the package {package}: pip install {package}")
+
+
+def make_loggers(
+    options: Options, directory: Path | None, env: str, config: Config
+) -> tuple[Callable[[Row | None], Logger], ...]:
+    """Returns functions of the last row that is logged already, if any, which open the loggers of a run."""
+    wandb = options.wandb
+    found: list[Callable[[Row | None], Logger]] = []
+    if options.tensorboard and directory is not None:
+        found.append(lambda last: TensorBoard(directory, last))
+    if wandb is not None:
+        name = env if directory is None else directory.name
+        found.append(lambda last: WeightsAndBiases(wandb, directory, name, {"env": env, **as_json(config)}))
+    return tuple(found)

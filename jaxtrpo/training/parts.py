@@ -1,0 +1,77 @@
+"""The parts that a run is assembled from, made of what the user chose and of the algorithm's defaults."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jaxtrpo.adapt import Rule
+from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
+from jaxtrpo.algorithms.surrogates import Surrogate
+from jaxtrpo.config import Config
+from jaxtrpo.config.messages import short
+from jaxtrpo.config.specs import parse, settings_in, with_argument
+from jaxtrpo.critics.critic import CriticMaker
+from jaxtrpo.policies.custom import policy_maker
+from jaxtrpo.policies.networks import PolicyMaker
+
+
+class Parts(NamedTuple):
+    """The parts that a run is assembled from."""
+
+    algorithm: Algorithm
+    policy: PolicyMaker
+    critic: CriticMaker
+    rule: Rule
+    rule_was_chosen: bool  # by the user; otherwise it is the algorithm's default
+    surrogate: Surrogate | None  # objective of the policy in place of the algorithm's own
+    discount: float
+    normalize_observations: bool
+
+
+def make_parts(
+    config: Config,
+    *,
+    algorithm: Algorithm | str,
+    policy: Any,
+    critic: CriticMaker | str | None,
+    adapt: Rule | str | None,
+    surrogate: Surrogate | None,
+) -> tuple[Parts, int]:
+    """Builds the parts from spec strings and the algorithm's defaults; also returns its default steps_per_update.
+
+    The arguments besides the settings in `config` are those of `train`.
+    """
+
+    def value(kind: str, given: Any, wanted: type) -> Any:
+        made = parse(kind, given) if isinstance(given, str) else given
+        if not isinstance(made, wanted):
+            raise ValueError(f"{kind}={short(given)} must be a spec string or a value of type {wanted.__name__}")
+        return made
+
+    chosen = value("algorithm", algorithm, Algorithm)
+    usual_steps = int(chosen.hyperparameters["steps_per_update"])
+    given = {"max_kl": config.max_kl, "steps_per_update": config.steps_per_update}
+    chosen = starting_with(chosen, **{name: number for name, number in given.items() if number is not None})
+    maker = policy_maker(policy)
+    parts = Parts(
+        algorithm=chosen,
+        policy=maker,
+        critic=value("critic", _usual_critic(chosen, maker) if critic is None else critic, CriticMaker),
+        rule=value("adapt", chosen.adapt if adapt is None else adapt, Rule),
+        rule_was_chosen=adapt is not None,
+        surrogate=surrogate,
+        discount=config.discount,
+        normalize_observations=config.normalize_observations,
+    )
+    return parts, usual_steps
+
+
+def _usual_critic(algorithm: Algorithm, policy: PolicyMaker) -> str:
+    """Returns the algorithm's default critic, or one like the policy with the same settings of its fit."""
+    if policy.critic is None or not algorithm.critic.startswith("mlp"):
+        return algorithm.critic
+    spec = policy.critic
+    for name, value in settings_in("critic", algorithm.critic):
+        if name != "hidden":
+            spec = with_argument(spec, name, value)
+    return spec

@@ -1,0 +1,53 @@
+"""Early stopping: decides from the metrics of a run whether it has reached what it was asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from jaxtrpo.config import Config
+from jaxtrpo.runs.metrics import Row
+
+EPISODES = 100  # that return_100 must be the mean of; at first it is that of fewer, which may be lucky
+BY_CALLER = "stopped: on_update returned False"
+
+
+class Stopping:
+    """The criteria `stop_at_return` and `stop_after_evaluations`."""
+
+    def __init__(self, config: Config, metrics: Mapping[str, np.ndarray]):
+        """Starts with the metrics of a run that is resumed; empty for a new run."""
+        self._config = config
+        self._episodes = self._waited = 0  # finished episodes; evaluations since the best one
+        self.best = self._evaluation = self._return = -math.inf
+        values = zip(*(column.tolist() for column in metrics.values()), strict=True)
+        self.add(dict(zip(metrics, row, strict=True)) for row in values)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """Takes the metrics of further updates, in order."""
+        for row in rows:
+            self._episodes += int(row["episodes"] or 0)
+            self._return = _number(row["return_100"])
+            evaluation = _number(row["eval_return"])
+            if evaluation > -math.inf:
+                self._evaluation = evaluation
+                self._waited = 0 if evaluation > self.best else self._waited + 1
+                self.best = max(self.best, evaluation)
+
+    def reason(self) -> str | None:
+        """Returns why the run is to stop after the last of these updates; None if it is not."""
+        goal, patience = self._config.stop_at_return, self._config.stop_after_evaluations
+        if goal is not None and self._config.eval_every and self._evaluation >= goal:
+            return f"stopped: eval_return {self._evaluation:.1f} has reached stop_at_return={goal:g}"
+        if goal is not None and not self._config.eval_every and self._episodes >= EPISODES and self._return >= goal:
+            return f"stopped: return_100 {self._return:.1f} has reached stop_at_return={goal:g}"
+        if patience is not None and self._waited >= patience:
+            return f"stopped: no evaluation better than {self.best:.1f} in the last {self._waited}"
+        return None
+
+
+def _number(value: float | None) -> float:
+    """Returns minus infinity for a blank."""
+    return -math.inf if value is None or math.isnan(value) else float(value)

@@ -1,0 +1,108 @@
+"""Masks of Gymnasium environments are found, checked and followed, whatever convention says which moves are legal."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium import spaces
+from maze_env import COUNTS, Maze
+
+import jaxtrpo
+from jaxtrpo.envs.gymnasium.errors import SimulatorError
+from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
+from jaxtrpo.parallel.actors import join_envs
+
+SETTINGS = {"total_steps": 256, "num_envs": 4, "actors": 1, "progress": False, "seed": 100}
+
+
+@pytest.mark.parametrize("convention", ["observation", "method", "info"])
+def test_masks_are_those_of_the_simulator(convention):
+    env = make_gymnasium_env(lambda: Maze(convention), processes=0)
+    assert env.masks_actions and env.observation_size == 2 and env.action_counts == COUNTS
+    state = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 2)
+    step, plain = jax.jit(env.step), Maze("method")
+    for taken in range(9):
+        plain.taken = taken % 4
+        assert state.mask.tolist() == [plain.mask().tolist()] * 2
+        np.testing.assert_array_equal(state.obs, [[plain.taken, 7]] * 2)
+        state = step(state, jnp.array([[plain.taken % 3, 0]] * 2))
+        assert state.final_obs[:, 0].tolist() == [plain.taken + 1] * 2
+        assert bool(state.terminated.all()) == (plain.taken == 3)
+
+
+@pytest.mark.parametrize("convention", ["observation", "method", "info"])
+def test_training_makes_legal_moves_only(convention, tmp_path):
+    """The simulator fails at an illegal move."""
+    result = jaxtrpo.train(lambda: Maze(convention), out=tmp_path / "run", **SETTINGS)
+    assert result.metrics["return_100"][-1] == 4
+    policy = jaxtrpo.load_policy(tmp_path / "run")
+    env = Maze(convention)
+    obs, _ = env.reset()
+    for _ in range(4):
+        given = {} if convention == "observation" else {"action_mask": env.mask()}
+        action = policy(obs, **given)
+        np.testing.assert_array_equal(action, result.policy(obs, **given))
+        obs, *_ = env.step(action)
+    assert jaxtrpo.evaluate(policy, lambda: Maze(convention), episodes=3).mean == 4
+
+
+def test_workers_and_two_actors_make_legal_moves():
+    def maze():
+        return Maze("info", spaces_of_one=True)
+
+    env = make_gymnasium_env(maze, processes=2, groups=2)
+    result = jaxtrpo.train(env, **{**SETTINGS, "actors": 2})
+    assert result.metrics["return_100"][-1] == 4
+    assert join_envs(result.state.actors.env.mask).shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    "convention, wrong, message",
+    [
+        ("method", "none", "mask leaves no legal action"),
+        ("observation", "none", "mask leaves no legal action"),
+        ("method", "short", "mask has 4 entries, but there are 5 choices"),
+        ("info", "missing", "info has no action_mask"),
+    ],
+)
+def test_wrong_mask_names_the_environment(convention, wrong, message):
+    def crooked():
+        return Maze(convention, wrong)
+
+    with pytest.raises((ValueError, SimulatorError), match=rf"crooked.*{message}"):
+        jaxtrpo.train(crooked, **SETTINGS)
+
+
+def test_environment_without_masks_is_not_wrapped():
+    env = make_gymnasium_env("CartPole-v1")
+    assert not getattr(env, "masks_actions", False)
+    state = jax.eval_shape(lambda key: env.reset(key, 2), jax.random.PRNGKey(0))
+    assert state.mask == ()
+
+
+def test_mask_of_continuous_actions_is_an_observation_like_any_other():
+    class Continuous(Maze):
+        def __init__(self):
+            super().__init__("info")
+            self.action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+        def step(self, action):
+            self.taken += 1
+            return *self.result()[:1], 1.0, self.taken == self.length, False, {"action_mask": np.ones(5)}
+
+    assert not getattr(make_gymnasium_env(Continuous), "masks_actions", False)
+
+
+def test_attributes_reach_simulators_behind_masks():
+    seen = []
+
+    def lengthen(row, state):
+        jaxtrpo.set_env(state, length=6)
+        seen.append(row["mean_length"])
+
+    jaxtrpo.train(
+        lambda: Maze("method"), **{**SETTINGS, "total_steps": 512, "steps_per_update": 64}, on_update=lengthen
+    )
+    assert seen[0] == 4 and seen[-1] == 6

@@ -1,0 +1,201 @@
+"""Recurrent networks match flax's cells and plain loops, and forget where an episode begins."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from plain_recurrent import network_of, plain_unroll
+from support import TWO_NUMBERS
+
+from jaxtrpo.config.specs import parse
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.policies import recurrent
+from jaxtrpo.policies.distributions import Categorical
+from jaxtrpo.policies.recurrence import Sequences, from_rows, in_stretches, num_stretches, to_rows
+from jaxtrpo.policies.recurrent import CELLS, gru, lstm
+
+TIME, ENVS, OBS = 7, 3, 4
+CHOICES = ActionSpace(np.zeros(2), np.array([1.0, 2.0]), (2, 3))
+
+
+def sequences(hidden: int, parts: int, seed: int = 0) -> Sequences:
+    rng = np.random.default_rng(seed)
+    carry = tuple(rng.normal(size=(ENVS, hidden)).astype(np.float32) for _ in range(parts))
+    first = rng.random((TIME, ENVS)) < 0.3
+    inputs = Sequences(rng.normal(size=(TIME, ENVS, OBS)).astype(np.float32), first, carry)
+    return jax.tree.map(jnp.asarray, inputs)
+
+
+def with_random_weights(params: dict, seed: int = 1) -> dict:
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jnp.asarray(0.7 * rng.normal(size=leaf.shape), jnp.float32), params)
+
+
+def flax_step(cell: str, matrix: np.ndarray, inputs: np.ndarray, carry: tuple) -> tuple:
+    """Runs flax's cell, whose inputs are the contributions to the gates."""
+    gates, size = CELLS[cell].gates, matrix.shape[0]
+    blocks = [slice(i * size, (i + 1) * size) for i in range(gates)]
+    select = [np.eye(gates * size)[:, block] for block in blocks]  # takes a gate's inputs from all of them
+    if cell == "gru":
+        names, module = "rzn", nn.GRUCell(size)
+        params = {
+            f"i{name}": {"kernel": kernel, "bias": np.zeros(size)} for name, kernel in zip(names, select, strict=True)
+        }
+        params |= {f"h{name}": {"kernel": matrix[:, block]} for name, block in zip(names, blocks, strict=True)}
+        params["hn"]["bias"] = np.zeros(size)
+        carry, _ = module.apply({"params": params}, carry[0], inputs)
+        return (carry,)
+    names, module = "ifgo", nn.LSTMCell(size)
+    params = {f"i{name}": {"kernel": kernel} for name, kernel in zip(names, select, strict=True)}
+    params |= {
+        f"h{name}": {"kernel": matrix[:, block], "bias": np.full(size, float(name == "f"))}
+        for name, block in zip(names, blocks, strict=True)
+    }
+    (memory, hidden), _ = module.apply({"params": params}, (carry[1], carry[0]), inputs)
+    return hidden, memory
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_cell_matches_flax(cell):
+    rng, size = np.random.default_rng(0), 5
+    matrix = rng.normal(size=(size, CELLS[cell].gates * size)).astype(np.float32)
+    inputs = rng.normal(size=(ENVS, CELLS[cell].gates * size)).astype(np.float32)
+    carry = tuple(rng.normal(size=(ENVS, size)).astype(np.float32) for _ in range(CELLS[cell].parts))
+    wanted = flax_step(cell, matrix, inputs, carry)
+    found = CELLS[cell].step(*jax.tree.map(jnp.asarray, (carry, inputs, matrix)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6), tuple(found), wanted)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+@pytest.mark.parametrize("actions", [TWO_NUMBERS, CHOICES], ids=["numbers", "choices"])
+def test_unroll_matches_plain_loop(cell, actions):
+    policy = parse("policy", f"{cell}(hidden=6, encoder=(5, 4), bptt_steps=3)").make(OBS, actions)
+    params = with_random_weights(policy.init(jax.random.PRNGKey(0)))
+    inputs = sequences(6, CELLS[cell].parts)
+    outputs, carries = plain_unroll(network_of(params), cell, inputs.carry, inputs.obs, inputs.first)
+    distribution, found = policy.recurrence.unroll(params, inputs)
+    if actions is CHOICES:
+        assert isinstance(distribution, Categorical)
+        np.testing.assert_allclose(np.concatenate(distribution.logits, axis=-1), outputs, rtol=1e-4, atol=1e-4)
+    else:
+        np.testing.assert_allclose(distribution.mean, outputs, rtol=1e-4, atol=1e-4)
+        np.testing.assert_array_equal(distribution.log_std[2, 1], params["params"]["log_std"])
+    for part, wanted in zip(found, zip(*carries, strict=True), strict=True):
+        np.testing.assert_allclose(part, np.stack(wanted), rtol=1e-4, atol=1e-4)
+    jax.tree.map(np.testing.assert_array_equal, policy.apply(params, inputs), distribution)
+
+
+@pytest.mark.parametrize("maker", [gru, lstm])
+def test_step_is_an_unroll_of_one_step(maker):
+    policy = maker(hidden=6).make(OBS, TWO_NUMBERS)
+    params = with_random_weights(policy.init(jax.random.PRNGKey(0)))
+    inputs = sequences(6, len(policy.recurrence.start(1)))
+    whole, carries = policy.recurrence.unroll(params, inputs)
+    carry = inputs.carry
+    for t in range(TIME):
+        distribution, carry = policy.recurrence.step(params, carry, inputs.obs[t], inputs.first[t])
+        np.testing.assert_allclose(distribution.mean, whole.mean[t], rtol=1e-5, atol=1e-5)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b[-1], rtol=1e-5, atol=1e-5), carry, carries)
+
+
+def test_nothing_is_remembered_from_the_episode_before():
+    policy = gru(hidden=6).make(OBS, TWO_NUMBERS)
+    params = with_random_weights(policy.init(jax.random.PRNGKey(0)))
+    inputs = sequences(6, 1)._replace(first=jnp.zeros((TIME, ENVS), bool))
+    begins = inputs.first.at[3, 1].set(True)
+
+    def mean(first, past):
+        obs = inputs.obs.at[:3].add(past)
+        return np.asarray(policy.apply(params, Sequences(obs, first, inputs.carry)).mean)
+
+    np.testing.assert_array_equal(mean(begins, 0.0)[3:, 1], mean(begins, 1.0)[3:, 1])
+    assert np.all(mean(begins, 0.0)[3:, 0] != mean(begins, 1.0)[3:, 0])
+
+
+def test_carry_starts_at_zero_for_every_environment():
+    for maker, parts in ((gru, 1), (lstm, 2)):
+        start = maker(hidden=6).make(OBS, TWO_NUMBERS).recurrence.start(5)
+        assert [part.shape for part in start] == [(5, 6)] * parts and not any(part.any() for part in start)
+
+
+def test_initial_matrices_are_orthogonal_and_actions_small():
+    policy = gru(hidden=16, encoder=(8,)).make(OBS, TWO_NUMBERS)
+    params = policy.init(jax.random.PRNGKey(0))
+    layers = network_of(params)
+    np.testing.assert_allclose(layers["recurrent"] @ layers["recurrent"].T, 3 * np.eye(16), atol=1e-4)
+    np.testing.assert_allclose(layers["last"]["kernel"].T @ layers["last"]["kernel"], 1e-4 * np.eye(2), atol=1e-8)
+    np.testing.assert_allclose(layers["Dense_0"]["kernel"] @ layers["Dense_0"]["kernel"].T, 2 * np.eye(4), atol=1e-4)
+
+
+def test_state_dependent_std_stays_within_its_bound():
+    policy = gru(hidden=6, initial_log_std=-1.0, state_dependent_std=True).make(OBS, TWO_NUMBERS)
+    params = with_random_weights(policy.init(jax.random.PRNGKey(0)))
+    inputs = sequences(6, 1)
+    log_std = np.asarray(policy.apply(params, inputs).log_std)
+    outputs, _ = plain_unroll(network_of(params), "gru", inputs.carry, inputs.obs, inputs.first)
+    np.testing.assert_allclose(log_std, -1 + 5 * np.tanh(outputs[..., 2:] / 5), rtol=1e-4, atol=1e-4)
+
+
+def test_same_settings_give_the_same_maker_and_spec_strings_round_trip():
+    assert gru(hidden=32) is gru(hidden=32)
+    assert gru(hidden=32) is not gru(hidden=16)
+    for spec in ("gru", "lstm(hidden=32, encoder=(), bptt_steps=8)", "gru(initial_log_std=-1.0)"):
+        assert parse("policy", spec).spec_string == spec
+    assert gru(hidden=32, initial_log_std=-1.0).critic == "gru(hidden=32)"
+    assert recurrent.lstm(bptt_steps=8).critic == "lstm(bptt_steps=8)"
+
+
+@pytest.mark.parametrize("maker", [gru, lstm])
+@pytest.mark.parametrize(
+    "setting, value",
+    [
+        ("hidden", 0),
+        ("encoder", (0,)),
+        ("bptt_steps", 0),
+        ("bptt_steps", 10**6),
+        ("initial_log_std", 9),
+    ],
+)
+def test_bad_setting_is_named(maker, setting, value):
+    with pytest.raises(ValueError, match=setting):
+        maker(**{setting: value})
+
+
+def test_state_dependent_std_needs_continuous_actions():
+    with pytest.raises(ValueError, match="continuous"):
+        gru(state_dependent_std=True).make(OBS, CHOICES)
+
+
+@pytest.mark.parametrize("bptt_steps", [1, 2, 5, 6, 40])
+def test_stretches_hold_consecutive_steps(bptt_steps):
+    segments, length, envs = 5, 4, 2
+    leaf = np.arange(1, 1 + segments * length * envs).reshape(segments, length, envs)
+    found = np.asarray(in_stretches(jnp.asarray(leaf), bptt_steps))
+    assert found.shape == (num_stretches(segments * length, bptt_steps), bptt_steps, envs)
+    flat = found.reshape(-1, envs)
+    np.testing.assert_array_equal(flat[: segments * length], leaf.reshape(-1, envs))
+    assert not flat[segments * length :].any()
+
+
+def test_rows_of_sequences_are_stretches_of_one_environment():
+    stretches, inputs = 3, sequences(6, 2)
+    samples = {
+        "obs": jax.tree.map(lambda leaf: jnp.stack([leaf + 10 * i for i in range(stretches)]), inputs),
+        "value": jnp.arange(stretches * TIME * ENVS).reshape(stretches, TIME, ENVS),
+    }
+    rows = to_rows(samples, sequences=True)
+    assert rows["value"].shape == (stretches * ENVS, TIME)
+    for stretch in range(stretches):
+        for env in range(ENVS):
+            row = stretch * ENVS + env
+            np.testing.assert_array_equal(rows["value"][row], samples["value"][stretch, :, env])
+            np.testing.assert_array_equal(rows["obs"].obs[row], samples["obs"].obs[stretch, :, env])
+            np.testing.assert_array_equal(rows["obs"].carry[1][row], samples["obs"].carry[1][stretch, env])
+    chosen = jax.tree.map(lambda leaf: leaf[np.array([4, 0])], rows)
+    back = from_rows(chosen, sequences=True)
+    np.testing.assert_array_equal(back["value"][:, 0], samples["value"][1, :, 1])
+    np.testing.assert_array_equal(back["obs"].first[:, 1], samples["obs"].first[0, :, 0])
+    np.testing.assert_array_equal(back["obs"].carry[0][0], samples["obs"].carry[0][1, 1])

@@ -1,0 +1,109 @@
+"""Runs that stop before their end, because a criterion is met or the caller asks for it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_train_many import Program
+
+import jaxtrpo
+from jaxtrpo.cli import main as cli
+from jaxtrpo.config import Config
+from jaxtrpo.training.prepare import prepare
+from jaxtrpo.training.stopping import Stopping
+
+PENDULUM = "InvertedPendulum-v5"
+TINY = {
+    "policy": "mlp(hidden=(8,))", "critic": "mlp(hidden=(8,), epochs=1)", "segment_length": 4, "num_envs": 4,
+    "steps_per_update": 32, "total_steps": 320,
+}  # fmt: skip
+
+
+def columns(evaluations=(), returns=(), episodes=()):
+    number = max(len(evaluations), len(returns))
+    return {
+        "episodes": np.array(episodes or [50] * number),
+        "return_100": np.array(returns or [np.nan] * number),
+        "eval_return": np.array(evaluations or [np.nan] * number),
+    }
+
+
+def updates_until_stop(config, metrics):
+    """The number of the first update after which a run is to stop, or None, by row and as a resumed run counts."""
+    stopping, number = Stopping(config, {}), len(metrics["episodes"])
+    for update in range(number):
+        stopping.add([{name: column[update] for name, column in metrics.items()}])
+        before = Stopping(config, {name: column[: update + 1] for name, column in metrics.items()})
+        assert before.reason() == stopping.reason()
+        if stopping.reason():
+            return update + 1
+    return None
+
+
+def test_return_counts_once_a_hundred_episodes_have_finished():
+    config = Config(stop_at_return=10)
+    assert updates_until_stop(config, columns(returns=[20.0, 20.0, 20.0])) == 2
+    assert updates_until_stop(config, columns(returns=[20.0, 9.9, 10.0, 20.0])) == 3
+    assert updates_until_stop(config, columns(returns=[20.0] * 3, episodes=[33, 33, 33])) is None
+
+
+def test_evaluations_count_instead_where_there_are_any():
+    config = Config(stop_at_return=-5, eval_every=100)
+    assert updates_until_stop(config, columns([np.nan, -6.0, np.nan, -5.0, -4.0], [20.0] * 5)) == 4
+    assert updates_until_stop(Config(stop_at_return=-5), columns([0.0] * 3, [-6.0] * 3)) is None
+
+
+@given(st.lists(st.sampled_from([np.nan, 0.0, 1.0, 2.0, 3.0]), min_size=1), st.integers(1, 4))
+def test_patience_matches_plain_loop(evaluations, patience):
+    wanted, known = None, []
+    for update, value in enumerate(evaluations, 1):
+        known += [] if np.isnan(value) else [value]
+        if wanted is None and known and len(known) - 1 - known.index(max(known)) >= patience:
+            wanted = update
+    config = Config(stop_after_evaluations=patience, eval_every=100)
+    assert updates_until_stop(config, columns(evaluations)) == wanted
+
+
+def test_patience_needs_evaluations():
+    with pytest.raises(ValueError, match="stop_after_evaluations=3 needs eval_every"):
+        prepare(PENDULUM, stop_after_evaluations=3)
+
+
+@pytest.mark.parametrize("answer", [False, np.False_])
+def test_on_update_stops_a_run_which_may_be_resumed(answer, tmp_path):
+    whole = jaxtrpo.train(PENDULUM, progress=False, **TINY)
+    kept = jaxtrpo.train(PENDULUM, progress=False, on_update=lambda row, state: None, **TINY)
+    stopped = jaxtrpo.train(
+        PENDULUM, out=tmp_path, progress=False, on_update=lambda row, state: answer if row["update"] == 3 else 0, **TINY
+    )
+    assert list(stopped.metrics["update"]) == [1, 2, 3] and len(kept.metrics["update"]) > 3
+    resumed = jaxtrpo.train(PENDULUM, out=tmp_path, resume=True, progress=False, **TINY)
+    np.testing.assert_array_equal(resumed.metrics["improvement"], whole.metrics["improvement"])
+
+
+def test_met_criterion_ends_a_run_and_the_same_command_at_once(tmp_path, capsys):
+    words = ["train", PENDULUM, "--out", str(tmp_path), "--eval-every", "32", "--eval-episodes", "1"]
+    words += [word for name, value in TINY.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    for _ in range(2):
+        assert cli.main([*words, "--stop-at-return", "0", "--resume"]) == 0
+        shown = capsys.readouterr()
+        assert ", 48 environment steps" in shown.out
+        assert "has reached stop_at_return=0" in shown.err
+    assert cli.main([*words, "--resume"]) == 0
+    assert "336 environment steps" in capsys.readouterr().out
+
+
+def test_each_of_many_runs_stops_on_its_own():
+    settings = {**TINY, "total_steps": 192}
+    for env in (PENDULUM, Program()):
+        calls = []
+
+        def stop_one(row, state, calls=calls):
+            calls.append(row["update"])
+            return not (row["update"] == 2 and calls.count(2) == 1)
+
+        found = jaxtrpo.train_many(env, seeds=(0, 1), on_update=stop_one, progress=False, **settings)
+        lengths = sorted(len(each.metrics["update"]) for each in found)
+        assert lengths[0] == 2 and lengths[1] > 2
+        for each in found:
+            assert int(np.max(each.state.segments)) * 16 == each.metrics["env_steps"][-1]
