@@ -11,11 +11,11 @@ there already is not measured again, so that a part which was interrupted goes o
     profile     seconds of an update by stage, from a profile of the device
     compile     seconds until everything is compiled, without a compilation cache and with one
     many        `train_many` with 16 and 64 seeds in one program
-    stepping    `mjx:` beside `playground:`, random actions
+    stepping    `mjx:` beside `playground:`, with MuJoCo Warp where it is installed; random actions
     returns     deterministic return against seconds, ours and Brax's PPO, to the same number of steps
 
 Written to experiments/results/accelerator/. `--quick` tries all parts but
-`stepping` at a hundredth of the size, on any machine.
+`stepping` at a hundredth of the size, on any machine, in three minutes. Ends with exit status 1 if a part fails.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ OF_RETURNS = (("trpo", 16_384), ("trpo", 4_096), ("ppo", 16_384))  # algorithms 
 UPDATES, WARM_UP = 8, 3  # of which speeds are medians; before them
 SEEDS_AT_ONCE = (16, 64)
 NO_GRAPHS = "--xla_gpu_enable_command_buffer="
+QUICKLY = {
+    "JAX_COMPILATION_CACHE_DIR": str(Path("runs/quick/accelerator/cache").absolute()),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+}
 WHOLE = "whole, seconds"  # of a training that has ended
 MOST_SECONDS = 480  # of a part
 COLUMNS = ("device", "part", "task", "system", "num_envs", "figure", "value")
@@ -107,19 +112,23 @@ def main() -> None:
     if arguments.alone:
         measure(arguments.parts[0], tasks[0], folder, quick=arguments.quick)
         return
+    done = True
     for part, task in itertools.product(() if arguments.summary else arguments.parts, tasks):
         if task.startswith("playground:") and importlib.util.find_spec("mujoco_playground") is None:
             print(f"{part} {task}: left out, playground is not installed", flush=True)
         else:
-            in_a_process(part, task, quick=arguments.quick)
+            done &= in_a_process(part, task, quick=arguments.quick)
     (folder / "README.md").write_text(summary(folder))
     print((folder / "README.md").read_text())
+    sys.exit(0 if done else 1)
 
 
-def in_a_process(part: str, task: str, *, quick: bool) -> None:
-    """Measures a part of a task, and goes on with the next one if that fails or takes too long."""
+def in_a_process(part: str, task: str, *, quick: bool) -> bool:
+    """Measures a part of a task; returns whether it was done, and did not fail or take too long."""
     command = [sys.executable, __file__, "--alone", "--parts", part, "--tasks", task, *(["--quick"] if quick else [])]
     environment = dict(os.environ)
+    if quick:  # which compiles most of the time
+        environment |= QUICKLY
     if part == "profile":  # kernels of CUDA graphs do not say which operation they belong to
         environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {NO_GRAPHS}".strip()
     begin = time.perf_counter()
@@ -129,6 +138,7 @@ def in_a_process(part: str, task: str, *, quick: bool) -> None:
     except subprocess.TimeoutExpired:
         ended = f"stopped after {MOST_SECONDS} s"
     print(f"{part} {task}: {ended}, {time.perf_counter() - begin:.0f} s", flush=True)
+    return ended == "done"
 
 
 def measure(part: str, task: str, folder: Path, *, quick: bool) -> None:
@@ -305,17 +315,25 @@ def many(place: Place) -> None:
 
 
 def stepping(place: Place) -> None:
-    """Steps per second of random actions, of Playground's environment and of MJX alone."""
+    """Steps per second of random actions, of Playground's environment and of MJX, with Warp where it is there."""
+    import jax
+
     from common.loops import loop
     from jaxtrpo.envs.registry import make_env
 
     if place.task.startswith("brax:"):
         return
-    for system in ("playground:CheetahRun", "mjx:HalfCheetah-v5"):
+    systems: dict[str, tuple[str, dict[str, Any]]] = {
+        "playground:CheetahRun": ("playground:CheetahRun", {}),
+        "mjx:HalfCheetah-v5": ("mjx:HalfCheetah-v5", {}),
+    }
+    if importlib.util.find_spec("warp") is not None and jax.default_backend() == "gpu":
+        systems["mjx:HalfCheetah-v5, warp"] = ("mjx:HalfCheetah-v5", {"impl": "warp"})
+    for system, (name, settings) in systems.items():
         for num_envs in (32,) if place.quick else (2_048, 8_192):
             if place.known(system, num_envs):
                 continue
-            made = loop(make_env(system), num_envs, 4 if place.quick else 50)
+            made = loop(make_env(name, **settings), num_envs, 4 if place.quick else 50)
             place.add(system, num_envs, {"stepping": statistics.median(made.steps_per_second() for _ in range(3))})
 
 

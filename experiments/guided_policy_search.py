@@ -25,7 +25,7 @@ from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.parallel.actors import first
-from jaxtrpo.rollout.evaluation import make_rollout
+from jaxtrpo.rollout.episodes import make_rollout
 from jaxtrpo.training.train import prepare
 
 FOLDER = RESULTS / "guided_policy_search"
@@ -145,7 +145,8 @@ def summary() -> Iterator[str]:
         "",
         "`python experiments/guided_policy_search.py` on one core of a shared machine, five seeds. Mean return of "
         "whole deterministic episodes over seeds, and each of them: from the eight first states that a run trains in "
-        "(seen), and from 40 others (unseen).",
+        "(seen), and from 40 others (unseen). Settings beside the name of `gps` were tuned for the task, on seeds from "
+        "100 on (NOTES.md).",
         "",
         "![Returns against steps](curves.png)",
         "",

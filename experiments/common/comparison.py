@@ -36,6 +36,7 @@ class Comparison(NamedTuple):
     fewer_seeds: Mapping[str, Sequence[int]] = {}  # of some tasks
     draw_beside: Callable[[Axes, str, str], None] = lambda place, env, axis: None  # what else belongs into the plot
     conclude: Callable[[Curves], Sequence[str]] = lambda curves: ()  # lines that end the README
+    tuned: str = ""  # sentence about settings that were tuned for a task
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -123,7 +124,8 @@ def _summary(comparison: Comparison, curves: Curves) -> str:
         f"`python experiments/{comparison.name}.py` on {machine()}. Each run is a process with one actor, as many at "
         f"once as there are cores. Returns of complete episodes of the exploring policy. {_estimates(comparison)}. "
         "Area is the mean return over the whole run, final that over the last 5 %. Seconds are those of collecting and "
-        "learning, medians over seeds: the machine was shared, and took twice as long at times.",
+        "learning, medians over seeds: the machine was shared, and took twice as long at times."
+        + (f" {comparison.tuned}" if comparison.tuned else ""),
         "",
         "![Learning curves](curves.png)",
         "",

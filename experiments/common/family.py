@@ -28,7 +28,9 @@ EVALUATIONS = 25
 ALGORITHMS: Mapping[str, Mapping[str, Any]] = {
     **{name: {"algorithm": name} for name in ALL if "," not in name},
     "trpo": {},
-    "a3c": {"algorithm": "a3c", "actors": 2},
+    # The results were made with the default of that time.
+    "a2c": {"algorithm": "a2c", "steps_per_update": 512},
+    "a3c": {"algorithm": "a3c", "steps_per_update": 512, "actors": 2},
     "pg, no critic": {"algorithm": "pg", "critic": "none"},
 }
 # Settings of a task: those of an algorithm there, or of all ("").
