@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from jaxtrpo.parallel.collectives import AXIS, TRAININGS, _batched, without_collectives
+
+MOST_SLEEP = 0.0005  # seconds between two looks at what is computed
 
 
 class Actors(NamedTuple):
@@ -151,10 +154,43 @@ def copied(leaf: jax.Array) -> jax.Array:
 
 
 def first(tree: PyTree) -> PyTree:
-    """Returns one actor's copy, on the host, of a value that is equal on all actors."""
+    """Returns one actor's copy, on the host, of a value that is equal on all actors.
+
+    Raises:
+      RuntimeError: one of this process's actors could not compute it, because another process has ended.
+    """
+    _wait(tree)
     shards = jax.device_get(jax.tree.map(_first_shard, tree))
     # NumPy reshapes, because JAX would compile a program for every shape.
     return jax.tree.map(lambda shard, leaf: np.reshape(shard, leaf.shape[1:]), shards, tree)
+
+
+def _is_local(leaf: Any) -> bool:
+    return not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
+
+
+@functools.cache  # a new function would be compiled again
+def _everywhere(mesh: Mesh) -> jax.stages.Wrapped:
+    """Compiles a function that copies an array to all devices of all processes."""
+    return jax.jit(lambda leaf: leaf, out_shardings=NamedSharding(mesh, PartitionSpec()))
+
+
+def _wait(tree: PyTree) -> None:
+    """Waits until every actor of this process has computed its part of arrays that several processes compute.
+
+    When another process ends, the actor that exchanges data with it fails, but the ones beside it, which exchange data
+    with that actor, wait forever. Whoever waits for one of them would never see the error, so all are polled.
+    """
+    arrays = [leaf for leaf in jax.tree.leaves(tree) if not _is_local(leaf)]
+    pending = [shard.data for leaf in arrays for shard in leaf.addressable_shards]
+    begin = time.perf_counter()
+    while pending:
+        is_ready = [part.is_ready() for part in pending]
+        for part in itertools.compress(pending, is_ready):
+            part.block_until_ready()  # raises its error
+        pending = [part for part, done in zip(pending, is_ready, strict=True) if not done]
+        if pending:
+            time.sleep(min(MOST_SLEEP, (time.perf_counter() - begin) / 50))
 
 
 def _first_shard(leaf: Any) -> Any:
@@ -162,11 +198,16 @@ def _first_shard(leaf: Any) -> Any:
 
 
 def join_envs(tree: PyTree) -> PyTree:
-    """Undoes `Actors.split_envs`, on the host; with several processes, all must call it."""
+    """Undoes `Actors.split_envs`, on the host; with several processes, all must call it.
+
+    Raises:
+      RuntimeError: see `first`.
+    """
 
     def gathered(leaf: Any) -> Any:
-        local = not isinstance(leaf, jax.Array) or leaf.is_fully_addressable
-        return leaf if local else multihost_utils.process_allgather(leaf, tiled=True)
+        return leaf if _is_local(leaf) else _everywhere(leaf.sharding.mesh)(leaf)
 
-    everywhere = jax.device_get(jax.tree.map(gathered, tree))
+    copies = jax.tree.map(gathered, tree)
+    _wait(copies)
+    everywhere = jax.device_get(copies)
     return jax.tree.map(lambda leaf: np.reshape(leaf, (leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])), everywhere)

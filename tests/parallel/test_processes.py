@@ -92,6 +92,7 @@ def nothing_is_left():
         if started.poll() is None:
             for number in (*children_of(started), started.pid):
                 os.kill(number, signal.SIGKILL)
+        if not started.stderr.closed:  # of one that ended unseen, which would be a warning in a later test
             started.communicate()
 
 
@@ -291,8 +292,8 @@ def test_an_error_of_one_process_ends_the_other(which):
 def test_a_process_that_lives_but_never_comes_ends_the_other():
     """Both cases at the same time, because most of it is waiting: the first and the second process hang."""
     patient = "import jaxtrpo.parallel.processes as processes; processes.HEARTBEAT_SECONDS = 10\n"
-    less_patient = patient + "processes.LATE_SECONDS = 3\n" + CODE.format(look="pass")
-    hangs = patient + CODE.format(look="import time; time.sleep(1000)")
+    less_patient = patient + "processes.LATE_SECONDS, processes.LONG_LATE_SECONDS = 3, 30\n" + CODE.format(look="pass")
+    hangs = patient + CODE.format(look="import time; time.sleep(1000 if row['update'] > 1 else 0)")
     runs = [begin_by_hand(*(hangs if index == which else less_patient for index in (0, 1))) for which in (0, 1)]
     for which, ended in enumerate(map(ends, runs)):
         assert ended[1 - which][0] == cli.FAILED and ended[which][0] == -signal.SIGABRT  # by JAX

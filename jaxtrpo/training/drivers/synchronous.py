@@ -84,6 +84,6 @@ def _many_per_program(
     while True:
         begin = time.perf_counter()
         with waiting():
-            state, measured = jax.block_until_ready(run(with_changes(state)))
-            values = read(measured)
+            state, measured = run(with_changes(state))
+            values = read(measured)  # waits, for all processes if there are several
         yield Moment(lambda state=state: state, values, math.nan, time.perf_counter() - begin)
