@@ -109,6 +109,8 @@ def main() -> None:
     tasks = arguments.tasks or (QUICK_TASKS if arguments.quick else TASKS)
     folder = (Path("runs") / "quick" if arguments.quick else EXPERIMENTS / "results") / "accelerator"
     folder.mkdir(parents=True, exist_ok=True)
+    if arguments.quick and not (arguments.alone or arguments.summary):  # a trial measures everything each time
+        (folder / "measured.csv").unlink(missing_ok=True)
     if arguments.alone:
         measure(arguments.parts[0], tasks[0], folder, quick=arguments.quick)
         return
@@ -128,7 +130,7 @@ def in_a_process(part: str, task: str, *, quick: bool) -> bool:
     command = [sys.executable, __file__, "--alone", "--parts", part, "--tasks", task, *(["--quick"] if quick else [])]
     environment = dict(os.environ)
     if quick:  # which compiles most of the time
-        environment |= QUICKLY
+        environment = QUICKLY | environment
     if part == "profile":  # kernels of CUDA graphs do not say which operation they belong to
         environment["XLA_FLAGS"] = f"{environment.get('XLA_FLAGS', '')} {NO_GRAPHS}".strip()
     begin = time.perf_counter()

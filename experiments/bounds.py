@@ -4,7 +4,7 @@
     python experiments/bounds.py [--quick]
 
 Compiles updates, here for a CPU, counts what every stage computes, moves and starts (common/costs.py), and compares
-this with the peaks of an NVIDIA H100. How long the start of a kernel takes is taken from measured updates of brax:ant
+this with the peaks of an NVIDIA H100. How long the launch of a kernel takes is taken from measured updates of brax:ant
 (experiments/results/accelerator), for collecting and for learning, whose loops have a length that depends on data. How
 well the counts predict other measured updates shows how far to trust them.
 Written to experiments/results/bounds/.
@@ -35,7 +35,7 @@ STEPS = 16  # of each environment an update
 PROGRAMS = (("brax:ant", "trpo"), ("brax:ant", "ppo"), ("brax:ant", "trpo_replay"), ("brax:humanoid", "trpo"))
 QUICK_PROGRAMS = (("brax:inverted_pendulum/spring", "trpo"),)
 PARTS = ("collecting", "learning")
-FITTED = "brax:ant", "trpo"  # whose measured seconds give those of the start of a kernel
+FITTED = "brax:ant", "trpo"  # whose measured seconds give those of a kernel launch
 SMALL = 0.01  # share of its part below which a stage is not shown
 
 
@@ -76,7 +76,7 @@ class Line(NamedTuple):
         return self.memory[0] + self.memory[1] * num_envs
 
     def seconds(self, num_envs: int, start: float) -> float:
-        """Returns the time of the starts of kernels, and of the slower of arithmetic and memory."""
+        """Returns the time of the kernel launches, and of the slower of arithmetic and memory."""
         arithmetic = self.arithmetic[0] + self.arithmetic[1] * num_envs
         return start * self.kernels + max(arithmetic, self.memory_seconds(num_envs))
 
@@ -158,7 +158,7 @@ def measurements() -> dict[tuple[Program, int], float]:
 
 
 def fitted_starts(found: Mapping[Key, Line], measured: Mapping[tuple[Program, int], float]) -> dict[str, float]:
-    """Returns the seconds of the start of a kernel that explain the measured seconds of each part, as medians."""
+    """Returns the seconds of a kernel launch that explain the measured seconds of each part, as medians."""
     starts = {part: [] for part in PARTS}
     for (program, num_envs), seconds in measured.items():
         if program[:2] == FITTED:
@@ -178,7 +178,7 @@ def summary(
         "",
         f"`python experiments/bounds.py`, counted on {machine()}, without an accelerator.",
         f"Peaks of an H100: {FLOPS_PER_SECOND / 1e12:.0f} TFLOP/s of float32, {BYTES_PER_SECOND / 1e12:.2f} TB/s.",
-        f"The start of a kernel takes {' and '.join(fitted)}: with these, predictions are closest to measured updates",
+        f"A kernel launch takes {' and '.join(fitted)}: with these, predictions are closest to measured updates",
         f"of {FITTED[0]} (median of four numbers of environments). {STEPS} steps of each environment per update.",
         "",
         "## Seconds of an update, predicted and measured",
@@ -195,9 +195,9 @@ def summary(
         f"## Milliseconds of a stage with {SHOWN:,} environments",
         "",
         f"Without stages below {SMALL:.0%} of their part. The last column is the number of environments above which",
-        "memory takes longer than the starts of kernels, which no number changes.",
+        "memory takes longer than the kernel launches, which no number changes.",
         "",
-        "| task | algorithm | part | stage | kernels | starts | memory | arithmetic | bound by | memory from |",
+        "| task | algorithm | part | stage | kernels | launches | memory | arithmetic | bound by | memory from |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for key, line in found.items():
@@ -211,10 +211,10 @@ def summary(
 
 def cells_of(line: Line, start: float) -> list[str]:
     """Returns what the table says of a stage."""
-    seconds = {"starts": start * line.kernels, "memory": line.memory_seconds(SHOWN)}
+    seconds = {"launches": start * line.kernels, "memory": line.memory_seconds(SHOWN)}
     seconds["arithmetic"] = line.arithmetic[0] + line.arithmetic[1] * SHOWN
     bound = max(seconds, key=lambda name: seconds[name])
-    equal = (seconds["starts"] - line.memory[0]) / line.memory[1] if line.memory[1] > 0 else float("inf")
+    equal = (seconds["launches"] - line.memory[0]) / line.memory[1] if line.memory[1] > 0 else float("inf")
     return [
         f"{line.kernels:,.0f}",
         *(f"{1e3 * each:.2f}" for each in seconds.values()),

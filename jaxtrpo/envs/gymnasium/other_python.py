@@ -124,8 +124,7 @@ def main() -> None:
         found = _find(source, options, name)
         plan, unmasked = plan_env(found, How(*how))
         named = NamedSource(python, found.name, source, options, plan.source.masks)
-        # `calls_jax` keeps steps out of the calling thread, whatever they call.
-        planned: Planned | str = Planned(dataclasses.replace(plan, source=named, calls_jax=True), unmasked)
+        planned: Planned | str = Planned(dataclasses.replace(plan, source=named, needs_processes=True), unmasked)
     except SimulatorError as error:
         planned = without_traceback(error)
     except ValueError as error:

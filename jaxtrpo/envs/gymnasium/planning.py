@@ -56,8 +56,8 @@ def plan_env(found: Source, how: How, is_ours: Callable[[Any], bool] = lambda en
     vector = found.is_vector()
     if not vector and found.spec is not None and found.spec.entry_point is None:
         raise ValueError(
-            f"{found.name} has only a vector environment that uses JAX or wrappers, which is not supported; "
-            "register an entry_point"
+            f"{found.name} has only a vector environment, which is not supported if it uses JAX or wrappers, or before "
+            "Gymnasium 1.1; register an entry_point"
         )
     if vector:
         plan = _try_vector(found, how)

@@ -30,7 +30,7 @@ class SteppingPlan:
     actions: Actions
     episode_length: int  # time limit in steps
     vector: bool  # use vector environments
-    calls_jax: bool  # it may call JAX, which must not happen in the calling thread
+    needs_processes: bool  # it cannot be stepped in the calling thread, because it may call JAX or needs another Python
     seconds_per_step: float  # of one environment; of a vector environment if `vector`
     processes: int | None  # worker processes; None: chosen by `num_processes`
     groups: int  # number of actors that step environments concurrently
@@ -75,7 +75,7 @@ class SteppingPlan:
         if self.processes is not None:
             return min(self.processes, units)
         cores = available_cores()
-        if cores == 1 and not self.calls_jax:
+        if cores == 1 and not self.needs_processes:
             return 0
         # The number of vector environments determines their trajectories, so it must not depend on timing.
         vectors = min(self._groups, num_envs) if self.envs_per_vector is None else units
@@ -84,7 +84,7 @@ class SteppingPlan:
         # Without processes, only one thread at a time steps environments, because of Python's global interpreter lock.
         serial = self.seconds_per_step * (vectors if self.vector else num_envs)
         faster = num > 1 and serial - serial / num > SECONDS_PER_PROCESS * -(-num // self.groups)
-        return num if faster or self.calls_jax else 0
+        return num if faster or self.needs_processes else 0
 
 
 def _edges(num: int, parts: int) -> list[int]:
