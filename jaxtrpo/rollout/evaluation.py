@@ -144,7 +144,7 @@ def where_to_act(
     options = _checked(policy.env_options if env_options is None else env_options)
     if env_options is None and made_elsewhere(options):
         raise ValueError(
-            f"env_options: the policy's run another Python interpreter ({options['python']!r}); repeat them "
+            f"env_options: those of the policy start another Python interpreter ({options['python']!r}); repeat them "
             "(--env-options) if you trust it"
         )
     module = module_of(name)

@@ -35,10 +35,10 @@ class Result(NamedTuple):
     """Result of a training run."""
 
     policy: TrainedPolicy  # callable on observations
-    # Columns of metrics.csv; blanks are NaN. Without any update, the columns that all algorithms have, empty.
+    # Columns of metrics.csv; blanks are NaN. After a run without updates, the columns common to all algorithms, empty.
     metrics: dict[str, np.ndarray]
     state: TrainState  # complete state, on the actors' devices
-    config: Config  # all settings, with those that were left open filled in
+    config: Config  # all settings, including those that were chosen automatically
 
     def __repr__(self) -> str:
         """Names the environment and the algorithm, and says how far the run came."""
@@ -162,7 +162,8 @@ class Record:
             )
         if not self._plan.update.learner.waits or self._plan.update.trainings is not None:
             raise ValueError(
-                "on_update returned a state, but actors that do not wait, or trainings of one program, go on without it"
+                "on_update returned a state, which is not supported with asynchronous actors, or by runs compiled as "
+                "one program"
             )
 
     def take_changed(self) -> TrainState | None:
