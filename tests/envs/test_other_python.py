@@ -114,7 +114,7 @@ def test_registered_environment_of_a_policy_is_not_made_without_being_asked(pyth
         jaxtrpo.evaluate(result.policy)
     typed = ["train", "--config", str(tmp_path / "run" / "config.json"), "--quiet", "--out", str(tmp_path / "other")]
     assert cli.main(typed) == 2
-    assert "run another Python interpreter; repeat them with --env-options" in capsys.readouterr().err
+    assert "start another Python interpreter; repeat them with --env-options" in capsys.readouterr().err
     assert cli.main([*typed, "--env-options", f"python={python!r}"]) == 0  # --env_options=... is the same
 
 
