@@ -927,7 +927,7 @@ def test_error_messages_are_short_for_arguments_with_long_repr(attempt):
 
 
 def test_environment_instance_is_rejected_in_favour_of_function():
-    with pytest.raises(ValueError, match="must be a function that makes it"):
+    with pytest.raises(ValueError, match="must be a function that creates it"):
         prepare(gymnasium.make("Pendulum-v1"))
 
 
