@@ -28,7 +28,7 @@ class EnvState(NamedTuple):
     truncated: Bool[Array, " env"]  # the last step ended it early (time limit, or `invalid`): more would have followed
     invalid: Bool[Array, " env"]  # the last step was not finite: it is not learned from; `final_obs` is before it
     elapsed: Int[Array, " env"]  # steps taken in the running episode
-    key: UInt32[Array, "env 2"]  # one random key per environment, so results do not depend on who steps it
+    key: UInt32[Array, "env 2"]  # one random key per environment, so results do not depend on the actors
     # Which choices the next action may take, of all its coordinates one after another; (): all of them, always.
     mask: Bool[Array, "env choices"] | tuple[()] = ()
 

@@ -290,7 +290,7 @@ def _require_sizes(env: Environment) -> None:
 
 
 def _what_works(env: Any) -> str:
-    """In place of something that is no environment."""
+    """Returns what is accepted in place of something that is not an environment."""
     gymnasium = sys.modules.get("gymnasium")
     if gymnasium is not None and isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
         return "a function that creates it, since every actor needs several: lambda: gymnasium.make(...)"

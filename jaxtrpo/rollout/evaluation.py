@@ -131,7 +131,7 @@ def where_to_act(
 
     Raises:
       ValueError: the policy's environment cannot be made from its name, is in a module that has not been imported, or
-        is made by another Python interpreter. A file of somebody else's must not choose which code is run. Or `env`
+        is made by another Python interpreter (a file from somebody else must not decide which code is run); or `env`
         names a task of MJX that the policy does not fit.
     """
     if max_episode_steps is not None:

@@ -27,7 +27,7 @@ from jaxtrpo.training.update import gather, shapes_of
 if TYPE_CHECKING:
     from jaxtrpo.training.run import Plan
 
-# Returns False to stop the run, or the state with other environments to go on from (see `jaxtrpo.set_env`).
+# Returns False to stop the run, or the state with changed environments to continue from (see `jaxtrpo.set_env`).
 OnUpdate = Callable[[Row, TrainState], object]
 
 
@@ -153,7 +153,7 @@ class Record:
         return self._asked and self._interrupts is None
 
     def _require_changeable(self, new: TrainState, old: TrainState) -> None:
-        """Raises ValueError if a run cannot go on with the state that on_update returned."""
+        """Raises ValueError if a run cannot continue from the state that on_update returned."""
         others = [name for name in old._fields if name != "actors" and getattr(new, name) is not getattr(old, name)]
         if others or shapes_of(new.actors) != shapes_of(old.actors):
             raise ValueError(
