@@ -1,4 +1,4 @@
-"""Trust region policy optimisation as pure functions in JAX, on real MuJoCo and Brax.
+"""Trust-region and actor-critic reinforcement learning in JAX, written as pure functions.
 
     import jaxtrpo
     result = jaxtrpo.train("HalfCheetah-v5", total_steps=1_000_000, out="runs/cheetah")
@@ -55,7 +55,7 @@ __all__ = [
     "trpo_replay",
 ]
 
-_HOMES = {  # of what is no algorithm
+_HOMES = {  # modules of all names that are not algorithms
     "Config": "jaxtrpo.config",
     "MjxEnvironment": "jaxtrpo.envs.mujoco.mjx",
     "MujocoEnvironment": "jaxtrpo.envs.mujoco.environment",

@@ -109,7 +109,7 @@ def margin(
     kl_delta: float | None = 0.0005,
     kl_bounds: tuple[float, float] = (0.001, 0.01),
 ) -> Rule:
-    """Reproduces the second published rule of 2016: `improvement` that requires 5 % and at most 10,000 steps.
+    """Second rule of Frans & Hafner (2016): `improvement` with a required rise of 5 % and at most 10,000 steps.
 
     Args:
       window: as in `improvement`.

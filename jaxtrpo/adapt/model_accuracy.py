@@ -15,8 +15,8 @@ from jaxtrpo.rollout.types import Hyperparameters
 def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[float, float] = (0.001, 10.0)) -> Rule:
     """Adapts max KL by comparing the predicted gain of a step with the actual one; for `gps`, which measures both.
 
-    Assumes that a step whose KL is kl gains a kl - b kl^2, of which the models predict only a kl. The gain is then
-    largest at
+    Assumes that a step with divergence kl gains a * kl - b * kl^2, of which the models predict only a * kl. The gain is
+    then largest at
 
         kl' = kl * predicted / (2 (predicted - actual))
 
@@ -24,8 +24,8 @@ def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[
     factor allowed.
 
     The lower bound of `kl_range` must be small enough for steps to vanish: once all returns are equal, the models
-    predict gains that cannot come true. With a lower bound of a tenth, policies that balanced InvertedPendulum later
-    lost it again.
+    predict gains that cannot come true. With a lower bound of 0.1, policies that had learned to balance
+    InvertedPendulum later failed again.
 
     Args:
       change: smallest and largest factor by which max KL changes from one update to the next.

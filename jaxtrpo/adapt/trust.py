@@ -43,7 +43,7 @@ def trust(
     The squared slope over 2 KL is the squared length of the natural gradient, so
     gain_ratio * predicted_gain^2 / (2 KL) estimates the squared length of the true natural gradient, in units of the
     standardised advantages; this is called its strength. If the strength is large, the trust region grows; if little
-    or nothing is left, steps are too long or mostly noise, and it shrinks. `gain_ratio` alone would not do: the noise
+    or nothing is left, steps are too long or mostly noise, and it shrinks. `gain_ratio` alone is not enough: the noise
     has 10 dimensions on InvertedPendulum and 4,000 on Humanoid, so the true fraction of a step differs as much even
     where the gradients are equally strong.
 

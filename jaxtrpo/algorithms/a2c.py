@@ -55,11 +55,11 @@ def a2c(
         decays in proportion.
       gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives n-step returns.
       entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
-      max_gradient_norm: largest norm of the policy gradient, which is clipped to it.
+      max_gradient_norm: maximum norm, to which the policy gradient is clipped.
       asynchronous: whether actors apply their gradients without waiting for each other, which is A3C. Each actor copies
         the parameters, collects a batch with them and applies its gradient to the shared parameters, which other actors
-        may have updated meanwhile; the metric `staleness` counts these updates. Optimiser state is shared. Runs are not
-        reproducible bit by bit then, and each row of the metrics describes one gradient.
+        may have updated meanwhile; the metric `staleness` counts these updates. Optimiser state is shared. Runs are
+        then not reproducible bit by bit, and each row of the metrics describes one gradient.
 
     Raises:
       ValueError: a setting is out of range; the message names it.

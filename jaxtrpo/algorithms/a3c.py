@@ -1,4 +1,4 @@
-"""Asynchronous advantage actor-critic, A3C (Mnih et al. 2016): `a2c(asynchronous=True)` by its own name."""
+"""Asynchronous advantage actor-critic, A3C (Mnih et al. 2016): another name of `a2c(asynchronous=True)`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def a3c(
 ) -> Algorithm:
     """Asynchronous advantage actor-critic (A3C), the same as `a2c(asynchronous=True)`.
 
-    Actors apply gradients without waiting for each other. The order of the actors depends on the machine, so runs are
-    not reproducible bit by bit, and a resumed run differs from an uninterrupted one.
+    Actors apply gradients without waiting for each other. The order of these updates depends on timing, so
+    runs are not reproducible bit by bit, and a resumed run differs from an uninterrupted one.
 
     Args:
       learning_rate: initial learning rate of RMSprop. By default it decays linearly to 0 over the run; the critic's
         decays in proportion.
       gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives n-step returns.
       entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
-      max_gradient_norm: largest norm of the policy gradient, which is clipped to it.
+      max_gradient_norm: maximum norm, to which the policy gradient is clipped.
 
     Raises:
       ValueError: a setting is out of range; the message names it.

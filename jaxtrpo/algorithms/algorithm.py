@@ -97,7 +97,7 @@ class Algorithm(NamedTuple):
     adapt: str = "fixed"  # default rule
     critic: str = "mlp"  # default critic
     num_envs: int = 16  # default number of environments, over all actors
-    steps_of_each: int = 1  # least steps of each environment in the initial batch, unless steps_per_update is given
+    steps_of_each: int = 1  # minimum steps of each environment in the first batch; ignored if steps_per_update is given
     updates_at_once: int = 1  # updates per compiled program; more than 1 if launching would dominate short updates
     episodes: WholeEpisodes | None = None  # determines batch sizes; None if batches are cut from running environments
     uses_surrogate: bool = False  # whether `make` reads `Spec.surrogate`; otherwise runs with one are refused

@@ -103,15 +103,15 @@ def naf(
       learning_rate: learning rate of Adam.
       hidden: sizes of the hidden layers of the network for the value V and the curvature P.
       replay: capacity of the replay buffer, environment steps.
-      replay_ratio: gradient steps per environment step; where `minibatch_per_env` makes minibatches larger, there are
-        as many fewer of them.
+      replay_ratio: gradient steps per environment step; fewer, in proportion, if `minibatch_per_env` makes minibatches
+        larger.
       minibatch_size: environment steps per gradient step.
-      minibatch_per_env: least number of them per environment, so that thousands of environments do not mean thousands
-        of small gradient steps, one after another.
+      minibatch_per_env: minimum size of a minibatch, in steps per environment, so that thousands of environments do not
+        mean thousands of small gradient steps, one after another.
       target_rate: fraction by which the target network V' moves towards V in each gradient step.
       asynchronous: whether actors keep collecting while the network learns (Gu, Holly et al. 2017). If learning is
-        slower than collecting, it takes fewer gradient steps. Runs are then not reproducible bit by bit, and batches
-        learned from together share their learning metrics.
+        slower than collecting, fewer gradient steps are taken. Runs are then not reproducible bit by bit, and batches
+        that are learned from together share their learning metrics.
 
     Raises:
       ValueError: a setting is out of range; the message names it.

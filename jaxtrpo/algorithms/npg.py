@@ -30,9 +30,9 @@ def npg(
     Args:
       max_kl: initial step size: mean KL divergence between the policies before and after an update, nats.
       gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives Monte Carlo returns.
-      fisher_samples: states of all actors on which the Fisher matrix is estimated, in whole time steps of all
-        environments.
-      cg_iterations: largest number of conjugate-gradient iterations, each one product with the Fisher matrix.
+      fisher_samples: number of states, over all actors, on which the Fisher matrix is estimated; taken as whole time
+        steps of all environments.
+      cg_iterations: maximum number of conjugate-gradient iterations; each computes one Fisher-vector product.
       cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient.
 
     Raises:

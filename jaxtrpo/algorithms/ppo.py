@@ -67,13 +67,13 @@ def ppo(
         critic's changes by the same factor.
       epochs: passes over the batch per update.
       minibatch_size: environment steps per gradient step.
-      minibatch_per_env: least number of them per environment, so that thousands of environments do not mean thousands
-        of gradient steps in each pass.
+      minibatch_per_env: minimum size of a minibatch, in steps per environment, so that thousands of environments do not
+        mean thousands of gradient steps in each pass.
       gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives Monte Carlo returns.
       entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
       kl_stop: early stopping: no further epoch starts once the KL from the policy that acted exceeds this, nats; None
         turns it off.
-      max_gradient_norm: largest norm of the policy gradient, which is clipped to it.
+      max_gradient_norm: maximum norm, to which the policy gradient is clipped.
 
     Raises:
       ValueError: a setting is out of range; the message names it.

@@ -49,12 +49,12 @@ def trpo_penalty(
         if it is below the target divided by 1.5. Rules may adapt it; it is not used with a fixed C.
       penalty: fixed value of C; None adapts C to the target.
       gae_lambda: lambda of GAE, trading bias (0) against variance (1); 1 gives Monte Carlo returns.
-      fisher_samples: states of all actors on which the Fisher matrix is estimated, in whole time steps of all
-        environments.
-      cg_iterations: largest number of conjugate-gradient iterations, each one product with the Fisher matrix.
+      fisher_samples: number of states, over all actors, on which the Fisher matrix is estimated; taken as whole time
+        steps of all environments.
+      cg_iterations: maximum number of conjugate-gradient iterations; each computes one Fisher-vector product.
       cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient.
       line_search_shrink: factor between successive trials of the line search.
-      line_search_steps: largest number of trials; if all of them fail, the policy is left unchanged.
+      line_search_steps: maximum number of trials; if all of them fail, the policy is left unchanged.
 
     Raises:
       ValueError: a setting is out of range; the message names it.

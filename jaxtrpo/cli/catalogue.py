@@ -67,7 +67,8 @@ def _defaults(kind: str, name: str) -> str:
         return ""
     algorithm: Algorithm = factory(kind, name)()
     starts = ", ".join(f"{setting}={value:g}" for setting, value in algorithm.hyperparameters.items())
-    return f"Rules can adapt {starts}. Default rule: {algorithm.adapt}; default critic: {algorithm.critic}."
+    adaptable = f"Adaptable settings with their initial values: {starts}."
+    return f"{adaptable} Default rule: {algorithm.adapt}; default critic: {algorithm.critic}."
 
 
 def _text(entry: Entry) -> str:

@@ -30,14 +30,14 @@ class Export:
     policy: str | None = None
     """network of your own that the policy was trained with, such as my_module:MyPolicy"""
     episodes: int = 10
-    """episodes of that evaluation"""
+    """episodes of the evaluation for --card"""
     env: str | None = None
-    """environment of that evaluation; if not given, the one the policy was trained in"""
+    """environment of the evaluation for --card; if not given, the one the policy was trained in"""
     env_options: str | None = None
     """options of the environment's constructor; if not given, those of the training run, or none with --env"""
     max_episode_steps: int | None = None
-    """time limit of that evaluation in environment steps; if not given, that of the training run, or that of --env
-    itself. Without a time limit, episodes are stopped after 10,000 steps"""
+    """time limit of the evaluation for --card, in environment steps; if not given, that of the training run, or that of
+    --env itself. Without a time limit, episodes are stopped after 10,000 steps"""
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""

@@ -24,7 +24,7 @@ EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of proc
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """Start several processes on this machine that train together: jaxtrpo launch --processes 2 -- train ..."""
+    """Start several processes on this machine that train jointly: jaxtrpo launch --processes 2 -- train ..."""
 
     command: Positional[Annotated[tuple[str, ...], arg(metavar="-- train ...")]]
     """`train` and its arguments, which are the same for all processes"""

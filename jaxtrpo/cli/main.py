@@ -164,13 +164,13 @@ def _run_from_config(arguments: Sequence[str]) -> Train | None:
     module = module_of(settings["env"])
     if module is not None and settings["env"] not in arguments:
         raise ValueError(
-            f"config={found[-1]!r}: env={short(settings['env'], 60)} imports the module {short(module, 60)}: type it, "
-            "too, as ENV, if you trust it"
+            f"config={found[-1]!r}: env={short(settings['env'], 60)} needs the module {short(module, 60)}; if you "
+            "trust it, repeat the environment as ENV"
         )
     if made_elsewhere(options_of(settings.get("env_options"))) and not _is_typed("--env-options", arguments):
         raise ValueError(
-            f"config={found[-1]!r}: env_options={short(settings['env_options'], 200)} run another Python interpreter; "
-            "repeat them with --env-options if you trust it"
+            f"config={found[-1]!r}: env_options={short(settings['env_options'], 200)} start another Python "
+            "interpreter; repeat them with --env-options if you trust it"
         )
     _require_own_parts_typed(found[-1], settings, arguments)
     return Train(env=settings.pop("env"), config=Config(**settings))
@@ -185,7 +185,7 @@ def _require_own_parts_typed(place: str, settings: Mapping[str, Any], arguments:
         if isinstance(spec, str) and not is_built_in(kind, spec) and not _is_typed(f"--{kind}", arguments):
             raise ValueError(
                 f"config={place!r}: its {kind} is your own, {short(spec, 60)}, which the file does not contain; "
-                f"type --{kind} MODULE:NAME"
+                f"add --{kind} MODULE:NAME"
             )
 
 

@@ -72,7 +72,7 @@ class Sweep:
             require_whole(1, PROCESSES_PER_CORE * available_cores(), cores=self.cores)
         number = math.prod(len(each.values) for each in grid if isinstance(each, Values))
         if number > MOST_COMBINATIONS:
-            raise ValueError(f"grid: {number:,} combinations are too many; draw some with --random choice(NAME, ...)")
+            raise ValueError(f"grid: {number:,} combinations are too many; sample some with --random choice(NAME, ...)")
         every = [] if drawn or self.tpe else list(combinations([each for each in grid if isinstance(each, Values)]))
         self._require_valid(dimensions)
         out = self.out.expanduser().absolute()

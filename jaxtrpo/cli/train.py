@@ -201,7 +201,7 @@ def _return_of(metrics: Mapping[str, Any]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluate:
-    """Evaluate the policy of a run; prints the mean return and its 95 % confidence interval by Student's t."""
+    """Evaluate the policy of a run, and print the mean return with its 95 % confidence interval (Student's t)."""
 
     directory: Positional[Annotated[Path, arg(metavar="DIR")]]
     """directory of a run or of a snapshot"""
@@ -282,7 +282,7 @@ class Evaluate:
 def _require_one_place(env_options: str | None) -> None:
     """Raises ValueError for options beside --backend, which is one of them."""
     if env_options is not None:
-        raise ValueError(f"--backend is an option of the environment, too: write it in env_options={env_options!r}")
+        raise ValueError(f"--backend cannot be combined with --env-options; add backend to env_options={env_options!r}")
 
 
 def _without_backend(name: str) -> str:

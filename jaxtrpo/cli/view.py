@@ -185,10 +185,10 @@ def _is_mp4(path: Path) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """Serve a live report of runs in training on this machine."""
+    """Serve a live report about runs on this machine, also while they are training."""
 
     directories: Positional[Annotated[tuple[Path, ...], arg(metavar="DIR...")]]
-    """directories of runs, or directories that contain runs or will"""
+    """directories of runs, or directories that contain runs now or later"""
     port: int = 0
     """port on the loopback address; 0 picks a free one"""
 

@@ -44,7 +44,7 @@ class Config:
     """random seed, an integer from 0 to 2**32 - 1"""
     algorithm: str = "trpo"
     """learning algorithm: a name or a spec string such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists all;
-    in the shell also one of your own, MODULE:NAME or FILE.py:NAME, as for policy, critic and adapt"""
+    in the shell also your own, as MODULE:NAME or FILE.py:NAME, which policy, critic and adapt accept, too"""
     policy: str = "mlp"
     """policy network: mlp, "mlp(hidden=(128, 128))" or another spec string"""
     critic: str | None = None
@@ -73,32 +73,32 @@ class Config:
     """number of processes that train jointly, which must match the launcher;
     if not given, the number that the launcher started, or 1"""
     num_envs: int | None = None
-    """environments of all actors together;
-    if not given, the algorithm's default, more if steps_per_update is given and larger than the algorithm's default;
-    on accelerators 4096 per actor"""
+    """number of environments of all actors together;
+    if not given, 4096 per actor on accelerators, and on CPUs the algorithm's default,
+    or more if steps_per_update is larger than the algorithm's default"""
     segment_length: int | None = None
     """steps of each environment in a segment, the unit of batch sizes;
     if not given, 16, or fewer if the first batch is smaller"""
     max_episode_steps: int | None = None
     """time limit of episodes, in environment steps; if not given, the environment's own"""
     env_options: str | None = None
-    """options of the environment's constructor, such as "obs_type=ram, frameskip=4"; from Python, also a mapping"""
+    """options of the environment's constructor, such as "obs_type=ram, frameskip=4"; in Python also a mapping"""
     log_info: str | None = None
     """entries of a Gymnasium environment's info, such as "success, x_position": their values at the end of episodes,
-    averaged over the episodes of an update, become columns of metrics.csv; from Python, also a tuple"""
+    averaged over the episodes of an update, become columns of metrics.csv; in Python also a tuple"""
     eval_every: int = 0
     """environment steps between evaluations of the deterministic policy during training; 0 for none.
     Without a time limit, evaluation episodes are stopped after 10,000 steps"""
     eval_episodes: int = 10
     """episodes per evaluation"""
     start_from: str | None = None
-    """directory of a run or snapshot whose policy, critic and observation moments the run begins with;
+    """start with the policy, critic and observation moments of another run or snapshot, given by its directory;
     other settings and the environment may differ, but not the sizes of the policy's network"""
     stop_at_return: float | None = None
-    """stop as soon as an evaluation reaches this return or, without eval_every, as soon as return_100 does,
-    once 100 episodes have finished"""
+    """stop once an evaluation reaches this return; without eval_every, stop once return_100 reaches it
+    and 100 episodes have finished"""
     stop_after_evaluations: int | None = None
-    """stop when this number of evaluations in a row has not been better than the best before; needs eval_every"""
+    """stop after this number of consecutive evaluations without a new best one; needs eval_every"""
 
     def __post_init__(self) -> None:
         """Checks each setting on its own; whole numbers of steps may be floats such as 1e6, and paths `Path`s.

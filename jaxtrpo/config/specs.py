@@ -51,8 +51,8 @@ def parse(kind: str, text: str) -> Any:
     except SyntaxError:
         if split_own(text) or text == "custom":
             raise ValueError(
-                f"{kind}={text!r} is your own, which a text cannot describe in Python: pass the object; in the shell, "
-                f"type --{kind} MODULE:NAME"
+                f"{kind}={text!r} is your own, which text cannot describe in Python: pass the object itself, or in the "
+                f"shell --{kind} MODULE:NAME"
             ) from None
         example = next(iter(KINDS[kind]))
         raise ValueError(

@@ -31,13 +31,14 @@ def mlp(
       hidden: sizes of the hidden layers.
       epochs: passes over the batch per fit.
       minibatch_size: environment steps per gradient step.
-      minibatch_per_env: least number of them per environment. Thousands of environments collect large batches; without
-        a limit, a fit would make thousands of gradient steps, one after another, while most of the device is idle.
+      minibatch_per_env: minimum size of a minibatch, in steps per environment. Thousands of environments collect large
+        batches; without this minimum, a fit would make thousands of gradient steps, one after another, while most of
+        the device is idle.
       learning_rate: learning rate of Adam.
       normalize_returns: whether to normalise returns by their running mean and standard deviation.
-      shared_from: number of actors from which they share a fit: each passes over its own samples, and parameters are
-        averaged after every pass. The cost of a fit then grows with the samples per actor instead of all samples, but
-        its result depends on the number of actors.
+      shared_from: with at least this number of actors, the fit is distributed: each actor passes over its own samples,
+        and parameters are averaged after every pass. The cost of a fit then grows with the samples per actor instead of
+        all samples, but its result depends on the number of actors.
 
     Raises:
       ValueError: a setting is out of range; the message names it.

@@ -1,4 +1,4 @@
-"""Recurrent networks as critics, fitted on minibatches of stretches."""
+"""Recurrent networks as critics, fitted on minibatches of sequences."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def gru(
     normalize_returns: bool = True,
     shared_from: int = 64,
 ) -> CriticMaker:
-    """A network with a gated recurrent unit and a memory of its own, fitted with Adam on minibatches of stretches.
+    """A network with a gated recurrent unit (GRU), fitted with Adam on minibatches of sequences of `bptt_steps` steps.
 
     Args:
-      hidden: size of the memory.
-      encoder: sizes of the tanh layers before it.
+      hidden: size of the recurrent state.
+      encoder: sizes of the tanh layers before the recurrent layer.
       bptt_steps: steps through which gradients are propagated back in time.
       epochs: passes over the batch per fit.
       minibatch_size: environment steps per gradient step.
-      minibatch_per_env: least number of them per environment.
+      minibatch_per_env: minimum size of a minibatch, in steps per environment.
       learning_rate: learning rate of Adam.
       normalize_returns: whether to normalise returns by their running mean and standard deviation.
-      shared_from: number of actors from which they share a fit; see `mlp`.
+      shared_from: with at least this number of actors, the fit is distributed; see `mlp`.
 
     Raises:
       ValueError: a setting is out of range; the message names it.
@@ -65,18 +65,18 @@ def lstm(
     normalize_returns: bool = True,
     shared_from: int = 64,
 ) -> CriticMaker:
-    """A network with long short-term memory; otherwise like `gru`.
+    """A network with long short-term memory (LSTM); otherwise like `gru`.
 
     Args:
-      hidden: size of the memory.
-      encoder: sizes of the tanh layers before it.
+      hidden: size of the recurrent state.
+      encoder: sizes of the tanh layers before the recurrent layer.
       bptt_steps: steps through which gradients are propagated back in time.
       epochs: passes over the batch per fit.
       minibatch_size: environment steps per gradient step.
-      minibatch_per_env: least number of them per environment.
+      minibatch_per_env: minimum size of a minibatch, in steps per environment.
       learning_rate: learning rate of Adam.
       normalize_returns: whether to normalise returns by their running mean and standard deviation.
-      shared_from: number of actors from which they share a fit; see `mlp`.
+      shared_from: with at least this number of actors, the fit is distributed; see `mlp`.
 
     Raises:
       ValueError: a setting is out of range; the message names it.

@@ -26,9 +26,9 @@ class EnvState(NamedTuple):
     reward: Float[Array, " env"]  # of the last step; 0 where `invalid`
     terminated: Bool[Array, " env"]  # the last step ended the episode for good: nothing follows
     truncated: Bool[Array, " env"]  # the last step ended it early (time limit, or `invalid`): more would have followed
-    invalid: Bool[Array, " env"]  # the last step was not finite; it is no experience, and `final_obs` is the one before
+    invalid: Bool[Array, " env"]  # the last step was not finite: it is not learned from; `final_obs` is before it
     elapsed: Int[Array, " env"]  # steps taken in the running episode
-    key: UInt32[Array, "env 2"]  # each environment's own randomness, so that who steps it does not matter
+    key: UInt32[Array, "env 2"]  # one random key per environment, so results do not depend on the actors
     # Which choices the next action may take, of all its coordinates one after another; (): all of them, always.
     mask: Bool[Array, "env choices"] | tuple[()] = ()
 
@@ -37,10 +37,10 @@ class EnvState(NamedTuple):
 class Environment(Protocol):
     """Many copies of one task, stepped together by pure functions.
 
-    Both functions are compiled with the code around them and can be called as they are too. An environment whose
-    episode ends starts the next one in the same step.
+    `reset` and `step` are compiled as part of larger functions, and can also be called directly. If a step ends an
+    episode, the environment starts the next one in the same step.
 
-    What it may be able to do beyond this, such as to be drawn, is in `jaxtrpo.envs.abilities`.
+    Optional abilities, such as rendering, are defined in `jaxtrpo.envs.abilities`.
     """
 
     name: str  # in files and messages
@@ -70,20 +70,20 @@ def has_time_limit(env: Environment) -> bool:
 
 
 def most_steps(env: Environment) -> int:
-    """Steps of an episode that is to be seen whole."""
+    """Returns the largest number of steps for which an evaluation or a video follows an episode."""
     return env.episode_length if has_time_limit(env) else MOST_STEPS_WITHOUT_LIMIT
 
 
 def require_time_limit(env: Environment, setting: str) -> None:
-    """Refuses to wait for the end of episodes that need not have one.
+    """Checks that episodes have a time limit, where their end is waited for.
 
     Raises:
       ValueError: the environment has no time limit; one sentence that names the setting.
     """
     if not has_time_limit(env):
         raise ValueError(
-            f"{setting}: {env.name} has no time limit, so that an episode of a policy may never end; give it one with "
-            "max_episode_steps (--max-episode-steps)"
+            f"{setting}: {env.name} has no time limit, so an episode may never end; set one with max_episode_steps "
+            "(--max-episode-steps)"
         )
 
 

@@ -12,26 +12,26 @@ from jaxtrpo.config.messages import short, type_name
 
 
 def set_env(where: Any, /, **settings: Any) -> Any:
-    """Changes settings of all environments of a training: attributes of simulators, or parameters of JAX environments.
+    """Changes settings of all environments of a run: attributes of simulators, or parameters of JAX environments.
 
-    Simulators that Gymnasium steps are changed themselves, in this process and in workers; each attribute is set where
-    a simulator or one of its wrappers has it already. The parameters of a JAX environment are part of its state: pass
-    on the state that is returned, which `on_update` does by returning it. Both take effect with the next step, for
-    training only, as evaluations have environments of their own.
+    Gymnasium simulators are changed in place, in this process and in worker processes; each attribute is set on the
+    simulator or wrapper that already has it. The parameters of a JAX environment are part of its state, so the returned
+    state must be used: `on_update` returns it. Both take effect at the next step and in training only, since evaluation
+    has environments of its own.
 
     Args:
-      where: the state that `on_update` is called with, the state of an environment, or an environment of `make_env` of
-        simulators that Gymnasium steps.
+      where: the state that `on_update` is called with, the state of an environment, or a Gymnasium environment made by
+        `make_env`.
       **settings: new values by name. Attributes of simulators must be picklable; a parameter of a JAX environment is a
-        number for all environments, or an array with a row for each.
+        number for all environments, or an array with one row per environment.
 
     Returns:
-      `where` with the new parameters; `where` itself if it has simulators.
+      `where` with the new parameters; `where` itself for Gymnasium simulators.
 
     Raises:
-      ValueError: the environment has neither simulators that Gymnasium steps nor parameters, or no parameter of that
-        name; or a value has another shape.
-      SimulatorError: a simulator has no such attribute, or cannot set it; the training ends with a checkpoint.
+      ValueError: the environment has neither Gymnasium simulators nor parameters, or it has no parameter of that name;
+        or a value has the wrong shape.
+      SimulatorError: a simulator does not have the attribute, or cannot set it; the run ends with a checkpoint.
     """
     from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
     from jaxtrpo.envs.gymnasium.masks import MaskedEnvironment
@@ -52,8 +52,8 @@ def set_env(where: Any, /, **settings: Any) -> Any:
     host = hosts.get(_host_number(physics))
     if host is None:
         raise ValueError(
-            f"set_env: {type_name(where)} belongs to no environment that Gymnasium steps, and to no JAX environment "
-            "with parameters (or to one that gps collects in)"
+            "set_env needs the state of a Gymnasium environment or of a JAX environment with parameters (not gps), "
+            f"not {type_name(where)}"
         )
     host.set_attributes(settings)
     return where
@@ -68,7 +68,7 @@ def _changed(parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict
     changed = dict(parameters)
     for name, value in settings.items():
         if name not in parameters:
-            raise ValueError(f"set_env: there is no parameter {name}, but {', '.join(parameters)}")
+            raise ValueError(f"set_env: there is no parameter {name}; choose from {', '.join(parameters)}")
         old = parameters[name]
         try:
             given = np.asarray(value)

@@ -83,25 +83,28 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
     """Makes an environment.
 
     Args:
-      name: a MuJoCo task of Gymnasium such as "HalfCheetah-v5", which we step ourselves; "brax:NAME" such as
-        "brax:ant", or "brax:NAME/BACKEND" with the physics generalized, positional, spring or mjx; "gymnax:NAME" such
-        as "gymnax:CartPole-v1"; "mjx:NAME" for a MuJoCo task of ours on MJX; "playground:NAME" such as
-        "playground:CheetahRun"; any other id of Gymnasium such as "CartPole-v1", with the module that registers it in
-        front where that is needed ("module:Name-v0"); "gymnasium:ID" for Gymnasium's own version of what we have too;
-        a function that returns a `gymnasium.Env`, a `gymnasium.vector.VectorEnv` or an environment of ours; or the name
-        of such a function, or of an environment, in a module or file ("module:make" or "file.py:make").
+      name: one of
+
+        - "HalfCheetah-v5" or another MuJoCo task of Gymnasium that jaxtrpo steps natively;
+        - "mjx:NAME": such a task on MJX;
+        - "brax:NAME" such as "brax:ant", or "brax:NAME/BACKEND" with the backend generalized, positional, spring or
+          mjx; "gymnax:NAME" such as "gymnax:CartPole-v1"; "playground:NAME" such as "playground:CheetahRun";
+        - any other Gymnasium id such as "CartPole-v1"; "module:Name-v0" also names the module that registers it;
+        - "gymnasium:ID": Gymnasium's own version of a task that jaxtrpo steps natively;
+        - a function that returns a `gymnasium.Env`, a `gymnasium.vector.VectorEnv` or a jaxtrpo environment;
+        - "module:make" or "file.py:make": such a function, or a jaxtrpo environment, in a module or file.
       max_episode_steps: time limit in steps; None: the environment's own, if it has one.
-      **options: `groups`, the number of actors that will step it; for Brax: `backend`, if the name says none; for
-        gymnax: its parameters; for MJX: `impl` (see `jaxtrpo.MjxEnvironment`); for Playground: entries of its
-        configuration; for Gymnasium: `processes`, `timeout` and `python`, another interpreter that runs the simulators
-        (see `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`), and what `gymnasium.make` or the environment's
-        constructor takes.
+      **options: `groups`, the number of actors that will step the environment; for Brax: `backend`, unless it is part
+        of the name; for gymnax: its parameters; for MJX: `impl` (see `jaxtrpo.MjxEnvironment`); for Playground: entries
+        of its configuration; for Gymnasium: `processes`, `timeout` and `python`, another interpreter that runs the
+        simulators (see `jaxtrpo.envs.gymnasium.make.make_gymnasium_env`), and the keywords of `gymnasium.make` and of
+        the environment's constructor.
 
     Returns:
       The environment (see `jaxtrpo.envs.base.Environment`).
 
     Raises:
-      ValueError: no such environment, in which case the message lists near names; or one that cannot be used.
+      ValueError: there is no such environment (the message lists similar names), or it cannot be used.
     """
     if not isinstance(name, str) and (not callable(name) or hasattr(name, "reset")) and not isinstance(name, type):
         raise ValueError(f"name={short(name, 60)} must be {_what_works(name)}")
@@ -118,7 +121,7 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
     if name in TASKS:
-        _require_options(name, ours, (), f"; {GYMNASIUM_PREFIX}{name} takes what Gymnasium's constructor does")
+        _require_options(name, ours, (), f"; {GYMNASIUM_PREFIX}{name} takes the options of Gymnasium's constructor")
         from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 
         return MujocoEnvironment(_limited(TASKS[name](), max_episode_steps))
@@ -159,7 +162,7 @@ def _from_module(name: str, limit: dict[str, Any], options: dict[str, Any]) -> E
     given = {**limit, **options}
     given.pop("groups", None)
     if given:
-        raise ValueError(f"{name} is an environment already, so {', '.join(given)} must be given where it is made")
+        raise ValueError(f"{name} is an environment object, so {', '.join(given)} must be set where it is created")
     _require_sizes(value)
     return for_groups(copy_of(value), options.get("groups", 1))  # a run closes the simulators that it is given by name
 
@@ -187,7 +190,7 @@ def _require_options(name: str, given: Iterable[str], known: Sequence[str], inst
     unknown = [option for option in given if option not in known]
     if unknown:
         has = ", ".join((*known, "max_episode_steps"))
-        raise ValueError(f"{name} takes no option {', '.join(unknown)}, but {has}{instead}")
+        raise ValueError(f"{name} has no option {', '.join(unknown)}; it has {has}{instead}")
 
 
 def is_known(name: str) -> bool:
@@ -238,26 +241,26 @@ def environment_for(
     *,
     success: bool = False,
 ) -> tuple[Environment, Callable[[], object]]:
-    """What a person may give as an environment, ready to be stepped by so many actors; and what ends it if made here.
+    """Returns the environment that a user gave, ready for `actors`, and a function that closes it if it was made here.
 
     Args:
-      env: a name, a function that returns a `gymnasium.Env`, or an environment of ours.
-      actors: who step it.
-      max_episode_steps: time limit in steps; None: the environment's own. One that is made already has it or not.
-      options: other options of `make_env`; none for an environment that is made already.
+      env: a name, a function that returns a `gymnasium.Env`, or a jaxtrpo environment.
+      actors: number of actors that step it.
+      max_episode_steps: time limit in steps; None: the environment's own. An environment object must have it already.
+      options: other options of `make_env`; must be empty for an environment object.
       info: entries of `info` that it reports, as for `jaxtrpo.envs.abilities.with_info`.
-      success: whether it also reports success, if it has it.
+      success: whether it also reports success, if its `info` has that.
 
     Raises:
-      ValueError: it is none, there is none of that name, or it has another time limit.
+      ValueError: `env` is not an environment, there is none of that name, or it has another time limit.
     """
     if isinstance(env, str | type) or (callable(env) and not hasattr(env, "reset")):
         made = make_env(env, groups=actors, max_episode_steps=max_episode_steps, **options)
     elif isinstance(env, Environment):
         if options:
             raise ValueError(
-                f"env_options: {', '.join(options)} must be given where {env.name} is made: jaxtrpo.make_env(NAME, "
-                f"{next(iter(options))}=...) or the like"
+                f"env_options: {', '.join(options)} must be set where {env.name} is created, as in "
+                f"jaxtrpo.make_env(NAME, {next(iter(options))}=...)"
             )
         _require_sizes(env)
         made = for_groups(env, actors)
@@ -270,12 +273,12 @@ def environment_for(
         if not isinstance(env, Environment):
             raise ValueError(
                 f"max_episode_steps={max_episode_steps}: {made.name} itself ends its episodes after "
-                f"{made.episode_length} steps, and cannot be given more"
+                f"{made.episode_length} steps; a longer limit must be set there"
             )
         length = f"a time limit of {made.episode_length} steps" if has_time_limit(made) else "no time limit"
         raise ValueError(
-            f"max_episode_steps={max_episode_steps}: {made.name} was made with {length}; make it with "
-            f"jaxtrpo.make_env(..., max_episode_steps={max_episode_steps}) or the like"
+            f"max_episode_steps={max_episode_steps}: {made.name} was created with {length}; set the limit there, as in "
+            f"jaxtrpo.make_env(..., max_episode_steps={max_episode_steps})"
         )
     return made, close
 
@@ -287,15 +290,15 @@ def _require_sizes(env: Environment) -> None:
 
 
 def _what_works(env: Any) -> str:
-    """In place of something that is no environment."""
+    """Returns what is accepted in place of something that is not an environment."""
     gymnasium = sys.modules.get("gymnasium")
     if gymnasium is not None and isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
-        return "a function that makes it, since every actor has several: lambda: gymnasium.make(...)"
+        return "a function that creates it, since every actor needs several: lambda: gymnasium.make(...)"
     if isinstance(env, ModuleType):
         own = [f"{env.__name__}.{name}" for name in functions_of(env)[:2]] or [f"{env.__name__}.FUNCTION"]
         return f"a function of the module, not the module itself: {' or '.join(own)}"
     return (
-        "a name, a function that returns a gymnasium.Env, or an environment of jaxtrpo (see "
+        "a name, a function that returns a gymnasium.Env, or a jaxtrpo environment (see "
         f"jaxtrpo.envs.base.Environment), not an object of type {type_name(env)}"
     )
 

@@ -57,7 +57,7 @@ def require_alone(what: str) -> None:
     """Raises ValueError if a launcher started several processes."""
     number = max(jax.process_count() if jax.distributed.is_initialized() else 1, int(os.environ.get(COUNT, "1")))
     if number > 1:
-        raise ValueError(f"{what} uses the devices of one process, but a launcher started {number}")
+        raise ValueError(f"{what} supports only a single process, but a launcher started {number}")
 
 
 def join(processes: int | None) -> None:

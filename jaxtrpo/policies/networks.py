@@ -166,7 +166,7 @@ def gaussian_policy(
       action_size: size of an action.
       hidden: sizes of the hidden layers.
       initial_log_std: initial log standard deviation.
-      state_dependent_std: the standard deviation depends on the observation (see `heads.Head`).
+      state_dependent_std: whether the standard deviation depends on the observation (see `heads.Head`).
     """
     return _mlp_policy(observation_size, hidden, Head(action_size, (), initial_log_std, state_dependent_std))
 
@@ -206,9 +206,9 @@ def mlp(
 
     Args:
       hidden: sizes of the hidden layers.
-      initial_log_std: initial log standard deviation, where the simulator's range is [-1, 1]; ignored for discrete
-        actions.
-      state_dependent_std: the standard deviation depends on the observation.
+      initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
+        discrete actions.
+      state_dependent_std: whether the standard deviation depends on the observation.
 
     Returns:
       The same object for the same settings, so that compiled code is shared.

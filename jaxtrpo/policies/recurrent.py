@@ -120,19 +120,19 @@ def gru(
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
 ) -> PolicyMaker:
-    """A network with a gated recurrent unit, GRU (Cho et al. 2014), which remembers what it has observed.
+    """A recurrent network with a gated recurrent unit, GRU (Cho et al. 2014).
 
-    Tanh layers feed the recurrent layer; the distributions depend on the outputs of both. Gradients are propagated back
-    through `bptt_steps` steps, from the memory as it was when the policy acted. Unless another is chosen, the critic is
-    a network of the same kind with a memory of its own.
+    Tanh layers feed the recurrent layer; the distributions depend on the outputs of both. Learning unrolls the network
+    over sequences of `bptt_steps` steps, starting from the recurrent state that was recorded when the policy acted. The
+    default critic is a network of the same kind with a state of its own.
 
     Args:
-      hidden: size of the memory.
-      encoder: sizes of the tanh layers before it.
+      hidden: size of the recurrent state.
+      encoder: sizes of the tanh layers before the recurrent layer.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
-      initial_log_std: initial log standard deviation, where the simulator's range is [-1, 1]; ignored for discrete
-        actions.
-      state_dependent_std: the standard deviation depends on the observations.
+      initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
+        discrete actions.
+      state_dependent_std: whether the standard deviation depends on the observations.
 
     Raises:
       ValueError: a setting is invalid. `make` raises it if `state_dependent_std` is set and actions are discrete.
@@ -151,12 +151,12 @@ def lstm(
     """A network with long short-term memory, LSTM (Hochreiter & Schmidhuber 1997); otherwise like `gru`.
 
     Args:
-      hidden: size of the memory.
-      encoder: sizes of the tanh layers before it.
+      hidden: size of the recurrent state.
+      encoder: sizes of the tanh layers before the recurrent layer.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
-      initial_log_std: initial log standard deviation, where the simulator's range is [-1, 1]; ignored for discrete
-        actions.
-      state_dependent_std: the standard deviation depends on the observations.
+      initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
+        discrete actions.
+      state_dependent_std: whether the standard deviation depends on the observations.
 
     Raises:
       ValueError: a setting is invalid. `make` raises it if `state_dependent_std` is set and actions are discrete.

@@ -26,8 +26,8 @@ from jaxtrpo.policies.networks import Policy, PolicyMaker
 class TrainedPolicy:
     """A trained policy, which maps observations to actions in the simulator's units when called.
 
-    It can be called inside of compiled functions, and compiled itself: `jax.jit(policy)`. A policy with memory
-    remembers what it was called with since `reset`; `step` is the same as a pure function, which can be compiled.
+    It can be called inside of compiled functions, and compiled itself: `jax.jit(policy)`. A policy with memory keeps
+    its recurrent state between calls, until `reset`; `step` does the same as a pure function, which can be compiled.
     """
 
     env_name: str  # name of the environment it was trained in
@@ -67,11 +67,11 @@ class TrainedPolicy:
 
     @property
     def state(self) -> PyTree:
-        """What a policy with memory carries to its next call; None at the beginning of an episode."""
+        """Recurrent state of a policy with memory, for its next call; None at the beginning of an episode."""
         return self._remembered[0]
 
     def reset(self) -> None:
-        """Begins a new episode: a policy with memory forgets what it was called with."""
+        """Resets the recurrent state of a policy with memory, for a new episode."""
         self._remembered[0] = None
 
     def __call__(
@@ -97,11 +97,12 @@ class TrainedPolicy:
           nearest dtype that JAX supports.
 
         Raises:
-          ValueError: the observations do not fit the policy, or not the number of those before them.
+          ValueError: the observations do not fit the policy, or a policy with memory was called with another number of
+            observations before.
         """
         action, state = self.step(self.state, obs, action_mask=action_mask, key=key)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state)):
-            raise ValueError(f"{self.maker.spec_string} has memory: inside of compiled functions, use step")
+            raise ValueError(f"{self.maker.spec_string} has memory: use step inside of compiled functions")
         self._remembered[0] = state
         return action
 
@@ -114,13 +115,13 @@ class TrainedPolicy:
         action_mask: Any = None,
         key: PRNGKeyArray | None = None,
     ) -> tuple[np.ndarray | np.integer | Num[Array, "..."], PyTree]:
-        """Computes actions from what is remembered; a pure function.
+        """Computes actions from observations and a recurrent state; a pure function.
 
         Args:
-          state: state that the call before returned; None at the beginning of all episodes.
+          state: state that the previous call returned; None if all episodes begin.
           obs: as in `__call__`.
-          first: where an episode begins, so that what is remembered of the one before is forgotten; of the shape of the
-            leading axes of `obs`, or one for all.
+          first: which environments begin an episode, so that their state is reset; has the shape of the leading axes of
+            `obs`, or is a single bool for all.
           action_mask: as in `__call__`.
           key: as in `__call__`.
 
@@ -139,7 +140,9 @@ class TrainedPolicy:
             number = math.prod(lead)
             state = recurrence.start(number) if state is None else state
             if {len(leaf) for leaf in jax.tree.leaves(state)} - {number}:
-                raise ValueError(f"obs has {number} observations, but the ones before had another number; call reset()")
+                raise ValueError(
+                    f"obs has {number} observations, but the previous call had another number; call reset()"
+                )
             first = jnp.broadcast_to(jnp.asarray(first, bool), lead).reshape(-1)
         about = self.maker, self.observation_size, _hashable(self.actions)
         distribution, action, state = _predict(*about, self.params, self.moments, state, obs, mask, first)

@@ -131,7 +131,7 @@ def where_to_act(
 
     Raises:
       ValueError: the policy's environment cannot be made from its name, is in a module that has not been imported, or
-        is made by another Python interpreter. A file of somebody else's must not choose which code is run. Or `env`
+        is made by another Python interpreter (a file from somebody else must not decide which code is run); or `env`
         names a task of MJX that the policy does not fit.
     """
     if max_episode_steps is not None:
@@ -144,7 +144,7 @@ def where_to_act(
     options = _checked(policy.env_options if env_options is None else env_options)
     if env_options is None and made_elsewhere(options):
         raise ValueError(
-            f"env_options: the policy's run another Python interpreter ({options['python']!r}); repeat them "
+            f"env_options: those of the policy start another Python interpreter ({options['python']!r}); repeat them "
             "(--env-options) if you trust it"
         )
     module = module_of(name)

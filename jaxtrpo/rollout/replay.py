@@ -74,7 +74,7 @@ class Replay(NamedTuple):
         if rings * learners * self.nbytes > memory:
             raise ValueError(
                 f"replay: {self.capacity:,} steps need {rings} x {learners} x {_in_mib(self.nbytes)}, but only "
-                f"{_in_mib(memory)} of memory are available; use a smaller replay or fewer actors"
+                f"{_in_mib(memory)} of memory is available; use a smaller replay or fewer actors"
             )
 
 

@@ -29,11 +29,11 @@ class SecondInterrupt(KeyboardInterrupt):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was interrupted, and has been saved if it has a directory."""
+    """Training was interrupted. The run has been saved if it has an output directory."""
 
     def __init__(self, result: Any):
         """Keeps what the interrupted call would have returned, of the updates until then, as `result`."""
-        super().__init__("training was interrupted; the attribute `result` of this exception is what it returns")
+        super().__init__("training was interrupted; the attribute `result` of this exception has the result so far")
         self.result = result
 
 

@@ -58,8 +58,8 @@ def with_whole_simulators(config: Config, actors: Actors, environment: Environme
     unit = each * actors.count
     if config.num_envs is not None and config.num_envs % unit:
         raise ValueError(
-            f"num_envs={config.num_envs} must be a multiple of {unit}: {environment.name} makes {each} environments at "
-            f"once, for each of the {actors.count} actors"
+            f"num_envs={config.num_envs} must be a multiple of {unit}, the {each} environments of {environment.name} "
+            f"for each of the {actors.count} actors"
         )
     return dataclasses.replace(config, num_envs=config.num_envs or unit)
 

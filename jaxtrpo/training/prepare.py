@@ -242,7 +242,7 @@ def _require_memory(config: Config, update: Update, memory: float) -> None:
     ):
         if 4 * numbers > memory:
             need, has = (f"{size / 2**30:,.0f} GiB" for size in (4 * numbers, memory))
-            raise ValueError(f"{setting} need at least {need} of memory, but there are {has}")
+            raise ValueError(f"{setting} need at least {need} of memory, but only {has} is available")
 
 
 def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
@@ -251,7 +251,7 @@ def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
     if config.device in ("gpu", "tpu") and not program:
         name = getattr(env, "name", None) or (env if isinstance(env, str) else short(env))
         raise ValueError(
-            f"device={config.device}: {name} is stepped by CPU cores; only environments that are JAX "
+            f"device={config.device}: {name} runs on CPU cores; only environments that are JAX "
             "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own) run on accelerators"
         )
     actors = choose_actors(

@@ -27,7 +27,7 @@ from jaxtrpo.training.update import gather, shapes_of
 if TYPE_CHECKING:
     from jaxtrpo.training.run import Plan
 
-# Returns False to stop the run, or the state with other environments to go on from (see `jaxtrpo.set_env`).
+# Returns False to stop the run, or the state with changed environments to continue from (see `jaxtrpo.set_env`).
 OnUpdate = Callable[[Row, TrainState], object]
 
 
@@ -35,10 +35,10 @@ class Result(NamedTuple):
     """Result of a training run."""
 
     policy: TrainedPolicy  # callable on observations
-    # Columns of metrics.csv; blanks are NaN. Without any update, the columns that all algorithms have, empty.
+    # Columns of metrics.csv; blanks are NaN. After a run without updates, the columns common to all algorithms, empty.
     metrics: dict[str, np.ndarray]
     state: TrainState  # complete state, on the actors' devices
-    config: Config  # all settings, with those that were left open filled in
+    config: Config  # all settings, including those that were chosen automatically
 
     def __repr__(self) -> str:
         """Names the environment and the algorithm, and says how far the run came."""
@@ -153,7 +153,7 @@ class Record:
         return self._asked and self._interrupts is None
 
     def _require_changeable(self, new: TrainState, old: TrainState) -> None:
-        """Raises ValueError if a run cannot go on with the state that on_update returned."""
+        """Raises ValueError if a run cannot continue from the state that on_update returned."""
         others = [name for name in old._fields if name != "actors" and getattr(new, name) is not getattr(old, name)]
         if others or shapes_of(new.actors) != shapes_of(old.actors):
             raise ValueError(
@@ -162,7 +162,8 @@ class Record:
             )
         if not self._plan.update.learner.waits or self._plan.update.trainings is not None:
             raise ValueError(
-                "on_update returned a state, but actors that do not wait, or trainings of one program, go on without it"
+                "on_update returned a state, which is not supported with asynchronous actors, or by runs compiled as "
+                "one program"
             )
 
     def take_changed(self) -> TrainState | None:

@@ -44,7 +44,7 @@ class Stopping:
         if goal is not None and not self._config.eval_every and self._episodes >= EPISODES and self._return >= goal:
             return f"stopped: return_100 {self._return:.1f} has reached stop_at_return={goal:g}"
         if patience is not None and self._waited >= patience:
-            return f"stopped: no evaluation better than {self.best:.1f} in the last {self._waited}"
+            return f"stopped: none of the last {self._waited} evaluations was better than {self.best:.1f}"
         return None
 
 

@@ -58,8 +58,8 @@ def train(  # noqa: D417  (settings are described in Config, once)
 ) -> Result:
     """Trains a policy.
 
-    Algorithm, policy, critic and rule are values, such as `ppo(clip=0.1)`, or spec strings, as in the shell. Settings
-    that are not listed below are described in `jaxtrpo.Config`.
+    Algorithm, policy, critic and rule may be given as values, such as `ppo(clip=0.1)`, or as spec strings, as in the
+    shell. Settings that are not listed below are described in `jaxtrpo.Config`.
 
     Args:
       env: name (see `make_env`), a function that returns a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`, or an
@@ -75,19 +75,20 @@ def train(  # noqa: D417  (settings are described in Config, once)
       overwrite: replace the run in `out`, if there is one.
       resume: resume the run in `out` from its last checkpoint, if there is one. All arguments must be those of the run
         except `total_steps`, `actors`, `processes`, `device`, `stop_at_return` and `stop_after_evaluations`. Settings
-        are checked; your own environment, `surrogate` or rule cannot be. With the same number of actors, the result is
-        bit-identical to that of an uninterrupted run, except with `a3c` and `naf(asynchronous=True)`, which are never
-        reproducible, and with Gymnasium's simulators, which cannot be saved and begin new episodes. A larger
-        `total_steps` also stretches whatever depends on the length of the run (schedules; `trust` beyond a million
-        steps) from there on.
+        are compared with those of the run; your own environment, `surrogate` or rule cannot be. With the same number of
+        actors, the result is bit-identical to that of an uninterrupted run, except with `a3c` and
+        `naf(asynchronous=True)`, which are never reproducible, and with Gymnasium's simulators, which cannot be saved
+        and begin new episodes. A larger `total_steps` also changes what depends on the length of the run (schedules;
+        `trust` beyond a million steps) from the resumed step on.
       checkpoint_seconds: seconds between checkpoints; another is saved at the end, on interruption and on SIGTERM.
       keep_best: keep a snapshot of the state with the best evaluation in `out`/best; needs `eval_every`.
       keep_every: environment steps between snapshots in `out`/step-0000200704 and so on; 0 for none. A snapshot is a
         directory like `out`, which `load_policy` and `jaxtrpo evaluate` accept.
-      on_update: called with (row of metrics, state of the run) after each update. If it returns False, the run stops
-        there and is saved; an exception ends it, too, after saving. If it returns the state with other parameters
-        of the environments (see `set_env`), the run goes on from there. Where one compiled program makes several
-        updates, the state is the one after the last of them, at which the run stops.
+      on_update: called as on_update(row, state) after each update, with its row of metrics and the state of the run. If
+        it returns False, the run is saved and stops; an exception also ends the run, after it was saved. If it returns
+        the state with other parameters of the environments (see `set_env`), the run continues from that state. If one
+        compiled program makes several updates (as with `a2c`), `state` is the state after the last of them, and the
+        run stops there.
       tensorboard: write event files to `out`/tensorboard.
       wandb: Weights & Biases project to log to (needs the package `wandb`, and is configured by its own environment
         variables).
@@ -100,14 +101,14 @@ def train(  # noqa: D417  (settings are described in Config, once)
       ValueError: a setting is out of bounds or does not fit the others, the environment is unknown, its first
         observation is not finite, the run in `out` cannot be resumed with these arguments, or the policy in
         `start_from` does not fit. Nothing has been compiled or written by then.
-      TypeError: an unknown setting; the message suggests the part that has it, or similar names.
+      TypeError: a setting is unknown; the message suggests similar names, or the component that has the setting.
       FileExistsError: `out` holds a run, and neither `overwrite` nor `resume` is set.
       DirectoryInUse: a BlockingIOError; another process is writing to `out`, or has just written to it.
       SimulatorError: a Gymnasium simulator failed during training; what was learned before is saved.
       OutputError: `out` is no longer writable, as on a full disk; what was saved before is intact.
       ConnectionError: the first of several processes cannot listen at its address.
-      Interrupted: a KeyboardInterrupt, raised on Ctrl-C (SIGINT) during training, so that a loop of trainings ends;
-        everything is saved, and its attribute `result` is the Result so far.
+      Interrupted: a KeyboardInterrupt, raised on Ctrl-C (SIGINT) during training, so that a loop over several runs
+        also ends. The run is saved, and the attribute `result` is the Result so far.
       Terminated: a SystemExit, raised on SIGTERM; everything is saved.
     """
     arguments = {name: value for name, value in locals().items() if name not in ("progress", "unknown")}

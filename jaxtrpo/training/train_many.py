@@ -44,29 +44,29 @@ def train_many(
 ) -> list[Result]:
     """Trains with every seed and every combination of settings that are given as lists.
 
-    Each training gives the result of `train` with one actor and the same settings. In environments that are JAX
-    programs (such as Brax), results are equal up to rounding: trainings that differ only in seeds and traced settings
-    are compiled as one program, mapped over them; for each value of a setting that is compiled in, such as
-    `gae_lambda`, there is another program, and programs run one after the other. In all other environments, trainings
-    run side by side, one per core, with bit-identical results. Algorithms with asynchronous actors (`a3c`,
-    `naf(asynchronous=True)`) always train side by side.
+    Each run gives the result of `train` with one actor and the same settings. In environments that are JAX programs
+    (such as Brax), results are equal up to rounding: all runs that differ only in seeds and traced settings are
+    compiled as one program, which is mapped over them. Each value of any other setting, such as `gae_lambda`, is
+    compiled into a program of its own, and these programs run one after another. In all other environments, runs are
+    trained in parallel, one per core, with bit-identical results. Algorithms with asynchronous actors (`a3c`,
+    `naf(asynchronous=True)`) always train in parallel.
 
     Args:
       env: see `train`.
-      seeds: non-negative integers.
-      out: parent of the directories of all trainings: `seed-0`, or `max_kl=0.01/seed-0` if `max_kl` is a list.
-      progress: show the mean over the trainings; also the final return of each, where they train side by side.
+      seeds: random seeds, as for `train`.
+      out: parent of the directories of all runs: `seed-0`, or `max_kl=0.01/seed-0` if `max_kl` is a list.
+      progress: show the mean over all runs; if they are trained in parallel, also the final return of each.
       **arguments: other arguments of `train`. Numbers of the algorithm (`max_kl`, `gae_lambda`, ...), `discount`,
         `steps_per_update`, `max_steps_per_update`, `num_envs` and `segment_length` may be lists. `actors` is the number
-        of devices for all trainings together.
+        of devices for all runs together.
 
     Returns:
-      One result per training, seeds varying fastest.
+      One result per run; seeds vary fastest.
 
     Raises:
-      ValueError: there are no seeds, an argument that must not be a list is one, or `train` would refuse a training.
-      Interrupted: a KeyboardInterrupt, as of `train`; its attribute `result` is the list of the results so far, without
-        trainings that had not started. All other exceptions are those of `train`.
+      ValueError: there are no seeds, an argument that must not be a list is one, or `train` would refuse a run.
+      Interrupted: a KeyboardInterrupt, as from `train`; its attribute `result` is the list of the results so far,
+        without runs that had not started. All other exceptions are those of `train`.
     """
     return prepare_many(env, seeds=seeds, out=out, **arguments)(progress)
 

@@ -116,6 +116,6 @@ def _values(
     if not _below(wanted, VALUES[0]) or _below(found, VALUES[0]):
         return found, None
     if saved is None:
-        return found, f"{shown}: the critic begins anew, because that run has no checkpoint"
+        return found, f"{shown}: the critic starts untrained, because that run has no checkpoint"
     there = f"critic={saved.config['critic']} of {saved.config['algorithm']}"
-    return found, one_line(f"{shown}: the critic begins anew, because it was {there} and is {critic}")
+    return found, one_line(f"{shown}: the critic starts untrained, because it was {there} and is {critic}")

@@ -37,7 +37,7 @@ TABLE = [
         "adapt=model_accuracy reads previous_predicted_gain",
     ),
     ("train InvertedPendulum-v5 --algorithm a2c --critic linear", "needs a network as critic"),
-    ("train InvertedPendulum-v5 --device gpu", "is stepped by CPU cores"),
+    ("train InvertedPendulum-v5 --device gpu", "runs on CPU cores"),
     ("train InvertedPendulum-v5 --processes 2", "processes=2, but no launcher was found: use `jaxtrpo launch"),
     ("launch --processes 2 -- evaluate POLICY", "expected `-- train ...`, not `evaluate`"),
     ("train mjx:HalfChetah-v5", "HalfCheetah-v5"),

@@ -134,7 +134,7 @@ def test_run_of_own_parts_is_trained_repeated_evaluated_and_resumed(here, capsys
     capsys.readouterr()
 
     assert cli.main(["train", "--config", "run", "--out", "again"]) == cli.INPUT_ERROR
-    message = "its algorithm is your own, 'mine', which the file does not contain; type --algorithm MODULE:NAME"
+    message = "its algorithm is your own, 'mine', which the file does not contain; add --algorithm MODULE:NAME"
     assert message in capsys.readouterr().err
     assert cli.main(["train", "--config", "run", *own, "--quiet", "--out", "again"]) == 0
     capsys.readouterr()

@@ -291,7 +291,7 @@ def test_larger_steps_per_update_uses_more_environments(words, envs):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ({"device": "gpu"}, r"device=gpu: Reacher-v5 is stepped by CPU cores; only environments that are JAX programs"),
+        ({"device": "gpu"}, r"device=gpu: Reacher-v5 runs on CPU cores; only environments that are JAX programs"),
         ({"device": "phone"}, r"device='phone' must be auto, cpu, gpu or tpu"),
         ({"env": "brax:inverted_pendulum", "device": "tpu"}, r"device=tpu: JAX finds no such device"),
     ],

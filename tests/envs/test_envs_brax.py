@@ -164,7 +164,7 @@ def test_structured_observations_are_rejected():
         (lambda: make_env("brax:ant/mjc"), "unknown Brax backend 'mjc'; did you mean mjx"),
         (lambda: make_env("brax:ant", episode_length=0), "episode_length must be at least 1"),
         (lambda: make_env("brax:ant", max_episode_steps=9, episode_length=9), "are the same setting; give one"),
-        (lambda: make_env("brax:ant", backends="spring"), "takes no option backends, but backend, episode_length"),
+        (lambda: make_env("brax:ant", backends="spring"), "has no option backends; it has backend, episode_length"),
     ],
 )
 def test_invalid_setting_is_rejected_in_one_line(make, message):

@@ -735,8 +735,14 @@ def unlimited():
             "only gymnasium.make can remove a time limit",
         ),
         (lambda: prepare(Limited, max_episode_steps=10), "=10: .*Limited itself ends its episodes after 9 steps"),
-        (lambda: prepare(make_env(Limited), max_episode_steps=5), "was made with a time limit of 9 steps; make it"),
-        (lambda: prepare(make_env(unlimited), max_episode_steps=5), "was made with no time limit; make it with"),
+        (
+            lambda: prepare(make_env(Limited), max_episode_steps=5),
+            "was created with a time limit of 9 steps; set the limit there",
+        ),
+        (
+            lambda: prepare(make_env(unlimited), max_episode_steps=5),
+            "was created with no time limit; set the limit there",
+        ),
         (lambda: prepare(unlimited, algorithm="gps"), "has no time limit.*--max-episode-steps"),
     ],
 )
@@ -791,7 +797,7 @@ def test_unknown_name_error_suggests_similar_names():
 
 def test_mujoco_environments_ignore_groups():
     assert make_env("Hopper-v5", groups=2).name == "Hopper-v5"
-    with pytest.raises(ValueError, match="takes no option backend"):
+    with pytest.raises(ValueError, match="has no option backend"):
         make_env("Hopper-v5", groups=2, backend="mjx")
 
 
@@ -921,7 +927,7 @@ def test_error_messages_are_short_for_arguments_with_long_repr(attempt):
 
 
 def test_environment_instance_is_rejected_in_favour_of_function():
-    with pytest.raises(ValueError, match="must be a function that makes it"):
+    with pytest.raises(ValueError, match="must be a function that creates it"):
         prepare(gymnasium.make("Pendulum-v1"))
 
 

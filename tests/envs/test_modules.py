@@ -94,7 +94,7 @@ def test_module_may_hold_an_environment_of_ours(found):
         made, close = environment_for(f"{found}:stepped", 1)
         assert made.reset(np.zeros(2, np.uint32), 1).obs.shape == (1, 3) and made.failure is None  # pyright: ignore
         close()
-    with pytest.raises(ValueError, match=f"{found}:probe is an environment already, so steps must be given where it"):
+    with pytest.raises(ValueError, match=f"{found}:probe is an environment object, so steps must be set where it"):
         make_env(f"{found}:probe", steps=3)
 
 
@@ -182,7 +182,7 @@ def test_config_file_does_not_choose_a_module_to_import(found, tmp_path, capsys)
     name = f"{found}:make"
     save_config(tmp_path, name, Config(seed=5))
     assert cli.main(["train", "--config", str(tmp_path)]) == cli.INPUT_ERROR
-    assert "imports the module" in capsys.readouterr().err and found not in sys.modules
+    assert "needs the module" in capsys.readouterr().err and found not in sys.modules
     assert cli.parse(["train", name, "--config", str(tmp_path)]).config.seed == 5  # pyright: ignore
 
 
@@ -193,7 +193,7 @@ def test_module_in_place_of_its_function_is_refused(found):
 
 
 def test_made_environment_in_place_of_a_function_is_refused():
-    message = "must be a function that makes it, since every actor has several: lambda: gymnasium.make"
+    message = "must be a function that creates it, since every actor needs several: lambda: gymnasium.make"
     for env in (gymnasium.make("Pendulum-v1"), gymnasium.make_vec("Pendulum-v1", 2)):
         with pytest.raises(ValueError, match=message):
             prepare(env)  # pyright: ignore
@@ -320,9 +320,9 @@ def test_env_options_reach_constructor_config_and_policy(found, tmp_path):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("Hopper-v5", "Hopper-v5 takes no option steps, but max_episode_steps; gymnasium:Hopper-v5 takes what"),
-        ("brax:ant", "brax:ant takes no option steps, but backend"),
-        ("mjx:Hopper-v5", "mjx:Hopper-v5 takes no option steps, but impl"),
+        ("Hopper-v5", "Hopper-v5 has no option steps; it has max_episode_steps; gymnasium:Hopper-v5 takes the"),
+        ("brax:ant", "brax:ant has no option steps; it has backend"),
+        ("mjx:Hopper-v5", "mjx:Hopper-v5 has no option steps; it has impl"),
         ("Pendulum-v1", "cannot be created: TypeError"),
     ],
 )
@@ -333,15 +333,15 @@ def test_env_options_that_an_environment_lacks_are_refused(name, message):
 
 def test_env_options_of_an_environment_that_is_made_already_are_refused():
     env = make_env("Hopper-v5")
-    with pytest.raises(ValueError, match="env_options: steps must be given where Hopper-v5 is made"):
+    with pytest.raises(ValueError, match="env_options: steps must be set where Hopper-v5 is created"):
         prepare(env, env_options="steps=3")
-    with pytest.raises(ValueError, match="env_options: steps must be given where Hopper-v5 is made"):
+    with pytest.raises(ValueError, match="env_options: steps must be set where Hopper-v5 is created"):
         jaxtrpo.train_many(env, env_options="steps=3")
 
 
 def test_backend_and_env_options_are_refused_together(capsys):
     assert cli.main(["train", "brax:ant", "--backend", "mjx", "--env-options", "backend=spring"]) == cli.INPUT_ERROR
-    assert "write it in env_options=" in capsys.readouterr().err
+    assert "add backend to env_options=" in capsys.readouterr().err
 
 
 class Preprocessed(gymnasium.vector.SyncVectorEnv):

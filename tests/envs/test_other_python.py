@@ -109,18 +109,18 @@ def test_registered_environment_of_a_policy_is_not_made_without_being_asked(pyth
     result = jaxtrpo.train("CartPole-v1", env_options={"python": python}, out=tmp_path / "run", **SETTINGS)
     with pytest.raises(
         ValueError,
-        match=r"^env_options: the policy's run another Python interpreter",
+        match=r"^env_options: those of the policy start another Python interpreter",
     ):
         jaxtrpo.evaluate(result.policy)
     typed = ["train", "--config", str(tmp_path / "run" / "config.json"), "--quiet", "--out", str(tmp_path / "other")]
     assert cli.main(typed) == 2
-    assert "run another Python interpreter; repeat them with --env-options" in capsys.readouterr().err
+    assert "start another Python interpreter; repeat them with --env-options" in capsys.readouterr().err
     assert cli.main([*typed, "--env-options", f"python={python!r}"]) == 0  # --env_options=... is the same
 
 
 def test_it_cannot_be_rendered(python):
     env = make_env("gymnasium:Pendulum-v1", python=python)
-    with pytest.raises(ValueError, match="cannot be rendered here"):
+    with pytest.raises(ValueError, match="runs in another interpreter, .*, and cannot be rendered"):
         env.watched(lambda obs: np.zeros((1, 1)), 0, 64, 64)
 
 
@@ -138,7 +138,7 @@ def test_it_cannot_be_rendered(python):
         ("counting.py:made", {}, "made must be a function that returns a gymnasium.Env, not of type counting.Counter"),
         ("counting.py:broken", {}, "counting.py:broken cannot be created: RuntimeError: out of order"),
         (lambda: None, {}, "another interpreter makes environments by name"),
-        ("HalfCheetah-v5", {}, "HalfCheetah-v5 takes no option python, .*gymnasium:HalfCheetah-v5"),
+        ("HalfCheetah-v5", {}, "HalfCheetah-v5 has no option python; .*gymnasium:HalfCheetah-v5"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_a_sentence(name, options, sentence, python, tmp_path, monkeypatch):

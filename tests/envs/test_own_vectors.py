@@ -65,7 +65,9 @@ def test_number_of_environments_is_a_multiple():
     run = prepare(maker, actors=2, num_envs=12, **settings)
     run.close()
     assert run.config.num_envs == 12
-    with pytest.raises(ValueError, match="num_envs=8 must be a multiple of 6: .* makes 3 environments at once"):
+    with pytest.raises(
+        ValueError, match="num_envs=8 must be a multiple of 6, the 3 environments of .* for each of the 2 actors"
+    ):
         prepare(maker, actors=2, num_envs=8, **settings)
     with pytest.raises(ValueError, match="num_envs=4 must be a multiple of 3"):
         make_env(maker, processes=0).reset(KEY, 4)
@@ -83,7 +85,7 @@ def test_number_must_stay_the_same():
     numbers = iter([3, 3, 4])
     env = make_env(lambda: counting(AutoresetMode.SAME_STEP, next(numbers)), processes=0)
     state = env.reset(KEY, 3)
-    assert "made a vector environment of 4 after one of 3" in str(env.failure) and not state.obs.any()
+    assert "returned a vector environment of size 4 after one of size 3" in str(env.failure) and not state.obs.any()
 
 
 def test_vector_environment_is_not_rendered():

@@ -373,7 +373,7 @@ CANNOT = {
     ("CartPole-v1", "--algorithm", "a3c"): "does not support multi-process training",
     ("InvertedPendulum-v5", "--processes", "3"): "processes=3, but the launcher started 2",
     ("InvertedPendulum-v5", "--actors", "3"): "actors=3 must be a multiple of the 2 processes",
-    ("InvertedPendulum-v5", "--seeds", "3"): "train_many (--seeds) uses the devices of one process",
+    ("InvertedPendulum-v5", "--seeds", "3"): "train_many (--seeds) supports only a single process",
 }
 
 

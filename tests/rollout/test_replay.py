@@ -183,7 +183,7 @@ def test_buffer_beyond_available_memory_is_rejected(monkeypatch):
     monkeypatch.setattr("jaxtrpo.parallel.devices.memory", lambda: float(needed))
     prepare(ActingProbe(), **tiny("naf"), actors=2)
     monkeypatch.setattr("jaxtrpo.parallel.devices.memory", lambda: float(needed - 1))
-    message = "^replay: 256 steps need 3 x {} x 0 MiB, but only 0 MiB of memory are available"
+    message = "^replay: 256 steps need 3 x {} x 0 MiB, but only 0 MiB of memory is available"
     with pytest.raises(ValueError, match=message.format(2)):
         prepare(ActingProbe(), **tiny("naf"), actors=2)
     with pytest.raises(ValueError, match=message.format(4)):

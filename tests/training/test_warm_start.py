@@ -82,7 +82,7 @@ def test_policy_and_moments_suffice_and_the_run_says_so(before, tmp_path):
     learner, there = gather(run.state).learner, gather(result.state).learner
     assert all(same(learner.policy, there.policy)) and all(same(learner.obs_moments, there.obs_moments))
     assert not all(same(learner.critic.params, there.critic.params))
-    assert "critic begins anew, because that run has no checkpoint" in run.notes[0]
+    assert "critic starts untrained, because that run has no checkpoint" in run.notes[0]
 
 
 @pytest.mark.parametrize(

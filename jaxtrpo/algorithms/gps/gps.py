@@ -74,9 +74,9 @@ def gps(
       learning_rate: learning rate of Adam for the network, decaying to 0 within each update.
       imitation_steps: Adam steps per update.
       minibatch_size: approximate number of samples per Adam step.
-      model_memory: number of updates that the model shared by all conditions covers, with older ones fading.
-      prior_samples: number of samples the shared model is worth when samples of a single time step of a condition
-        correct it.
+      model_memory: number of updates over which the model shared by all conditions is fitted; older ones fade.
+      prior_samples: weight of the shared model, as a number of samples, against the samples of a single time step of
+        one condition.
       window: number of neighbouring time steps on either side whose samples also count for a step.
 
     Raises:

@@ -86,23 +86,24 @@ def trpo_replay(
 ) -> Algorithm:
     """TRPO plus an action-value critic fitted to a replay buffer, weighted by how well new batches confirm it.
 
-    The critic V(s) + D(s, a) is fitted off-policy to the steps in a replay buffer: to their rewards plus the value,
-    under the current policy, of the states they led to, given by a target network V' (a slow copy of V). The gradient
-    of D with respect to the action is backpropagated through the policy (one-step stochastic value gradients, Heess et
-    al. 2015). Its natural direction and that of the batch's score function are added, with weights from later batches,
-    which are independent of both (see `jaxtrpo.algorithms.trpo_replay.weighting`). The step along the sum keeps TRPO's
-    KL bound and line search.
+    The critic V(s) + D(s, a) is fitted off-policy to the steps in a replay buffer. Its targets bootstrap from the value
+    of the next state under the current policy, given by a target network V' (a slow copy of V). The gradient of D with
+    respect to the action is backpropagated through the policy (one-step stochastic value gradients, Heess et al. 2015).
+    Its natural direction and that of the batch's score function are added, with weights from later batches, which are
+    independent of both (see `jaxtrpo.algorithms.trpo_replay.weighting`). The step along the sum keeps TRPO's KL bound
+    and line search.
 
     Args:
-      max_kl: initial trust region: largest mean KL divergence between the policies before and after an update, nats.
+      max_kl: initial trust region: upper bound on the mean KL divergence between the policies before and after an
+        update, nats.
       gae_lambda: lambda of GAE for the advantages of the batch, trading bias (0) against variance (1).
       advantage_memory: as in `trpo`.
       replay: capacity of the replay buffer, environment steps.
-      replay_ratio: gradient steps of the action-value critic per environment step; where `minibatch_per_env` makes
-        minibatches larger, there are as many fewer of them.
+      replay_ratio: gradient steps of the action-value critic per environment step; fewer, in proportion, if
+        `minibatch_per_env` makes minibatches larger.
       minibatch_size: environment steps per gradient step.
-      minibatch_per_env: least number of them per environment, so that thousands of environments do not mean thousands
-        of small gradient steps, one after another.
+      minibatch_per_env: minimum size of a minibatch, in steps per environment, so that thousands of environments do not
+        mean thousands of small gradient steps, one after another.
       hidden: sizes of the hidden layers of the advantage network D.
       value_hidden: sizes of the hidden layers of the value network V.
       target_rate: fraction by which the target network V' moves towards V in each gradient step.

@@ -60,7 +60,8 @@ class GymnasiumEnvironment:
         """Starts `num_envs` simulators; the seed of environment i is derived from `key` and i."""
         if num_envs % self.envs_per_simulator:
             raise ValueError(
-                f"num_envs={num_envs} must be a multiple of {self.envs_per_simulator}, the environments of {self.name}"
+                f"num_envs={num_envs} must be a multiple of {self.envs_per_simulator}, the size of the vector "
+                f"environment {self.name}"
             )
         keys = base.env_keys(key, num_envs)
         shapes = (

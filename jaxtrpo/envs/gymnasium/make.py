@@ -30,9 +30,8 @@ def make_gymnasium_env(
 ) -> Environment:
     """Creates an environment from a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`.
 
-    Returns what a function makes if that is an environment of ours.
-
-    First creates, resets and steps a temporary simulator.
+    A temporary simulator is created, reset and stepped first. A jaxtrpo environment that a
+    function returns is used as it is.
 
     Args:
       source: registered id such as "CartPole-v1", optionally prefixed with "gymnasium:" or with the module that
@@ -42,8 +41,8 @@ def make_gymnasium_env(
       processes: number of worker processes that step the environments; 0: the calling thread steps them; None: chosen
         by the measured duration of a step of the temporary simulator.
       groups: number of actors that step the environment concurrently, each a consecutive share of it.
-      timeout: seconds that a worker process may take for a step. XLA itself waits 40 seconds for an actor that is
-        missing at a collective.
+      timeout: seconds that a worker process may take for a reset or step. XLA itself waits 40 seconds for an actor
+        that is missing at a collective.
       python: path of another Python interpreter, such as "other/venv/bin/python", which runs the worker processes. It
         needs Gymnasium and the packages of the environment, but neither jaxtrpo nor JAX. `source` is then a name; a
         function in a module or file has the name "module:function" or "file.py:function".

@@ -76,7 +76,7 @@ class ActionMask(gymnasium.Wrapper):
         size = int(self._counts.sum())
         if given is None:
             if not over:
-                raise ValueError(f"info has no {MASK}, although that of the first episode had it")
+                raise ValueError(f"info has no {MASK}, although the info of the first episode had it")
             return {MASK: np.ones(size, np.int8), OBSERVATION: obs}
         mask = np.ravel(np.concatenate(given) if isinstance(given, tuple) else given).astype(bool)
         if mask.shape != (size,):

@@ -45,7 +45,7 @@ class Planned(NamedTuple):
 
 
 def plan_env(found: Source, how: How, is_ours: Callable[[Any], bool] = lambda env: False) -> Planned | Any:
-    """Plans how to step an environment; or returns what a function has made, if that is an environment of ours.
+    """Plans how to step an environment; returns a jaxtrpo environment, if a function made one, as it is.
 
     Creates, resets and steps a temporary simulator.
 

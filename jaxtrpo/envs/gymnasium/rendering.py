@@ -43,7 +43,7 @@ def episode_frames(
 def _make_renderable(plan: SteppingPlan) -> Any:
     source = plan.source
     if isinstance(source, NamedSource):
-        raise ValueError(f"{source.name} is stepped by {source.python}, and cannot be rendered here")
+        raise ValueError(f"{source.name} runs in another interpreter, {source.python}, and cannot be rendered")
     if source.maker is None:
         source = dataclasses.replace(source, options={**source.options, "render_mode": RENDER_MODE})
     try:
@@ -52,7 +52,7 @@ def _make_renderable(plan: SteppingPlan) -> Any:
         raise ValueError(f"{source.name} cannot be rendered: {described(error)}") from error
     if isinstance(env, gymnasium.vector.VectorEnv):
         env.close()
-        raise ValueError(f"{source.name} makes a vector environment, which cannot be rendered; give a single one")
+        raise ValueError(f"{source.name} makes a vector environment, which cannot be rendered; use a single one")
     if env.render_mode != RENDER_MODE:
         env.close()
         raise ValueError(f"{source.name} cannot be rendered; create it with render_mode={RENDER_MODE!r}")

@@ -63,7 +63,9 @@ class Source:
         if self.maker is not None:
             env = self.maker(**self.options)
             if env.num_envs != num_envs:
-                raise ValueError(f"the function made a vector environment of {env.num_envs} after one of {num_envs}")
+                raise ValueError(
+                    f"the function returned a vector environment of size {env.num_envs} after one of size {num_envs}"
+                )
             return env
         self._import()
         options = {name: value for name, value in self.options.items() if name != CHECKER}  # for single environments
