@@ -101,6 +101,8 @@ class Algorithm(NamedTuple):
     updates_at_once: int = 1  # updates per compiled program; more than 1 if launching would dominate short updates
     episodes: WholeEpisodes | None = None  # determines batch sizes; None if batches are cut from running environments
     uses_surrogate: bool = False  # whether `make` reads `Spec.surrogate`; otherwise runs with one are refused
+    # Why it cannot train a policy with a value head (`Policy.value_head`), which are then refused; None if it can.
+    refuses_shared: str | None = "it trains policy and critic separately"
 
 
 def require_plain_networks(spec: Spec, name: str) -> None:

@@ -224,4 +224,6 @@ def naf(
         return Learner(init, learn, replaying=Replaying(observe, train) if asynchronous else None, replay=buffer)
 
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}
-    return Algorithm(spec_string, starts, make, critic="none", num_envs=NUM_ENVS)
+    return Algorithm(
+        spec_string, starts, make, critic="none", num_envs=NUM_ENVS, refuses_shared="it learns action values"
+    )

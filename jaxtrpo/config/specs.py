@@ -20,6 +20,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "critic": {
         **{name: f"jaxtrpo.critics.{name}" for name in ("mlp", "linear", "none")},
         **dict.fromkeys(("gru", "lstm"), "jaxtrpo.critics.recurrent"),
+        "shared": "jaxtrpo.critics.shared",
     },
     "policy": {"mlp": "jaxtrpo.policies.networks", **dict.fromkeys(("gru", "lstm"), "jaxtrpo.policies.recurrent")},
 }
