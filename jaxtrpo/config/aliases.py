@@ -38,6 +38,7 @@ ALIASES = {
     **dict.fromkeys(("cg_max_steps", "cg_iters"), ("cg_iterations",)),
     **dict.fromkeys(("hidden_sizes", "net_arch", "hidden_dims"), ("hidden",)),
     "log_std_init": ("initial_log_std",),
+    **dict.fromkeys(("clip_range_vf", "vf_clip_param", "clip_vloss"), ("value_clip",)),
 }
 # What to write in Python and in the shell, where that is more than another name.
 SENTENCES = {
@@ -55,9 +56,11 @@ SENTENCES = {
     "callback": ("on_update=function, called with (row of metrics, state)", "a script, train(..., on_update=function)"),
     **dict.fromkeys(("num_seeds", "n_seeds"), ("train_many(..., seeds=range(5))", "--seeds 5")),
     **dict.fromkeys(
-        ("vf_coef", "value_coef"),
-        ('critic="mlp(learning_rate=0.001)": the critic has a network of its own',
-         '--critic "mlp(learning_rate=0.001)": the critic has a network of its own'),
+        ("vf_coef", "value_coef", "value_loss_coef", "vf_loss_coeff"),
+        ('critic="mlp(learning_rate=0.001)": the critic has a network of its own; value_weight of ppo and a2c is for '
+         'policy="mlp(shared=True)"',
+         '--critic "mlp(learning_rate=0.001)": the critic has a network of its own; value_weight of ppo and a2c is for '
+         '--policy "mlp(shared=True)"'),
     ),
 }  # fmt: skip
 _REPLAY = "use trpo_replay or naf, which also learn from a replay buffer"

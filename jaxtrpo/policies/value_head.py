@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
 from jaxtrpo.policies.heads import in_last_layer
@@ -56,7 +57,7 @@ def scaled_values(params: PyTree, scale: Float[Array, ""] | float, shift: Float[
         if not in_last_layer(path):
             return leaf
         added = shift if leaf.ndim == 1 else 0.0  # only a bias is a vector
-        return leaf.at[..., -1].set(leaf[..., -1] * scale + added)
+        return jnp.asarray(leaf).at[..., -1].set(leaf[..., -1] * scale + added)
 
     return jax.tree_util.tree_map_with_path(changed, params)
 

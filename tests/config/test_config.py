@@ -70,7 +70,8 @@ BAD_OF_PARTS = [
       for value in (*NOT_POSITIVE, None)),
     *((*part, "max_gradient_norm", value) for part in CLIPPED for value in (*NOT_POSITIVE, None)),
     *((*PPO, "clip", value) for value in (*NOT_POSITIVE, None)),
-    *((*PPO, "kl_stop", value) for value in NOT_POSITIVE),
+    *((*PPO, name, value) for name in ("kl_stop", "value_clip") for value in NOT_POSITIVE),
+    *((*part, "value_weight", value) for part in CLIPPED for value in (-1e-9, math.inf, None, "x")),
     *((*part, "entropy_bonus", value) for part in FIRST_ORDER for value in (-1e-9, math.inf, None, "x")),
     *((*part, "gae_lambda", value) for part in ALGORITHMS for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*part, "line_search_shrink", value) for part in LINE_SEARCH for value in (0, 1, -0.5, 1.5, math.nan)),
@@ -83,14 +84,15 @@ BAD_OF_PARTS = [
     *((*part, "bptt_steps", 10_001) for part in RECURRENT),
     *((*part, "encoder", value) for part in RECURRENT for value in ((0,), (1.5,), 64, None)),
     *(("policy", name, "initial_log_std", value) for name in MEMORY for value in (-11, 6, math.nan)),
-    *(("policy", name, "state_dependent_std", value) for name in MEMORY for value in (1, None, "no")),
+    *(("policy", name, setting, value) for name in MEMORY for setting in ("state_dependent_std", "shared")
+      for value in (1, None, "no")),
     *(("critic", name, "normalize_returns", value) for name in MEMORY for value in (1, None, "no")),
     *(("critic", name, setting, value) for name in MEMORY for setting in ("epochs", "minibatch_size", "shared_from")
       for value in NOT_WHOLE),
     *(("critic", name, "minibatch_per_env", -1.0) for name in MEMORY),
     *(("critic", name, "learning_rate", value) for name in MEMORY for value in (*NOT_POSITIVE, None)),
     *((*REPLAY, "value_hidden", value) for value in ((0,), (1.5,), ("a",), 64, None, "64")),
-    *((*POLICY, "state_dependent_std", value) for value in (1, None, "no")),
+    *((*POLICY, setting, value) for setting in ("state_dependent_std", "shared") for value in (1, None, "no")),
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
     *((*part, "asynchronous", value) for part in (NAF, ("algorithm", "a2c")) for value in (1, None, "no")),
     *(("critic", "linear", "ridge", value) for value in (*NOT_POSITIVE, None)),
@@ -170,7 +172,9 @@ def test_any_value_is_accepted_or_rejected_by_name(name, value):
 
 
 @settings(deadline=None)  # the first import is slow
-@given(st.sampled_from([part for part in PARTS if part != ("critic", "none")]), st.data(), JUNK)
+@given(
+    st.sampled_from([part for part in PARTS if part not in (("critic", "none"), ("critic", "shared"))]), st.data(), JUNK
+)
 def check_any_value_in_any_spec(part, data, value):
     name = data.draw(st.sampled_from(list(inspect.signature(factory(*part)).parameters)))
     try:

@@ -23,6 +23,7 @@ VALUES = {
     "replay_ratio": 2.0, "target_rate": 0.5, "asynchronous": True, "critic_lambda": 0.4, "critic_cg_damping": 0.125,
     "value_hidden": (6, 4), "conditions": 6, "samples": 4, "horizon": 40, "imitation_steps": 30, "model_memory": 5.0,
     "prior_samples": 20.0, "change": (0.25, 1.5), "encoder": (9,), "bptt_steps": 12,
+    "shared": True, "value_weight": 0.25, "value_clip": 0.3,
 }  # fmt: skip
 SIZE_OF_MEMORY = 24  # `hidden` of networks with memory
 
