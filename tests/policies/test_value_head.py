@@ -23,7 +23,8 @@ KINDS = {
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_head = pytest.mark.parametrize(
-    ("actions", "more", "outputs"), [(TWO_NUMBERS, "", 2), (TWO_NUMBERS, ", state_dependent_std=True", 4), (CHOICES, "", 5)],
+    ("actions", "more", "outputs"),
+    [(TWO_NUMBERS, "", 2), (TWO_NUMBERS, ", state_dependent_std=True", 4), (CHOICES, "", 5)],
     ids=["gaussian", "state-dependent", "categorical"],
 )  # fmt: skip
 rng = np.random.default_rng(0)
