@@ -64,12 +64,12 @@ SENTENCES = {
     ),
 }  # fmt: skip
 _REPLAY = "use trpo_replay or naf, which also learn from a replay buffer"
-_DISCRETE = "use ppo or a2c, which take discrete actions"
+_DISCRETE = "use dqn, which has double Q-learning and n-step returns"
 # Names of parts elsewhere, and what to use here.
 PARTS = {
     "algorithm": {
         **dict.fromkeys(("sac", "td3", "ddpg", "tqc", "redq", "crossq", "droq"), _REPLAY),
-        **dict.fromkeys(("dqn", "ddqn", "qrdqn", "rainbow", "c51"), _DISCRETE),
+        **dict.fromkeys(("ddqn", "qrdqn", "rainbow", "c51"), _DISCRETE),
         **dict.fromkeys(("reinforce", "vpg", "policy_gradient"), "use pg"),
         "ppo2": "use ppo",
         **dict.fromkeys(("recurrentppo", "ppo_lstm"), "use ppo with the policy lstm"),

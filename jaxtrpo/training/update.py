@@ -23,6 +23,7 @@ from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs
+from jaxtrpo.policies.exploring import Exploring, exploring
 from jaxtrpo.policies.masking import masked_policy
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Recurrence
@@ -126,6 +127,8 @@ class Update:
 
     def collect(self, actor: ActorState, acting: Acting, hyperparameters: Hyperparameters) -> tuple[ActorState, Batch]:
         """Collects a batch of `steps_per_update` steps, or of one segment if the scale of observations is unknown."""
+        if self.algorithm.explore is not None:
+            acting = acting._replace(policy=Exploring(acting.policy, hyperparameters))
         # No policy learns before the scale is known (see `standardize`), and one segment suffices to estimate it.
         number = jnp.where(acting.obs_moments.known, segments_of(hyperparameters, self.sizes), 1)
         return self._collect(actor, acting, number)
@@ -302,7 +305,8 @@ def make_update(
         )
     # A policy with a value head has one memory, also for its values.
     of_critic = spec.critic.recurrence if policy.value_head is None else None
-    starts, collect = _collecting(env, policy, of_critic, algorithm, sizes)
+    acting = policy if algorithm.explore is None else exploring(policy, algorithm.explore)
+    starts, collect = _collecting(env, acting, of_critic, algorithm, sizes)
     update = Update(
         env=env,
         actors=actors,
