@@ -28,6 +28,7 @@ from jaxtrpo.rollout.types import Hyperparameters
 
 NUM_ENVS, STEPS_PER_UPDATE = 16, 256
 LEAST_PROBABILITY = 1e-30  # of a choice, so that its logarithm is finite
+N_STEP = 3  # by default
 LAST_EPSILON = 0.01  # at the end of a run
 MOST_STEPS = 1_000  # of an n-step return
 
@@ -41,7 +42,7 @@ def dqn(
     minibatch_per_env: float = 0.25,
     target_rate: float = 0.01,
     epsilon: float = 1.0,
-    n_step: int = 3,
+    n_step: int | None = None,
     double: bool = True,
     asynchronous: bool = False,
 ) -> Algorithm:
@@ -66,25 +67,28 @@ def dqn(
       minibatch_per_env: least number of them per environment.
       target_rate: fraction by which the target network moves towards the policy in each gradient step.
       epsilon: initial probability of a random action. By default it decays exponentially to 0.01 over the run.
-      n_step: environment steps n of a return (Sutton 1988; Hessel et al. 2018), not corrected for later policies.
+      n_step: environment steps n of a return (Sutton 1988; Hessel et al. 2018), not corrected for later policies. None
+        for 3, or for 1 if `asynchronous`, which allows no other.
       double: whether the policy chooses the action that the target network evaluates (van Hasselt et al. 2016);
         otherwise the target network does both.
       asynchronous: whether actors keep collecting while the network learns, as in Gorila (Nair et al. 2015). If
-        learning is slower than collecting, it takes fewer gradient steps. Needs `n_step=1`. Runs are then not
-        reproducible bit by bit, and batches learned from together share their learning metrics.
+        learning is slower than collecting, it takes fewer gradient steps. Runs are then not reproducible bit by bit,
+        and batches learned from together share their learning metrics.
 
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
     spec_string = spec_string_of(dqn, locals())
+    require_bool(double=double, asynchronous=asynchronous)
     require_positive(learning_rate=learning_rate)
     require_replay_ratio(replay_ratio=replay_ratio)
     require_whole(1, replay=replay, minibatch_size=minibatch_size)
-    require_whole(1, MOST_STEPS, n_step=n_step)
+    if n_step is not None:
+        require_whole(1, MOST_STEPS, n_step=n_step)
+    length = n_step or (1 if asynchronous else N_STEP)
     require_not_negative(minibatch_per_env=minibatch_per_env)
     require_share(target_rate=target_rate, epsilon=epsilon)
-    require_bool(double=double, asynchronous=asynchronous)
-    if asynchronous and n_step > 1:
+    if asynchronous and length > 1:
         raise ValueError(
             f"n_step={n_step} of dqn needs asynchronous=False, because asynchronous actors take turns in the buffer"
         )
@@ -111,7 +115,7 @@ def dqn(
             return spec.policy.init(for_policy), ()
 
         def draw(ring: Ring, key: PRNGKeyArray | UInt32[Array, "2"], number: int) -> Transitions:
-            return buffer.draw_windows(ring, key, number, n_step)
+            return buffer.draw_windows(ring, key, number, length)
 
         def loss(
             params: Params, target: PyTree, rows: Transitions, unit: Float[Array, ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -128,7 +128,7 @@ class Update:
     def collect(self, actor: ActorState, acting: Acting, hyperparameters: Hyperparameters) -> tuple[ActorState, Batch]:
         """Collects a batch of `steps_per_update` steps, or of one segment if the scale of observations is unknown."""
         if self.algorithm.explore is not None:
-            acting = acting._replace(policy=Exploring(acting.policy, hyperparameters))
+            acting = cast(Any, acting)._replace(policy=Exploring(acting.policy, hyperparameters))
         # No policy learns before the scale is known (see `standardize`), and one segment suffices to estimate it.
         number = jnp.where(acting.obs_moments.known, segments_of(hyperparameters, self.sizes), 1)
         return self._collect(actor, acting, number)

@@ -307,7 +307,7 @@ def test_resumed_run_equals_uninterrupted_run(tmp_path):
 
 def test_actors_that_do_not_wait_find_the_best_choices_too():
     threads = threading.active_count()
-    words = "dqn(replay=4000, replay_ratio=1, learning_rate=0.01, n_step=1, asynchronous=True)"
+    words = "dqn(replay=4000, replay_ratio=1, learning_rate=0.01, asynchronous=True)"
     found = trained(BOTH, words, actors=2).policy
     np.testing.assert_array_equal(found(SIGNS)[:, 0], [1, 0])
     assert threading.active_count() == threads

@@ -45,17 +45,19 @@ FIRST_ORDER = [("algorithm", name) for name in ("ppo", "pg", "a2c", "a3c")]
 ALGORITHMS = [*TRUST_REGION, *FIRST_ORDER]
 CLIPPED = [("algorithm", name) for name in ("ppo", "a2c", "a3c")]
 GPS = "algorithm", "gps"
-PPO, NAF, POLICY, CRITIC = ("algorithm", "ppo"), ("algorithm", "naf"), ("policy", "mlp"), ("critic", "mlp")
+PPO, NAF, DQN = ("algorithm", "ppo"), ("algorithm", "naf"), ("algorithm", "dqn")
+POLICY, CRITIC = ("policy", "mlp"), ("critic", "mlp")
 NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan, math.inf, "1", True)
 MEMORY = ("gru", "lstm")
 RECURRENT = [(kind, name) for kind in ("policy", "critic") for name in MEMORY]
 BAD_OF_PARTS = [
     *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
     *((*CRITIC, "shared_from", value) for value in NOT_WHOLE),
-    *((*part, "minibatch_per_env", -1.0) for part in (PPO, CRITIC, NAF, REPLAY)),
-    *((*part, name, value) for part in (NAF, REPLAY) for name in ("replay", "minibatch_size") for value in NOT_WHOLE),
-    *((*part, "replay_ratio", value) for part in (NAF, REPLAY) for value in (*NOT_POSITIVE, None)),
-    *((*part, "target_rate", value) for part in (NAF, REPLAY) for value in (-0.01, 1.01, math.nan, "1", None)),
+    *((*part, "minibatch_per_env", -1.0) for part in (PPO, CRITIC, NAF, DQN, REPLAY)),
+    *((*part, name, value) for part in (NAF, DQN, REPLAY) for name in ("replay", "minibatch_size")
+      for value in NOT_WHOLE),
+    *((*part, "replay_ratio", value) for part in (NAF, DQN, REPLAY) for value in (*NOT_POSITIVE, None)),
+    *((*part, "target_rate", value) for part in (NAF, DQN, REPLAY) for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*part, name, value) for part in TRUST_REGION for name in ("fisher_samples", "cg_iterations")
       for value in NOT_WHOLE),
     *((*part, "line_search_steps", value) for part in LINE_SEARCH for value in NOT_WHOLE),
@@ -66,9 +68,12 @@ BAD_OF_PARTS = [
       for value in (*NOT_POSITIVE, None)),
     *(("algorithm", "trpo_penalty", "target_kl", value) for value in (*NOT_POSITIVE, None)),
     *(("algorithm", "trpo_penalty", "penalty", value) for value in NOT_POSITIVE),
-    *((*part, "learning_rate", value) for part in (CRITIC, NAF, REPLAY, *FIRST_ORDER)
+    *((*part, "learning_rate", value) for part in (CRITIC, NAF, DQN, REPLAY, *FIRST_ORDER)
       for value in (*NOT_POSITIVE, None)),
     *((*part, "max_gradient_norm", value) for part in CLIPPED for value in (*NOT_POSITIVE, None)),
+    *((*DQN, "epsilon", value) for value in (-0.01, 1.01, math.nan, "1", None)),
+    *((*DQN, "n_step", value) for value in (0, -1, 1.5, "3", True)),
+    *((*DQN, "double", value) for value in (1, None, "no")),
     *((*PPO, "clip", value) for value in (*NOT_POSITIVE, None)),
     *((*PPO, name, value) for name in ("kl_stop", "value_clip") for value in NOT_POSITIVE),
     *((*part, "value_weight", value) for part in CLIPPED for value in (-1e-9, math.inf, None, "x")),
@@ -94,7 +99,7 @@ BAD_OF_PARTS = [
     *((*REPLAY, "value_hidden", value) for value in ((0,), (1.5,), ("a",), 64, None, "64")),
     *((*POLICY, setting, value) for setting in ("state_dependent_std", "shared") for value in (1, None, "no")),
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
-    *((*part, "asynchronous", value) for part in (NAF, ("algorithm", "a2c")) for value in (1, None, "no")),
+    *((*part, "asynchronous", value) for part in (NAF, DQN, ("algorithm", "a2c")) for value in (1, None, "no")),
     *(("critic", "linear", "ridge", value) for value in (*NOT_POSITIVE, None)),
     *((*GPS, name, value) for name in ("conditions", "samples", "imitation_steps", "minibatch_size")
       for value in NOT_WHOLE),
