@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxtrpo.algorithms import a2c, a3c, gps, naf, npg, pg, ppo, trpo, trpo_penalty, trpo_replay
+    from jaxtrpo.algorithms import a2c, a3c, dqn, gps, naf, npg, pg, ppo, trpo, trpo_penalty, trpo_replay
     from jaxtrpo.config import Config
     from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
     from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
@@ -37,6 +37,7 @@ __all__ = [
     "__version__",
     "a2c",
     "a3c",
+    "dqn",
     "evaluate",
     "gps",
     "load_config",

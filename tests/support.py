@@ -231,7 +231,8 @@ def step_of(algorithm: str, policy: Policy, surrogate: Surrogate | None = None):
         captured.update(parts)
         return Learner(lambda *_: None, lambda *_: None)
 
-    with mock.patch(f"jaxtrpo.algorithms.{algorithm.partition('(')[0]}.actor_critic", keep):
+    builder = "actor_critic" if policy.value_head is None else "shared_torso"
+    with mock.patch(f"jaxtrpo.algorithms.{algorithm.partition('(')[0]}.{builder}", keep):
         made = parse("algorithm", algorithm)
         learner_of(made, policy, linear_critic(1), surrogate=surrogate)
     return captured["step"], captured["no_memory"]

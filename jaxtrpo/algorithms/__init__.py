@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jaxtrpo.algorithms.a2c import a2c
     from jaxtrpo.algorithms.a3c import a3c
+    from jaxtrpo.algorithms.dqn import dqn
     from jaxtrpo.algorithms.gps.gps import gps
     from jaxtrpo.algorithms.naf import naf
     from jaxtrpo.algorithms.npg import npg
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from jaxtrpo.algorithms.trpo_penalty import trpo_penalty
     from jaxtrpo.algorithms.trpo_replay.trpo_replay import trpo_replay
 
-__all__ = ["a2c", "a3c", "gps", "naf", "npg", "pg", "ppo", "trpo", "trpo_penalty", "trpo_replay"]
+__all__ = ["a2c", "a3c", "dqn", "gps", "naf", "npg", "pg", "ppo", "trpo", "trpo_penalty", "trpo_replay"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.policies.exploring import Explore
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.replay import Replay
 from jaxtrpo.rollout.types import Batch, Hyperparameters
@@ -100,7 +101,10 @@ class Algorithm(NamedTuple):
     steps_of_each: int = 1  # minimum steps of each environment in the first batch; ignored if steps_per_update is given
     updates_at_once: int = 1  # updates per compiled program; more than 1 if launching would dominate short updates
     episodes: WholeEpisodes | None = None  # determines batch sizes; None if batches are cut from running environments
+    explore: Explore | None = None  # what actions are drawn from; None: the distributions of the policy
     uses_surrogate: bool = False  # whether `make` reads `Spec.surrogate`; otherwise runs with one are refused
+    # Why it cannot train a policy with a value head (`Policy.value_head`), which are then refused; None if it can.
+    refuses_shared: str | None = "it trains policy and critic separately"
 
 
 def require_plain_networks(spec: Spec, name: str) -> None:

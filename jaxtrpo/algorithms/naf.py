@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from typing import cast
 
 import jax
 import jax.numpy as jnp
-import optax
 from flax import linen as nn
-from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.algorithms.actor_critic import no_observations, with_rewards
-from jaxtrpo.algorithms.advantages import valid_weight
-from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Replaying, Spec, require_plain_networks
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_plain_networks
+from jaxtrpo.algorithms.q_learning import Bellman, Params, q_learner
 from jaxtrpo.config.checks import (
     require_bool,
     require_not_negative,
@@ -25,31 +22,14 @@ from jaxtrpo.config.checks import (
     require_whole,
 )
 from jaxtrpo.config.specs import spec_string_of
-from jaxtrpo.critics.reward_scale import value_unit
-from jaxtrpo.ops.minibatches import minibatches_for, over_drawn_minibatches
-from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
-from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import sum_over_actors
+from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.policies.distributions import encoded
-from jaxtrpo.rollout.replay import Ring, Transitions, make_replay
-from jaxtrpo.rollout.types import Batch, Hyperparameters
+from jaxtrpo.rollout.replay import Transitions, make_replay
 
 NUM_ENVS, STEPS_PER_UPDATE = 16, 256
 # Bounds of the logarithm of the diagonal of L(s). Where the advantage has no peak, the best fit has zero curvature, and
 # a mean with zero curvature gets no gradient and never moves again; the lower bound lets it follow the slope.
 LOG_DIAGONAL = -2.0, 5.0
-
-
-class NAFState(NamedTuple):
-    """Learner state, equal on every actor."""
-
-    policy: PyTree  # its mean is the greedy action
-    critic: PyTree  # network for V and L
-    target: PyTree  # target network: a slow copy of the critic, from which steps bootstrap
-    optimizer: optax.OptState  # for policy and critic parameters as one flat vector
-    obs_moments: Moments
-    rewards: Moments
-    replay: Ring
 
 
 class ValueAndCurvature(nn.Module):
@@ -124,7 +104,6 @@ def naf(
     require_not_negative(minibatch_per_env=minibatch_per_env)
     require_share(target_rate=target_rate)
     require_bool(asynchronous=asynchronous)
-    optimizer = optax.scale_by_adam()
 
     def make(spec: Spec) -> Learner:
         require_plain_networks(spec, "naf")
@@ -146,82 +125,32 @@ def naf(
             action_size=action.shape[-1],
         )
 
-        def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> NAFState:
-            params, critic = policy.init(for_policy), network.init(for_critic, some_obs)
-            memory = optimizer.init(ravel_pytree((params, critic))[0])
-            return NAFState(params, critic, critic, memory, no_observations(spec), no_moments(()), buffer.empty())
+        def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> Params:
+            return policy.init(for_policy), network.init(for_critic, some_obs)
 
-        def loss_of(moments: Moments, scale: Float[Array, ""]) -> Callable[[PyTree, PyTree, Transitions], tuple]:
-            def loss(params: PyTree, target: PyTree, rows: Transitions) -> tuple[Float[Array, ""], Float[Array, ""]]:
-                """Returns the mean squared Bellman error with and without the penalty on means outside the bounds."""
-                of_policy, critic = params
-                obs = normalize(rows.obs, moments)
-                later, _ = apply(target, normalize(rows.final_obs, moments))
-                worth = rows.reward / scale + spec.discount * (1 - rows.terminated) * later
-                value, lower = apply(critic, obs)
-                mean = policy.apply(of_policy, obs).mode()
-                inside = encoded(mean, spec.actions)
-                found = value + quadratic_advantage(lower, inside, encoded(rows.action, spec.actions))
-                count = jnp.maximum(jnp.sum(rows.weight), 1.0)
-                error = jnp.sum(rows.weight * (found - worth) ** 2) / count
-                beyond = jnp.sum(rows.weight * jnp.sum((mean - inside) ** 2, axis=-1)) / count
-                return error + beyond, error
+        def loss(
+            params: Params, target: PyTree, rows: Transitions, unit: Float[Array, ""]
+        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+            """Returns the mean squared Bellman error with and without the penalty on means outside the bounds."""
+            of_policy, critic = params
+            later, _ = apply(target, rows.final_obs)
+            worth = rows.reward / unit + spec.discount * (1 - rows.terminated) * later
+            value, lower = apply(critic, rows.obs)
+            mean = policy.apply(of_policy, rows.obs).mode()
+            inside = encoded(mean, spec.actions)
+            found = value + quadratic_advantage(lower, inside, encoded(rows.action, spec.actions))
+            count = jnp.maximum(jnp.sum(rows.weight), 1.0)
+            error = jnp.sum(rows.weight * (found - worth) ** 2) / count
+            beyond = jnp.sum(rows.weight * jnp.sum((mean - inside) ** 2, axis=-1)) / count
+            return error + beyond, error
 
-            return jax.value_and_grad(loss, has_aux=True)
+        def summary(of_policy: PyTree, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
+            return policy.apply(of_policy, obs).summary()
 
-        def observe(learner: NAFState, batch: Batch) -> NAFState:
-            weight, moments = valid_weight(batch), learner.obs_moments
-            rewards = with_rewards(learner.rewards, batch, weight)
-            if spec.normalize_observations:
-                seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
-                moments = merge(moments, seen)
-            return learner._replace(obs_moments=moments, rewards=rewards)
-
-        def train(
-            learner: NAFState, new_steps: Int[Array, ""], hyperparameters: Hyperparameters, key: PRNGKeyArray
-        ) -> tuple[NAFState, Info]:
-            rewards, moments, ring = learner.rewards, learner.obs_moments, learner.replay
-            scale = value_unit(rewards)
-            number = minibatches.number(new_steps)
-            gradient_of = loss_of(moments, jnp.where(scale > 0, scale, 1.0))
-            # As one flat vector, Adam is one operation instead of one per leaf.
-            first, unravel = ravel_pytree((learner.policy, learner.critic))
-
-            def step(carry, rows: Transitions):
-                params, target, memory, total = carry
-                (_, error), gradient = gradient_of(unravel(params), target, rows)
-                direction, memory = optimizer.update(ravel_pytree(gradient)[0], memory)
-                params = params - hyperparameters["learning_rate"] * jnp.asarray(direction)
-                target = optax.incremental_update(unravel(params)[1], target, target_rate)
-                return params, target, memory, total + error
-
-            for_draws, for_summary = jax.random.split(key)
-            start = first, learner.target, learner.optimizer, jnp.zeros(())
-            params, target, memory, total = over_drawn_minibatches(
-                step,
-                start,
-                lambda _, key, number: buffer.draw(ring, key, number),
-                for_draws,
-                number=number.astype(jnp.int32),
-                size=minibatches.size,
-                at_once=minibatches.at_once,
-            )
-            of_policy, critic = unravel(params)
-            learned = learner._replace(policy=of_policy, critic=critic, target=target, optimizer=memory)
-            learned = optax.tree.where(all_finite((params, target)), learned, learner)
-            some = normalize(buffer.draw(ring, for_summary, minibatches.size).obs, moments)
-            return learned, {
-                **policy.apply(learned.policy, some).summary(),
-                "bellman_error": scale * jnp.sqrt(total / number),  # root mean square, in units of reward
-                "gradient_steps": number.astype(jnp.int32),
-            }
-
-        def learn(
-            learner: NAFState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
-        ) -> tuple[NAFState, Info]:
-            return train(observe(learner, batch), batch.num_segments * spec.segment_steps, hyperparameters, key)
-
-        return Learner(init, learn, replaying=Replaying(observe, train) if asynchronous else None, replay=buffer)
+        bellman = Bellman(init, lambda params: params[1], buffer.draw, loss, summary)
+        return q_learner(spec, bellman, buffer, minibatches, target_rate=target_rate, asynchronous=asynchronous)
 
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}
-    return Algorithm(spec_string, starts, make, critic="none", num_envs=NUM_ENVS)
+    return Algorithm(
+        spec_string, starts, make, critic="none", num_envs=NUM_ENVS, refuses_shared="it learns action values"
+    )

@@ -25,6 +25,9 @@ from jaxtrpo.policies.masking import plain_observations
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Sequences, entry, one_axis_of_steps
 
+# Why a torso must not be shared (see `Algorithm.refuses_shared`).
+CONTROLS_KL = "its step controls the KL of the policy, which the value loss would move, too"
+
 
 class NaturalGradient(NamedTuple):
     """Natural gradient of a batch, and a function to evaluate candidates. Parameters are one flat vector."""

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
+from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import finish_step, no_path, step_to_bound, step_work
 from jaxtrpo.config.checks import require_positive, require_share
 from jaxtrpo.config.specs import spec_string_of
@@ -68,4 +68,4 @@ def npg(
         return actor_critic(spec, step=step, no_memory=no_path, work=work, gae_lambda=gae_lambda)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(spec_string, starts, make, adapt="trust", uses_surrogate=True)
+    return Algorithm(spec_string, starts, make, adapt="trust", uses_surrogate=True, refuses_shared=CONTROLS_KL)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import Work, sum_over_actors
-from jaxtrpo.policies.distributions import entropy, log_prob
+from jaxtrpo.policies.distributions import Distribution, entropy, log_prob
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import entry
 
@@ -35,16 +35,23 @@ def policy_gradient(
     action: Num[Array, "segment time env action"],
     found: Advantages,
     entropy_bonus: float,
+    value_weight: float = 0.0,
 ) -> PolicyGradient:
-    """Computes the gradient of mean(log pi(a|s) A + entropy_bonus H(s)) over all valid steps (Williams 1992)."""
+    """Computes the gradient of mean(log pi(a|s) A + entropy_bonus H(s)) over all valid steps (Williams 1992).
+
+    With a value head, whose targets are then in its units, of mean(log pi(a|s) A + entropy_bonus H(s) - value_weight
+    (V(s) - target)^2).
+    """
     targets = found.targets
     flat_params, unravel = ravel_pytree(params)
 
     def sums_of(index: Int[Array, ""] | int) -> tuple[Array, Array]:
         def objective(candidate: Array) -> tuple[Array, Array]:
-            distribution = policy.apply(unravel(candidate), entry(targets.obs, index))
+            distribution, value = outputs(policy, unravel(candidate), entry(targets.obs, index))
             entropies = entropy(distribution)
             gain = log_prob(distribution, action[index]) * found.advantage[index] + entropy_bonus * entropies
+            if value is not None:
+                gain = gain - value_weight * (value - targets.value[index]) ** 2
             return jnp.sum(targets.weight[index] * gain), jnp.sum(targets.weight[index] * entropies)
 
         (_, entropies), gradient = jax.value_and_grad(objective, has_aux=True)(flat_params)
@@ -54,6 +61,13 @@ def policy_gradient(
     gradient, entropies, count = sum_over_actors((gradient, entropies, jnp.sum(targets.weight)))
     count = jnp.maximum(count, 1.0)
     return PolicyGradient(gradient / count, entropies / count)
+
+
+def outputs(policy: Policy, params: PyTree, inputs: Any) -> tuple[Distribution, Float[Array, "..."] | None]:
+    """Returns distributions, and values if the policy has a value head."""
+    return (
+        (policy.apply(params, inputs), None) if policy.value_head is None else policy.value_head.joint(params, inputs)
+    )
 
 
 def gradient_work(params: PyTree, samples: int) -> Work:

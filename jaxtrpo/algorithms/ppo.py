@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,8 @@ from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
+from jaxtrpo.algorithms.policy_gradient import outputs
+from jaxtrpo.algorithms.shared_torso import VALUE_WEIGHT, require_effect, shared_torso
 from jaxtrpo.algorithms.surrogates import Samples
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_whole
 from jaxtrpo.config.specs import spec_string_of
@@ -33,6 +35,9 @@ class _Rows(NamedTuple):
     advantage: Float[Array, "row ..."]
     weight: Float[Array, "row ..."]
     old: Distribution  # distributions that the actions were drawn from
+    # Targets of a value head, and what it predicted when acting, in its units [row, ...]; None without one.
+    target: Any = None
+    old_value: Any = None
 
 
 class _Fit(NamedTuple):
@@ -55,11 +60,13 @@ def ppo(
     entropy_bonus: float = 0.0,
     kl_stop: float | None = None,
     max_gradient_norm: float = 0.5,
+    value_weight: float = VALUE_WEIGHT,
+    value_clip: float | None = None,
 ) -> Algorithm:
     """Proximal policy optimisation (PPO): epochs of shuffled minibatches on the clipped surrogate.
 
-    Policy and critic have separate networks, so their fits are independent: with several actors, one fits the policy
-    while another fits the critic, each to the samples of all actors.
+    Unless the policy is `shared`, policy and critic have separate networks, so their fits are independent: with several
+    actors, one fits the policy while another fits the critic, each to the samples of all actors.
 
     Args:
       clip: clipping range: the probability ratio is clipped to [1 - clip, 1 + clip].
@@ -73,7 +80,13 @@ def ppo(
       entropy_bonus: coefficient of the entropy bonus, relative to advantages with standard deviation 1.
       kl_stop: early stopping: no further epoch starts once the KL from the policy that acted exceeds this, nats; None
         turns it off.
-      max_gradient_norm: maximum norm, to which the policy gradient is clipped.
+      max_gradient_norm: maximum norm, to which the policy gradient is clipped; with a shared policy, the gradient of
+        both losses.
+      value_weight: coefficient of the value loss of a shared policy, the mean squared error of normalised returns; for
+        other policies it must keep its default.
+      value_clip: clipping range of the value loss of a shared policy: the larger of the error and of that of a value
+        no further than this from the one predicted when acting, in standard deviations of the returns. None turns it
+        off.
 
     Raises:
       ValueError: a setting is out of range; the message names it.
@@ -82,13 +95,16 @@ def ppo(
     require_positive(clip=clip, learning_rate=learning_rate, max_gradient_norm=max_gradient_norm)
     require_whole(1, epochs=epochs, minibatch_size=minibatch_size)
     require_share(gae_lambda=gae_lambda)
-    require_not_negative(entropy_bonus=entropy_bonus, minibatch_per_env=minibatch_per_env)
+    require_not_negative(entropy_bonus=entropy_bonus, minibatch_per_env=minibatch_per_env, value_weight=value_weight)
+    if value_clip is not None:
+        require_positive(value_clip=value_clip)
     if kl_stop is not None:
         require_positive(kl_stop=kl_stop)
     optimizer = optax.chain(optax.clip_by_global_norm(max_gradient_norm), optax.scale_by_adam(eps=1e-5))
 
     def make(spec: Spec) -> Learner:
         policy, in_sequence = spec.policy, spec.policy.recurrence is not None
+        require_effect("ppo", spec, value_weight=(value_weight, VALUE_WEIGHT), value_clip=(value_clip, None))
         if minibatch_size > spec.steps_per_update:
             raise ValueError(
                 f"minibatch_size={minibatch_size} of ppo must be at most steps_per_update={spec.steps_per_update}"
@@ -103,10 +119,12 @@ def ppo(
         def step(params, optimizer_state, action, found, hyperparameters, key):
             first_params, unravel = ravel_pytree(params)
             targets = found.targets
-            old = map_segments(
-                lambda i: policy.apply(params, entry(targets.obs, i)), targets.num_segments, targets.weight.shape[0]
+            old, old_value = map_segments(
+                lambda i: outputs(policy, params, entry(targets.obs, i)), targets.num_segments, targets.weight.shape[0]
             )
             dealt = _Rows(targets.obs, action, found.advantage, targets.weight, old)
+            if old_value is not None:
+                dealt = dealt._replace(target=targets.value, old_value=old_value)
             rows = to_rows(gather_inputs(dealt), sequences=in_sequence)
             num_rows = targets.num_segments * (len(rows.weight) // targets.weight.shape[0])
             size = max(minibatch_size, round(minibatch_per_env * targets.weight.shape[2] * num_actors()))
@@ -114,8 +132,10 @@ def ppo(
             samples = from_rows(rows, sequences=in_sequence)
 
             def loss(candidate: Array, minibatch: _Rows) -> Float[Array, ""]:
-                new = policy.apply(unravel(candidate), minibatch.obs)
+                new, value = outputs(policy, unravel(candidate), minibatch.obs)
                 each = gain(new, minibatch, hyperparameters["clip"]) + entropy_bonus * entropy(new)
+                if value is not None:
+                    each = each - value_weight * value_loss(value, minibatch.target, minibatch.old_value, value_clip)
                 count = jnp.maximum(jnp.sum(minibatch.weight), 1.0)
                 return -jnp.sum(minibatch.weight * each) / count
 
@@ -167,10 +187,15 @@ def ppo(
             flops = epochs * optax.tree.size(params) * (6.0 * samples + 15.0 * steps)  # gradients, and Adam
             return Work(flops, shared=False)
 
+        def no_memory(params: PyTree) -> optax.OptState:
+            return optimizer.init(ravel_pytree(params)[0])
+
+        if policy.value_head is not None:
+            return shared_torso(spec, step=step, no_memory=no_memory, gae_lambda=gae_lambda)
         return actor_critic(
             spec,
             step=step,
-            no_memory=lambda params: optimizer.init(ravel_pytree(params)[0]),
+            no_memory=no_memory,
             work=work,
             gae_lambda=gae_lambda,
             learning_rate=learning_rate,
@@ -181,10 +206,27 @@ def ppo(
         f"mlp(epochs={epochs}, minibatch_size={minibatch_size}, minibatch_per_env={minibatch_per_env}, "
         f"learning_rate={learning_rate})"
     )
-    return Algorithm(spec_string, starts, make, critic=critic, uses_surrogate=True)
+    return Algorithm(spec_string, starts, make, critic=critic, uses_surrogate=True, refuses_shared=None)
 
 
 def clipped_surrogate(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, "row ..."]:
     """Computes min(r A, clip(r, 1 - clip, 1 + clip) A), r = pi_new(a|s) / pi_old(a|s) (Schulman et al. 2017, eq. 7)."""
     ratio = jnp.exp(log_prob(new, rows.action) - log_prob(rows.old, rows.action))
     return jnp.minimum(ratio * rows.advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * rows.advantage)
+
+
+def value_loss(
+    value: Float[Array, "row ..."],
+    target: Float[Array, "row ..."],
+    old: Float[Array, "row ..."],
+    value_clip: float | None,
+) -> Float[Array, "row ..."]:
+    """Computes (V - R)^2 or, with clipping, max((V - R)^2, (V_old + clip(V - V_old, -c, c) - R)^2).
+
+    The second is the value loss of Schulman's implementation (`ppo2` of OpenAI Baselines, Dhariwal et al. 2017).
+    """
+    error = (value - target) ** 2
+    if value_clip is None:
+        return error
+    near = old + jnp.clip(value - old, -value_clip, value_clip)
+    return jnp.maximum(error, (near - target) ** 2)

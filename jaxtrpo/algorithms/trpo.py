@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.advantages import compare_with_usual
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
+from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, require_line_search, step_work
 from jaxtrpo.config.checks import require_positive, require_share, require_whole
 from jaxtrpo.config.specs import spec_string_of
@@ -83,4 +83,4 @@ def trpo(
         return actor_critic(spec, step=step, no_memory=no_memory, work=work, gae_lambda=gae_lambda)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(spec_string, starts, make, adapt="trust", uses_surrogate=True)
+    return Algorithm(spec_string, starts, make, adapt="trust", uses_surrogate=True, refuses_shared=CONTROLS_KL)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.algorithms.natural_gradient import make_direction, require_natural_gradient
+from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, finish_step, no_path, require_line_search, step_work
 from jaxtrpo.config.checks import require_positive, require_share
 from jaxtrpo.config.specs import spec_string_of
@@ -101,7 +101,8 @@ def trpo_penalty(
         return actor_critic(spec, step=step, no_memory=no_memory, work=work, gae_lambda=gae_lambda)
 
     changing = {"target_kl": target_kl} if penalty is None else {"penalty": penalty}
-    return Algorithm(spec_string, {**changing, "steps_per_update": 1024}, make, uses_surrogate=True)
+    starts = {**changing, "steps_per_update": 1024}
+    return Algorithm(spec_string, starts, make, uses_surrogate=True, refuses_shared=CONTROLS_KL)
 
 
 def moved(penalty: Float[Array, ""], kl: Float[Array, ""], target_kl: Float[Array, ""]) -> Float[Array, ""]:

@@ -38,6 +38,7 @@ ALIASES = {
     **dict.fromkeys(("cg_max_steps", "cg_iters"), ("cg_iterations",)),
     **dict.fromkeys(("hidden_sizes", "net_arch", "hidden_dims"), ("hidden",)),
     "log_std_init": ("initial_log_std",),
+    **dict.fromkeys(("clip_range_vf", "vf_clip_param", "clip_vloss"), ("value_clip",)),
 }
 # What to write in Python and in the shell, where that is more than another name.
 SENTENCES = {
@@ -55,18 +56,20 @@ SENTENCES = {
     "callback": ("on_update=function, called with (row of metrics, state)", "a script, train(..., on_update=function)"),
     **dict.fromkeys(("num_seeds", "n_seeds"), ("train_many(..., seeds=range(5))", "--seeds 5")),
     **dict.fromkeys(
-        ("vf_coef", "value_coef"),
-        ('critic="mlp(learning_rate=0.001)": the critic has a network of its own',
-         '--critic "mlp(learning_rate=0.001)": the critic has a network of its own'),
+        ("vf_coef", "value_coef", "value_loss_coef", "vf_loss_coeff"),
+        ('critic="mlp(learning_rate=0.001)": the critic has a network of its own; value_weight of ppo and a2c is for '
+         'policy="mlp(shared=True)"',
+         '--critic "mlp(learning_rate=0.001)": the critic has a network of its own; value_weight of ppo and a2c is for '
+         '--policy "mlp(shared=True)"'),
     ),
 }  # fmt: skip
 _REPLAY = "use trpo_replay or naf, which also learn from a replay buffer"
-_DISCRETE = "use ppo or a2c, which take discrete actions"
+_DISCRETE = "use dqn, which has double Q-learning and n-step returns"
 # Names of parts elsewhere, and what to use here.
 PARTS = {
     "algorithm": {
         **dict.fromkeys(("sac", "td3", "ddpg", "tqc", "redq", "crossq", "droq"), _REPLAY),
-        **dict.fromkeys(("dqn", "ddqn", "qrdqn", "rainbow", "c51"), _DISCRETE),
+        **dict.fromkeys(("ddqn", "qrdqn", "rainbow", "c51"), _DISCRETE),
         **dict.fromkeys(("reinforce", "vpg", "policy_gradient"), "use pg"),
         "ppo2": "use ppo",
         **dict.fromkeys(("recurrentppo", "ppo_lstm"), "use ppo with the policy lstm"),

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 # Names and the modules of their factories, which are imported on demand.
-_ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf", "gps")
+_ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf", "dqn", "gps")
 _RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "model_accuracy", "chain")
 KINDS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},
@@ -20,6 +20,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "critic": {
         **{name: f"jaxtrpo.critics.{name}" for name in ("mlp", "linear", "none")},
         **dict.fromkeys(("gru", "lstm"), "jaxtrpo.critics.recurrent"),
+        "shared": "jaxtrpo.critics.shared",
     },
     "policy": {"mlp": "jaxtrpo.policies.networks", **dict.fromkeys(("gru", "lstm"), "jaxtrpo.policies.recurrent")},
 }

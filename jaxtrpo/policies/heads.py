@@ -14,6 +14,7 @@ from jaxtrpo.config.checks import require_bool, require_number
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 
+LAST = "last"  # name of the last layer of a network, whose outputs a head reads
 INITIAL_LOG_STD = -0.5
 LOG_STD_REACH = 5.0  # a state-dependent std stays within a factor of exp(5) = 148 of the initial one
 
@@ -27,11 +28,13 @@ class Head(NamedTuple):
     # The network also outputs the deviation of the log standard deviation from the initial one, within `LOG_STD_REACH`.
     # Otherwise, the log standard deviation is a parameter without bounds, shared by all states.
     state_dependent_std: bool = False
+    has_value: bool = False  # the network has one more output, the last, which is a value (see `value_head`)
 
     @property
     def outputs(self) -> int:
         """Number of outputs that the network needs."""
-        return sum(self.counts) if self.counts else self.action_size * (1 + self.state_dependent_std)
+        of_actions = sum(self.counts) if self.counts else self.action_size * (1 + self.state_dependent_std)
+        return of_actions + self.has_value
 
     @property
     def noise_size(self) -> int:
@@ -45,14 +48,17 @@ class Head(NamedTuple):
 
     def distribution(
         self, module: nn.Module, outputs: Float[Array, "... outputs"], *, tanh: Callable[[Array], Array] = nn.tanh
-    ) -> Distribution:
-        """Returns the distributions of the outputs of a network.
+    ) -> Distribution | tuple[Distribution, Array]:
+        """Returns the distributions of the outputs of a network or, with `has_value`, distributions and values.
 
         Args:
           module: module that is being applied, to which the shared log standard deviation belongs.
           outputs: outputs of its network.
           tanh: function to use for tanh.
         """
+        if self.has_value:
+            of_actions = self._replace(has_value=False)
+            return of_actions.distribution(module, outputs[..., :-1], tanh=tanh), outputs[..., -1]  # type: ignore
         if self.counts:
             return Categorical(tuple(jnp.split(outputs, np.cumsum(self.counts)[:-1], axis=-1)))
         if self.state_dependent_std:
@@ -63,14 +69,19 @@ class Head(NamedTuple):
         return Gaussian(outputs, jnp.broadcast_to(log_std, outputs.shape))
 
 
-def require_head(initial_log_std: Any, state_dependent_std: Any) -> None:
+def in_last_layer(path: tuple) -> bool:
+    """Returns whether a leaf at this path of the parameters belongs to the layer `LAST`."""
+    return any(getattr(part, "key", None) == LAST for part in path)
+
+
+def require_head(initial_log_std: Any, state_dependent_std: Any, shared: Any) -> None:
     """Raises ValueError if a setting is out of range."""
     require_number("between -10 and 5", lambda value: -10 <= value <= 5, initial_log_std=initial_log_std)
-    require_bool(state_dependent_std=state_dependent_std)
+    require_bool(state_dependent_std=state_dependent_std, shared=shared)
 
 
-def head_for(actions: ActionSpace, initial_log_std: float, state_dependent_std: bool) -> Head:
-    """Returns the head for an action space.
+def head_for(actions: ActionSpace, initial_log_std: float, state_dependent_std: bool, shared: bool = False) -> Head:
+    """Returns the head for an action space; `shared`: the network also predicts values.
 
     Raises:
       ValueError: `state_dependent_std` is set, but actions are discrete.
@@ -79,4 +90,5 @@ def head_for(actions: ActionSpace, initial_log_std: float, state_dependent_std: 
         raise ValueError(
             "state_dependent_std=True needs continuous actions, but the environment's actions are discrete"
         )
-    return Head(0 if actions.counts else actions.size, tuple(actions.counts), initial_log_std, state_dependent_std)
+    size = 0 if actions.counts else actions.size
+    return Head(size, tuple(actions.counts), initial_log_std, state_dependent_std, has_value=shared)

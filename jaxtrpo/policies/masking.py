@@ -54,23 +54,42 @@ def legal(distribution: Distribution, mask: Bool[Array, "... choices"]) -> Categ
 
 def masked_policy(policy: Policy) -> Policy:
     """Returns a policy whose inputs are `Masked`, or `Sequences` of them; its parameters are those of `policy`."""
-    products, recurrence = policy.apply_for_products, policy.recurrence
+    products, recurrence, head = policy.apply_for_products, policy.recurrence, policy.value_head
+    head = None if head is None else head._replace(joint=_masked_joint(head.joint))
     if recurrence is not None:
         unroll = _masked_unroll(recurrence.unroll)
         return policy._replace(
             apply=lambda params, inputs: unroll(params, inputs)[0],
             recurrence=recurrence._replace(step=single_step(unroll), unroll=unroll),
             is_masked=True,
+            value_head=head,
         )
     return policy._replace(
         apply=_masked_apply(policy.apply),
         apply_for_products=None if products is None else _masked_apply(products),
         is_masked=True,
+        value_head=head,
     )
 
 
 def _masked_apply(apply: Callable[[PyTree, Any], Distribution]) -> Callable[[PyTree, Masked], Categorical]:
     return lambda params, inputs: legal(apply(params, inputs.obs), inputs.mask)
+
+
+def _masked_joint(joint: Callable[[PyTree, Any], tuple[Distribution, Array]]) -> Callable[..., Any]:
+    def masked(params: PyTree, inputs: Any) -> tuple[Categorical, Array]:
+        seen, mask = _apart(inputs)
+        distribution, value = joint(params, seen)
+        return legal(distribution, mask), value
+
+    return masked
+
+
+def _apart(inputs: Any) -> tuple[Any, Array]:
+    """Returns the input of a policy without masks, and the masks."""
+    if isinstance(inputs, Sequences):
+        return inputs._replace(obs=inputs.obs.obs), inputs.obs.mask
+    return inputs.obs, inputs.mask
 
 
 def _masked_unroll(unroll: Callable[[PyTree, Sequences], tuple[Any, PyTree]]) -> Callable[..., Any]:

@@ -17,11 +17,11 @@ from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops import fisher_layers as linearized
 from jaxtrpo.policies.distributions import Distribution
-from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
+from jaxtrpo.policies.heads import INITIAL_LOG_STD, LAST, Head, head_for, in_last_layer, require_head
 from jaxtrpo.policies.recurrence import Recurrence
+from jaxtrpo.policies.value_head import SHARED, ValueHead, with_value_head
 
 HIDDEN = (64, 64)
-LAST = "last"  # name of the last layer
 NO_SCALES: Mapping[str, float] = {}
 
 
@@ -48,14 +48,9 @@ class _MLPPolicy(nn.Module):
     for_products: bool = False
 
     @nn.compact
-    def __call__(self, obs: Float[Array, "... obs"]) -> Distribution:
+    def __call__(self, obs: Float[Array, "... obs"]) -> Distribution | tuple[Distribution, Array]:
         outputs = MLP(self.hidden, self.head.outputs, self.for_products)(obs)
         return self.head.distribution(self, outputs, tanh=linearized.tanh if self.for_products else nn.tanh)
-
-
-def in_last_layer(path: tuple) -> bool:
-    """Returns whether a leaf at this path of the parameters belongs to the layer `LAST`."""
-    return any(getattr(part, "key", None) == LAST for part in path)
 
 
 def orthogonal_init(network: nn.Module, key: PRNGKeyArray, observation_size: int, *, last_scale: float) -> PyTree:
@@ -134,6 +129,7 @@ class Policy(NamedTuple):
     apply_for_products: Callable[[PyTree, Float[Array, "state obs"]], Distribution] | None = None
     recurrence: Recurrence | None = None  # None: the policy has no memory
     is_masked: bool = False  # whether its inputs say which choices are legal (see `masking`)
+    value_head: ValueHead | None = None  # of a network that serves as critic, too
 
     def step(
         self, params: PyTree, carry: PyTree, inputs: Any, first: Bool[Array, "..."]
@@ -179,13 +175,14 @@ def categorical_policy(observation_size: int, counts: Sequence[int], *, hidden: 
 def _mlp_policy(observation_size: int, hidden: Sequence[int], head: Head) -> Policy:
     network = _MLPPolicy(tuple(hidden), head)
     for_products = network.clone(for_products=True)
-    return Policy(
+    policy = Policy(
         init=lambda key: orthogonal_init(network, key, observation_size, last_scale=0.01),
         apply=cast(Callable[..., Distribution], network.apply),
         noise_size=head.noise_size,
         draw_noise=head.draw_noise,
         apply_for_products=cast(Callable[..., Distribution], for_products.apply),
     )
+    return with_value_head(policy) if head.has_value else policy
 
 
 class PolicyMaker(NamedTuple):
@@ -193,7 +190,9 @@ class PolicyMaker(NamedTuple):
 
     spec_string: str  # such as "mlp(hidden=(128, 128))"
     make: Callable[[int, ActionSpace], Policy]  # (size of an observation, action space) -> policy
-    critic: str | None = None  # spec string of the critic to use instead of `mlp`, unless another is chosen
+    # Spec string of the critic to use instead of `mlp`, unless another is chosen; `shared` for a policy with a value
+    # head, which takes no other.
+    critic: str | None = None
 
 
 def mlp(
@@ -201,6 +200,7 @@ def mlp(
     hidden: Sequence[int] = HIDDEN,
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
+    shared: bool = False,
 ) -> PolicyMaker:
     """A tanh network: `gaussian_policy` for continuous actions, `categorical_policy` for discrete ones.
 
@@ -209,6 +209,8 @@ def mlp(
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
         discrete actions.
       state_dependent_std: whether the standard deviation depends on the observation.
+      shared: whether the network also predicts values, in place of a critic: the hidden layers serve both, and one
+        optimiser minimises both losses. For `ppo`, `a2c` and `a3c`.
 
     Returns:
       The same object for the same settings, so that compiled code is shared.
@@ -217,15 +219,16 @@ def mlp(
       ValueError: a setting is invalid. `make` raises it if `state_dependent_std` is set and actions are discrete.
     """
     require_sizes(hidden=hidden)
-    require_head(initial_log_std, state_dependent_std)
-    return _mlp(tuple(hidden), float(initial_log_std), state_dependent_std)
+    require_head(initial_log_std, state_dependent_std, shared)
+    return _mlp(tuple(hidden), float(initial_log_std), state_dependent_std, shared)
 
 
 @functools.cache
-def _mlp(hidden: tuple[int, ...], initial_log_std: float, state_dependent_std: bool) -> PolicyMaker:
+def _mlp(hidden: tuple[int, ...], initial_log_std: float, state_dependent_std: bool, shared: bool) -> PolicyMaker:
     settings = {"hidden": hidden, "initial_log_std": initial_log_std, "state_dependent_std": state_dependent_std}
 
     def make(observation_size: int, actions: ActionSpace) -> Policy:
-        return _mlp_policy(observation_size, hidden, head_for(actions, initial_log_std, state_dependent_std))
+        return _mlp_policy(observation_size, hidden, head_for(actions, initial_log_std, state_dependent_std, shared))
 
-    return PolicyMaker(spec_string_of(mlp, settings), make)
+    spec_string = spec_string_of(mlp, {**settings, "shared": shared})
+    return PolicyMaker(spec_string, make, critic=SHARED if shared else None)

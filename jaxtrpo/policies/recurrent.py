@@ -19,10 +19,10 @@ from jaxtrpo.config.checks import (
 )
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
-from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
+from jaxtrpo.policies.value_head import SHARED, with_value_head
 
 HIDDEN, ENCODER, BPTT_STEPS = 64, (64,), 16
 RECURRENT = "recurrent"  # name of the matrix between a cell's steps
@@ -91,8 +91,8 @@ class _RecurrentPolicy(nn.Module):
     head: Head
 
     @nn.compact
-    def __call__(self, inputs: Sequences) -> tuple[Distribution, tuple[Array, ...]]:
-        """Returns distributions, and carries after each step."""
+    def __call__(self, inputs: Sequences) -> tuple[Any, tuple[Array, ...]]:
+        """Returns what the head makes of the outputs, and carries after each step."""
         outputs, carries = self.network(inputs)
         return self.head.distribution(self, outputs), carries
 
@@ -119,6 +119,7 @@ def gru(
     bptt_steps: int = BPTT_STEPS,
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
+    shared: bool = False,
 ) -> PolicyMaker:
     """A recurrent network with a gated recurrent unit, GRU (Cho et al. 2014).
 
@@ -133,6 +134,7 @@ def gru(
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
         discrete actions.
       state_dependent_std: whether the standard deviation depends on the observations.
+      shared: whether the network, with one recurrent state, also predicts values, in place of a critic; see `mlp`.
 
     Raises:
       ValueError: a setting is invalid. `make` raises it if `state_dependent_std` is set and actions are discrete.
@@ -147,6 +149,7 @@ def lstm(
     bptt_steps: int = BPTT_STEPS,
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
+    shared: bool = False,
 ) -> PolicyMaker:
     """A network with long short-term memory, LSTM (Hochreiter & Schmidhuber 1997); otherwise like `gru`.
 
@@ -157,6 +160,7 @@ def lstm(
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
         discrete actions.
       state_dependent_std: whether the standard deviation depends on the observations.
+      shared: whether the network, with one recurrent state, also predicts values, in place of a critic; see `mlp`.
 
     Raises:
       ValueError: a setting is invalid. `make` raises it if `state_dependent_std` is set and actions are discrete.
@@ -173,7 +177,7 @@ def require_recurrent(hidden: Any, encoder: Any, bptt_steps: Any) -> None:
 
 def _recurrent(cell: str, factory: Callable[..., PolicyMaker], given: Mapping[str, Any]) -> PolicyMaker:
     require_recurrent(given["hidden"], given["encoder"], given["bptt_steps"])
-    require_head(given["initial_log_std"], given["state_dependent_std"])
+    require_head(given["initial_log_std"], given["state_dependent_std"], given["shared"])
     settings = {**given, "encoder": tuple(given["encoder"]), "initial_log_std": float(given["initial_log_std"])}
     return _maker(cell, factory, **settings)
 
@@ -188,24 +192,25 @@ def _maker(
     bptt_steps: int,
     initial_log_std: float,
     state_dependent_std: bool,
+    shared: bool,
 ) -> PolicyMaker:
     def make(observation_size: int, actions: ActionSpace) -> Policy:
-        head = head_for(actions, initial_log_std, state_dependent_std)
+        head = head_for(actions, initial_log_std, state_dependent_std, shared)
         network = _RecurrentPolicy(RecurrentNetwork(cell, hidden, encoder, head.outputs), head)
 
-        def unroll(params: PyTree, inputs: Sequences) -> tuple[Distribution, PyTree]:
+        def unroll(params: PyTree, inputs: Sequences) -> tuple[Any, PyTree]:
             return cast(Any, network.apply(params, inputs))
 
-        return Policy(
+        policy = Policy(
             init=lambda key: initial_params(network, cell, hidden, observation_size, key, last_scale=0.01),
             apply=lambda params, inputs: unroll(params, inputs)[0],
             noise_size=head.noise_size,
             draw_noise=head.draw_noise,
             recurrence=Recurrence(start_of(cell, hidden), single_step(unroll), unroll, bptt_steps),
         )
+        return with_value_head(policy) if shared else policy
 
     settings = {"hidden": hidden, "encoder": encoder, "bptt_steps": bptt_steps}
-    of_policy = {"initial_log_std": initial_log_std, "state_dependent_std": state_dependent_std}
-    return PolicyMaker(
-        spec_string_of(factory, {**settings, **of_policy}), make, critic=spec_string_of(factory, settings)
-    )
+    of_policy = {"initial_log_std": initial_log_std, "state_dependent_std": state_dependent_std, "shared": shared}
+    critic = SHARED if shared else spec_string_of(factory, settings)
+    return PolicyMaker(spec_string_of(factory, {**settings, **of_policy}), make, critic=critic)

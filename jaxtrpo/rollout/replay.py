@@ -52,6 +52,9 @@ class Replay(NamedTuple):
     draw: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]  # draws rows with replacement
     # Draws stretches with replacement: the steps of one environment in one segment; axes stretch, time.
     draw_stretches: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]
+    # (ring, key, number, length): draws windows of consecutive steps of one environment, also across segments; axes
+    # window, time. Not for asynchronous actors, which insert their own environments only.
+    draw_windows: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int, int], Transitions]
 
     def description(self) -> str:
         """Returns a description for the log."""
@@ -146,7 +149,14 @@ def make_replay(
         begin = segment * segment_steps + env
         return rows_at(ring, begin[:, None] + num_envs * jnp.arange(segment_length))
 
-    return Replay(capacity, 4 * capacity * int(ends[-1]), empty, insert, draw, draw_stretches)
+    def draw_windows(ring: Ring, key: PRNGKeyArray | UInt32[Array, "2"], number: int, length: int) -> Transitions:
+        # Steps of one environment are `num_envs` rows apart, in the order of time from the oldest row on.
+        oldest = jnp.where(ring.filled == capacity, ring.next_row, 0)
+        starts = jnp.maximum(ring.filled - (length - 1) * num_envs, 1)
+        begin = oldest + jax.random.randint(key, (number,), 0, starts)
+        return rows_at(ring, (begin[:, None] + num_envs * jnp.arange(length)) % capacity)
+
+    return Replay(capacity, 4 * capacity * int(ends[-1]), empty, insert, draw, draw_stretches, draw_windows)
 
 
 # (ring, batch) -> ring; takes over the memory of the argument.

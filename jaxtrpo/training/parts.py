@@ -13,6 +13,7 @@ from jaxtrpo.config.specs import parse, settings_in, with_argument
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.policies.networks import PolicyMaker
+from jaxtrpo.policies.value_head import SHARED
 
 
 class Parts(NamedTuple):
@@ -68,6 +69,8 @@ def make_parts(
 
 def _usual_critic(algorithm: Algorithm, policy: PolicyMaker) -> str:
     """Returns the algorithm's default critic, or one like the policy with the same settings of its fit."""
+    if policy.critic == SHARED:
+        return SHARED
     if policy.critic is None or not algorithm.critic.startswith("mlp"):
         return algorithm.critic
     spec = policy.critic

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +16,18 @@ from jaxtrpo.adapt import Rule, require_settings
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.config import Sizes
 from jaxtrpo.config.specs import is_built_in
+from jaxtrpo.critics.critic import Critic
+from jaxtrpo.critics.shared import shared_critic
 from jaxtrpo.envs.abilities import Informative, masks_actions, require_working
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs
+from jaxtrpo.policies.exploring import Exploring, exploring
 from jaxtrpo.policies.masking import masked_policy
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Recurrence
+from jaxtrpo.policies.value_head import SHARED
 from jaxtrpo.rollout.collect import CollectSegments, Recurrences, make_collect, start_actors, whole_episodes
 from jaxtrpo.rollout.replay import Insert, compile_insert, inserted, without_replay
 from jaxtrpo.rollout.types import Acting, ActorState, Batch, Hyperparameters, TrainState
@@ -123,6 +127,8 @@ class Update:
 
     def collect(self, actor: ActorState, acting: Acting, hyperparameters: Hyperparameters) -> tuple[ActorState, Batch]:
         """Collects a batch of `steps_per_update` steps, or of one segment if the scale of observations is unknown."""
+        if self.algorithm.explore is not None:
+            acting = cast(Any, acting)._replace(policy=Exploring(acting.policy, hyperparameters))
         # No policy learns before the scale is known (see `standardize`), and one segment suffices to estimate it.
         number = jnp.where(acting.obs_moments.known, segments_of(hyperparameters, self.sizes), 1)
         return self._collect(actor, acting, number)
@@ -278,7 +284,7 @@ def make_update(
     spec = Spec(
         observation_size=env.observation_size,
         policy=policy,
-        critic=parts.critic.make(env.observation_size),
+        critic=_critic_of(parts, policy, env.observation_size),
         discount=parts.discount,
         surrogate=parts.surrogate,
         normalize_observations=parts.normalize_observations,
@@ -297,8 +303,10 @@ def make_update(
             f"steps_per_update={spec.steps_per_update} must be at least {2 * actors.count}, two for each of the "
             f"{actors.count} asynchronous actors"
         )
-    recurrences = policy.recurrence, spec.critic.recurrence
-    starts, collect = _collecting(env, policy, spec.critic.recurrence, algorithm, sizes)
+    # A policy with a value head has one memory, also for its values.
+    of_critic = spec.critic.recurrence if policy.value_head is None else None
+    acting = policy if algorithm.explore is None else exploring(policy, algorithm.explore)
+    starts, collect = _collecting(env, acting, of_critic, algorithm, sizes)
     update = Update(
         env=env,
         actors=actors,
@@ -312,13 +320,30 @@ def make_update(
         programs=Programs() if programs is None else programs,
         _starts=starts,
         _collect=collect,
-        _recurrences=recurrences,
+        _recurrences=(policy.recurrence, of_critic),
     )
     logs_info = isinstance(env, Informative) and bool(env.info_columns)
     reads = parts.rule_was_chosen and (rule.reads or not is_built_in("adapt", rule.spec_string))
     if (reads or logs_info) and learner.waits:
         update.require_columns()
     return update
+
+
+def _critic_of(parts: Parts, policy: Policy, observation_size: int) -> Critic:
+    """Returns the critic of a run: the value head of the policy, if it has one.
+
+    Raises:
+      ValueError: policy, critic and algorithm do not fit each other; one sentence.
+    """
+    if policy.value_head is None:
+        return parts.critic.make(observation_size)
+    given = f"policy={parts.policy.spec_string}"
+    if reason := parts.algorithm.refuses_shared:
+        name = parts.algorithm.spec_string.partition("(")[0]
+        raise ValueError(f"{given}: {name} cannot train a shared torso, because {reason}; ppo, a2c and a3c can")
+    if parts.critic.spec_string != SHARED:
+        raise ValueError(f"critic={parts.critic.spec_string}: {given} predicts values itself; leave out the critic")
+    return shared_critic(policy)
 
 
 def _collecting(

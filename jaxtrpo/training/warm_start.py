@@ -17,6 +17,7 @@ from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.policies.custom import CUSTOM
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.policies.value_head import scaled_values
 from jaxtrpo.rollout.evaluation import require_fitting
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, kind_of, load_checkpoint
@@ -62,8 +63,10 @@ def read_warm_start(place: str, env: Environment, maker: PolicyMaker, critic: st
         require_fitting(policy, env)
     except (ValueError, OSError) as error:
         raise type(error)(f"{shown}: {error}") from error
-    wanted = _by_path(update.shapes())
-    found = {**_by_path(policy.params, POLICY), **_by_path(policy.moments, MOMENTS)}
+    wanted, params = _by_path(update.shapes()), policy.params
+    if saved is None and policy.network.value_head is not None:  # the moments of the returns are unknown
+        params = jax.device_get(scaled_values(params, 0.0, 0.0))
+    found = {**_by_path(params, POLICY), **_by_path(policy.moments, MOMENTS)}
     if saved is not None:  # may be newer than the policy's file, if the run was killed between writing the two
         found = {name: saved.state[name] for part in (POLICY, MOMENTS) for name in _below(saved.state, part)}
     _require_same_network(shown, found, wanted, network, maker.spec_string)

@@ -41,8 +41,8 @@ TINY = {
     "segment_length": 4, "num_envs": 4, "steps_per_update": 32, "policy": "mlp(hidden=(8,))",
     "critic": "mlp(hidden=(8,), epochs=1)",
 }  # fmt: skip
-# gps determines its own batch sizes and has the same tests in test_gps.py.
-ALGORITHMS = tuple(name for name in KINDS["algorithm"] if name != "gps")
+# gps determines its own batch sizes, and dqn takes discrete actions; they have the same tests in files of their own.
+ALGORITHMS = tuple(name for name in KINDS["algorithm"] if name not in ("gps", "dqn"))
 # Spec strings for algorithms whose defaults do not suit batches this small.
 SMALL = {
     "ppo": "ppo(minibatch_size=16)",

@@ -15,7 +15,7 @@ from probe import BOTH, DISCOUNT, TRUNCATED, ProbeEnvironment
 from support import TWO_NUMBERS, actors, deal_batch, first, learner_of, random_batch, spread
 from test_algorithms import ActingProbe, tiny
 
-from jaxtrpo.algorithms.naf import NAFState, ValueAndCurvature, naf, quadratic_advantage
+from jaxtrpo.algorithms.naf import ValueAndCurvature, naf, quadratic_advantage
 from jaxtrpo.critics.none import none
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.policies.networks import gaussian_policy
@@ -62,7 +62,7 @@ def learning(count: int, bounded: bool, words_of: tuple = ()):
     algorithm = naf(hidden=(8,), **{**settings, **dict(words_of)})
     learner = learner_of(algorithm, POLICY, CRITIC, segment_steps=12, actions=TWO_NUMBERS if bounded else BOUND_BELOW)
 
-    def learn(state: NAFState, batch: Batch, *others):
+    def learn(state: QLearnerState, batch: Batch, *others):
         return learner.learn(inserted(learner.replay, state, batch), batch, *others)
 
     return learner, actors(count).map(learn)

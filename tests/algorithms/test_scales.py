@@ -26,6 +26,11 @@ ALGORITHMS = {
         "algorithm": "trpo_replay(cg_iterations=5, replay=512, minibatch_size=16, hidden=(8,), value_hidden=(8,))"
     },
     "ppo": {"algorithm": "ppo(epochs=2, minibatch_size=16)", "adapt": "linear(learning_rate=0)"},
+    "ppo, shared": {
+        "algorithm": "ppo(epochs=2, minibatch_size=16, value_clip=0.2)",
+        "policy": "mlp(hidden=(8,), shared=True)",
+    },
+    "a2c, shared": {"algorithm": "a2c", "policy": "mlp(hidden=(8,), shared=True)"},
     "pg": {"algorithm": "pg"},
     "a2c": {"algorithm": "a2c"},
     "a3c": {"algorithm": "a3c"},
@@ -85,7 +90,7 @@ class PointMass:
 
 def learned(name: str, observation: float = 1.0, reward: float = 1.0, late: int = 0, **settings) -> list[np.ndarray]:
     """Returns the parameters after a few updates in the given units."""
-    run = prepare(PointMass(), seed=3, policy="mlp(hidden=(8,))", **{**SIZES, **ALGORITHMS[name], **settings})
+    run = prepare(PointMass(), seed=3, **{"policy": "mlp(hidden=(8,))", **SIZES, **ALGORITHMS[name], **settings})
     factors = dict.fromkeys(("obs", "final_obs", "first_obs", "observation"), observation) | {"reward_unit": reward}
 
     def change(path, leaf):

@@ -134,7 +134,11 @@ def test_sweeps_get_the_name_that_they_use(name, algorithm, right, capsys):
         ("algorithm", "TRPO", "use trpo"),
         ("algorithm", "sac", "use trpo_replay or naf, which also learn from a replay buffer"),
         ("algorithm", "TD3", "use trpo_replay or naf, which also learn from a replay buffer"),
-        ("algorithm", "dqn", "use ppo or a2c, which take discrete actions"),
+        (
+            "algorithm",
+            "rainbow",
+            "use dqn, which has double Q-learning and n-step returns",
+        ),
         ("algorithm", "REINFORCE", "use pg"),
         ("policy", "MlpPolicy", "use mlp"),
         ("policy", "CnnPolicy", "use mlp, which flattens images, or a flax module of your own"),

@@ -45,17 +45,19 @@ FIRST_ORDER = [("algorithm", name) for name in ("ppo", "pg", "a2c", "a3c")]
 ALGORITHMS = [*TRUST_REGION, *FIRST_ORDER]
 CLIPPED = [("algorithm", name) for name in ("ppo", "a2c", "a3c")]
 GPS = "algorithm", "gps"
-PPO, NAF, POLICY, CRITIC = ("algorithm", "ppo"), ("algorithm", "naf"), ("policy", "mlp"), ("critic", "mlp")
+PPO, NAF, DQN = ("algorithm", "ppo"), ("algorithm", "naf"), ("algorithm", "dqn")
+POLICY, CRITIC = ("policy", "mlp"), ("critic", "mlp")
 NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan, math.inf, "1", True)
 MEMORY = ("gru", "lstm")
 RECURRENT = [(kind, name) for kind in ("policy", "critic") for name in MEMORY]
 BAD_OF_PARTS = [
     *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
     *((*CRITIC, "shared_from", value) for value in NOT_WHOLE),
-    *((*part, "minibatch_per_env", -1.0) for part in (PPO, CRITIC, NAF, REPLAY)),
-    *((*part, name, value) for part in (NAF, REPLAY) for name in ("replay", "minibatch_size") for value in NOT_WHOLE),
-    *((*part, "replay_ratio", value) for part in (NAF, REPLAY) for value in (*NOT_POSITIVE, None)),
-    *((*part, "target_rate", value) for part in (NAF, REPLAY) for value in (-0.01, 1.01, math.nan, "1", None)),
+    *((*part, "minibatch_per_env", -1.0) for part in (PPO, CRITIC, NAF, DQN, REPLAY)),
+    *((*part, name, value) for part in (NAF, DQN, REPLAY) for name in ("replay", "minibatch_size")
+      for value in NOT_WHOLE),
+    *((*part, "replay_ratio", value) for part in (NAF, DQN, REPLAY) for value in (*NOT_POSITIVE, None)),
+    *((*part, "target_rate", value) for part in (NAF, DQN, REPLAY) for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*part, name, value) for part in TRUST_REGION for name in ("fisher_samples", "cg_iterations")
       for value in NOT_WHOLE),
     *((*part, "line_search_steps", value) for part in LINE_SEARCH for value in NOT_WHOLE),
@@ -66,11 +68,15 @@ BAD_OF_PARTS = [
       for value in (*NOT_POSITIVE, None)),
     *(("algorithm", "trpo_penalty", "target_kl", value) for value in (*NOT_POSITIVE, None)),
     *(("algorithm", "trpo_penalty", "penalty", value) for value in NOT_POSITIVE),
-    *((*part, "learning_rate", value) for part in (CRITIC, NAF, REPLAY, *FIRST_ORDER)
+    *((*part, "learning_rate", value) for part in (CRITIC, NAF, DQN, REPLAY, *FIRST_ORDER)
       for value in (*NOT_POSITIVE, None)),
     *((*part, "max_gradient_norm", value) for part in CLIPPED for value in (*NOT_POSITIVE, None)),
+    *((*DQN, "epsilon", value) for value in (-0.01, 1.01, math.nan, "1", None)),
+    *((*DQN, "n_step", value) for value in (0, -1, 1.5, "3", True)),
+    *((*DQN, "double", value) for value in (1, None, "no")),
     *((*PPO, "clip", value) for value in (*NOT_POSITIVE, None)),
-    *((*PPO, "kl_stop", value) for value in NOT_POSITIVE),
+    *((*PPO, name, value) for name in ("kl_stop", "value_clip") for value in NOT_POSITIVE),
+    *((*part, "value_weight", value) for part in CLIPPED for value in (-1e-9, math.inf, None, "x")),
     *((*part, "entropy_bonus", value) for part in FIRST_ORDER for value in (-1e-9, math.inf, None, "x")),
     *((*part, "gae_lambda", value) for part in ALGORITHMS for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*part, "line_search_shrink", value) for part in LINE_SEARCH for value in (0, 1, -0.5, 1.5, math.nan)),
@@ -83,16 +89,17 @@ BAD_OF_PARTS = [
     *((*part, "bptt_steps", 10_001) for part in RECURRENT),
     *((*part, "encoder", value) for part in RECURRENT for value in ((0,), (1.5,), 64, None)),
     *(("policy", name, "initial_log_std", value) for name in MEMORY for value in (-11, 6, math.nan)),
-    *(("policy", name, "state_dependent_std", value) for name in MEMORY for value in (1, None, "no")),
+    *(("policy", name, setting, value) for name in MEMORY for setting in ("state_dependent_std", "shared")
+      for value in (1, None, "no")),
     *(("critic", name, "normalize_returns", value) for name in MEMORY for value in (1, None, "no")),
     *(("critic", name, setting, value) for name in MEMORY for setting in ("epochs", "minibatch_size", "shared_from")
       for value in NOT_WHOLE),
     *(("critic", name, "minibatch_per_env", -1.0) for name in MEMORY),
     *(("critic", name, "learning_rate", value) for name in MEMORY for value in (*NOT_POSITIVE, None)),
     *((*REPLAY, "value_hidden", value) for value in ((0,), (1.5,), ("a",), 64, None, "64")),
-    *((*POLICY, "state_dependent_std", value) for value in (1, None, "no")),
+    *((*POLICY, setting, value) for setting in ("state_dependent_std", "shared") for value in (1, None, "no")),
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
-    *((*part, "asynchronous", value) for part in (NAF, ("algorithm", "a2c")) for value in (1, None, "no")),
+    *((*part, "asynchronous", value) for part in (NAF, DQN, ("algorithm", "a2c")) for value in (1, None, "no")),
     *(("critic", "linear", "ridge", value) for value in (*NOT_POSITIVE, None)),
     *((*GPS, name, value) for name in ("conditions", "samples", "imitation_steps", "minibatch_size")
       for value in NOT_WHOLE),
@@ -170,7 +177,9 @@ def test_any_value_is_accepted_or_rejected_by_name(name, value):
 
 
 @settings(deadline=None)  # the first import is slow
-@given(st.sampled_from([part for part in PARTS if part != ("critic", "none")]), st.data(), JUNK)
+@given(
+    st.sampled_from([part for part in PARTS if part not in (("critic", "none"), ("critic", "shared"))]), st.data(), JUNK
+)
 def check_any_value_in_any_spec(part, data, value):
     name = data.draw(st.sampled_from(list(inspect.signature(factory(*part)).parameters)))
     try:

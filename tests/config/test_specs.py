@@ -23,6 +23,7 @@ VALUES = {
     "replay_ratio": 2.0, "target_rate": 0.5, "asynchronous": True, "critic_lambda": 0.4, "critic_cg_damping": 0.125,
     "value_hidden": (6, 4), "conditions": 6, "samples": 4, "horizon": 40, "imitation_steps": 30, "model_memory": 5.0,
     "prior_samples": 20.0, "change": (0.25, 1.5), "encoder": (9,), "bptt_steps": 12,
+    "shared": True, "value_weight": 0.25, "value_clip": 0.3, "epsilon": 0.5, "n_step": 1, "double": False,
 }  # fmt: skip
 SIZE_OF_MEMORY = 24  # `hidden` of networks with memory
 
@@ -72,7 +73,7 @@ def test_defaults_are_omitted_and_whitespace_is_ignored(kind, name):
 
 @pytest.mark.parametrize(("kind", "name"), ALL)
 def test_misspelled_name_gets_a_suggestion(kind, name):
-    wrong = name[0] + name if len(name) < 4 else name[:-1]
+    wrong = name + name[-1] if len(name) < 4 else name[:-1]
     with pytest.raises(ValueError) as error:
         parse(kind, f"{wrong}(a=1)")
     said = str(error.value)

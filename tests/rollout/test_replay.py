@@ -109,6 +109,33 @@ def test_rows_are_drawn_uniformly():
     assert np.all(np.abs(counts - expected) < 5 * np.sqrt(expected))
 
 
+@pytest.mark.parametrize("number", [3, 7, 9])  # segments inserted into a ring of five
+def test_windows_are_consecutive_steps_of_one_environment_and_drawn_uniformly(number):
+    """Also across segments and the end of the ring, but never from the newest step to the oldest."""
+    capacity, length, draws = 5 * SEGMENT_STEPS, 4, 20_000
+    batches = [random_batch(seed, segments=1, num_segments=1) for seed in range(number)]
+    drawn = jax.jit(replay(capacity).draw_windows, static_argnums=(2, 3))(
+        filled(capacity, batches), jax.random.PRNGKey(0), draws, length
+    )
+    held = plain_rows(batches)[-capacity:]  # those of an environment are `ENVS` rows apart
+    windows = {
+        np.concatenate(held[first : first + length * ENVS : ENVS]).tobytes(): 0
+        for first in range(len(held) - (length - 1) * ENVS)
+    }
+    flat = np.concatenate([np.reshape(leaf, (draws, length, -1)) for leaf in drawn], axis=-1)
+    for window in flat.reshape(draws, -1):
+        windows[window.tobytes()] += 1  # a KeyError for any other
+    expected = draws / len(windows)
+    assert np.all(np.abs(np.array(list(windows.values())) - expected) < 5 * np.sqrt(expected))
+
+
+def test_windows_of_a_ring_with_few_steps_have_weight_zero_beyond_them():
+    drawn = replay(5 * SEGMENT_STEPS).draw_windows(
+        filled(5 * SEGMENT_STEPS, [random_batch(0, num_segments=1, broken=0.0)]), jax.random.PRNGKey(0), 50, 10
+    )
+    np.testing.assert_array_equal(drawn.weight, np.broadcast_to(np.arange(10) < LENGTH, (50, 10)))
+
+
 def test_stretches_are_segments_of_one_environment_and_drawn_uniformly():
     """Fails if a stretch contains steps of two environments or of two segments."""
     capacity, batches = 4 * SEGMENT_STEPS, [random_batch(seed, num_segments=3) for seed in range(2)]

@@ -65,6 +65,8 @@ def policy_of(maker, actions: ActionSpace) -> TrainedPolicy:
         (mlp(), NUMBERS),
         (mlp(hidden=(8,), state_dependent_std=True), NUMBERS),
         (mlp(hidden=()), NUMBERS),
+        (mlp(shared=True), NUMBERS),
+        (mlp(shared=True), CHOICES),
         (policy_maker(Own()), NUMBERS),
         (mlp(), EXACT),
         (mlp(), HALVES),
@@ -130,7 +132,9 @@ def test_failed_model_card_leaves_the_exported_files(tmp_path, capsys):
     assert all(Path(file).stat().st_size for file in files)
 
 
-@pytest.mark.parametrize("maker", [gru(hidden=8), lstm(hidden=8)], ids=["gru", "lstm"])
+@pytest.mark.parametrize(
+    "maker", [gru(hidden=8), lstm(hidden=8), gru(hidden=8, shared=True)], ids=["gru", "lstm", "shared"]
+)
 def test_exported_memory_is_an_input_and_an_output(maker, tmp_path):
     policy = policy_of(maker, NUMBERS)
     export_policy(policy, tmp_path)

@@ -85,6 +85,23 @@ def test_policy_and_moments_suffice_and_the_run_says_so(before, tmp_path):
     assert "critic starts untrained, because that run has no checkpoint" in run.notes[0]
 
 
+def test_value_head_is_taken_over_with_its_units_or_begins_anew(tmp_path):
+    settings = {**TINY, "algorithm": "ppo(minibatch_size=16)", "policy": "mlp(hidden=(8,), shared=True)"}
+    del settings["critic"]
+    there = gather(jaxtrpo.train(PENDULUM, out=tmp_path / "run", progress=False, **settings).state).learner
+    run = prepare(PENDULUM, start_from=tmp_path / "run", **settings)
+    here = gather(run.state).learner
+    assert all(same(here.policy, there.policy)) and all(same(here.critic, there.critic)) and run.notes == ()
+    for path in (tmp_path / "run").glob("checkpoint*"):
+        path.unlink()
+    run = prepare(PENDULUM, start_from=tmp_path / "run", **settings)
+    here = gather(run.state).learner
+    last, kept = (state.policy["params"]["MLP_0"]["last"] for state in (here, there))
+    assert not last["kernel"][:, -1].any() and not last["bias"][-1] and kept["kernel"][:, -1].all()
+    np.testing.assert_array_equal(last["kernel"][:, :-1], kept["kernel"][:, :-1])
+    assert here.critic.returns.count == 0 and "critic begins anew" in run.notes[0]
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [

@@ -191,6 +191,7 @@ def gps(
         critic="none",
         num_envs=conditions * samples,
         episodes=WholeEpisodes(conditions, samples, horizon),
+        refuses_shared="it learns no values",
     )
 
 

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 from jaxtrpo.algorithms.actor_critic import about, gather_samples, no_observations, with_observations, with_rewards
 from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_plain_networks
-from jaxtrpo.algorithms.natural_gradient import require_natural_gradient
+from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, require_natural_gradient
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trpo_replay.combined_step import DirectionMemory, combined_direction, no_directions
 from jaxtrpo.algorithms.trpo_replay.labels import advantage_over, critic_surrogate, draw_labelled
@@ -262,7 +262,15 @@ def trpo_replay(
         return Learner(init, learn, replay=buffer)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(spec_string, starts, make, adapt=RULE, critic=VALUE_CRITIC, uses_surrogate=True)
+    return Algorithm(
+        spec_string,
+        starts,
+        make,
+        adapt=RULE,
+        critic=VALUE_CRITIC,
+        uses_surrogate=True,
+        refuses_shared=CONTROLS_KL,
+    )
 
 
 def _require_fitting(spec: Spec) -> None:

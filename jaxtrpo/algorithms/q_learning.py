@@ -1,0 +1,133 @@
+"""Q-learning from a replay buffer: gradient steps on a Bellman error, with a target network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
+
+from jaxtrpo.algorithms.actor_critic import no_observations, with_rewards
+from jaxtrpo.algorithms.advantages import valid_weight
+from jaxtrpo.algorithms.algorithm import Info, Learner, Replaying, Spec
+from jaxtrpo.critics.reward_scale import value_unit
+from jaxtrpo.ops.minibatches import Drawn, over_drawn_minibatches
+from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
+from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.parallel.collectives import sum_over_actors
+from jaxtrpo.rollout.replay import Replay, Ring, Transitions
+from jaxtrpo.rollout.types import Batch, Hyperparameters
+
+Params = tuple[PyTree, PyTree]  # of policy and critic
+
+
+class QLearnerState(NamedTuple):
+    """Learner state, equal on every actor."""
+
+    policy: PyTree  # its mode is the greedy action
+    critic: PyTree  # networks beside the policy; () if there are none
+    target: PyTree  # target network, from which steps bootstrap: a slow copy
+    optimizer: optax.OptState  # for policy and critic parameters as one flat vector
+    obs_moments: Moments
+    rewards: Moments
+    replay: Ring
+
+
+class Bellman(NamedTuple):
+    """The regression of an algorithm; observations are normalised, values in units of `reward_scale.value_unit`."""
+
+    init: Callable[[PRNGKeyArray, PRNGKeyArray], Params]  # (key for the policy, key for the critic) -> parameters
+    copied: Callable[[Params], PyTree]  # the parameters that the target network copies
+    # (ring, key, number of rows) -> rows, drawn with replacement
+    draw: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]
+    # (parameters, target, rows, unit of rewards) -> (loss, mean squared Bellman error)
+    loss: Callable[[Params, PyTree, Transitions, Float[Array, ""]], tuple[Float[Array, ""], Float[Array, ""]]]
+    # (policy parameters, normalised observations, unit of rewards) -> metrics
+    summary: Callable[[PyTree, Float[Array, "row obs"], Float[Array, ""]], Info]
+
+
+def q_learner(
+    spec: Spec, bellman: Bellman, buffer: Replay, minibatches: Drawn, *, target_rate: float, asynchronous: bool
+) -> Learner:
+    """Builds a learner that takes gradient steps on rows of a replay buffer.
+
+    Args:
+      spec: see `Spec`.
+      bellman: regression.
+      buffer: replay buffer.
+      minibatches: minibatches drawn from it.
+      target_rate: fraction by which the target network moves in each gradient step.
+      asynchronous: whether actors keep collecting while the network learns.
+    """
+    optimizer = optax.scale_by_adam()
+
+    def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> QLearnerState:
+        params = bellman.init(for_policy, for_critic)
+        memory = optimizer.init(ravel_pytree(params)[0])
+        return QLearnerState(
+            *params, bellman.copied(params), memory, no_observations(spec), no_moments(()), buffer.empty()
+        )
+
+    def observe(learner: QLearnerState, batch: Batch) -> QLearnerState:
+        weight, moments = valid_weight(batch), learner.obs_moments
+        rewards = with_rewards(learner.rewards, batch, weight)
+        if spec.normalize_observations:
+            seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
+            moments = merge(moments, seen)
+        return learner._replace(obs_moments=moments, rewards=rewards)
+
+    def train(
+        learner: QLearnerState, new_steps: Int[Array, ""], hyperparameters: Hyperparameters, key: PRNGKeyArray
+    ) -> tuple[QLearnerState, Info]:
+        rewards, moments, ring = learner.rewards, learner.obs_moments, learner.replay
+        scale = value_unit(rewards)
+        number = minibatches.number(new_steps)
+        unit = jnp.where(scale > 0, scale, 1.0)
+
+        def loss(params: Params, target: PyTree, rows: Transitions) -> tuple[Any, Any]:
+            seen = rows._replace(obs=normalize(rows.obs, moments), final_obs=normalize(rows.final_obs, moments))
+            return bellman.loss(params, target, seen, unit)
+
+        gradient_of = jax.value_and_grad(loss, has_aux=True)
+        # As one flat vector, Adam is one operation instead of one per leaf.
+        first, unravel = ravel_pytree((learner.policy, learner.critic))
+
+        def step(carry, rows: Transitions):
+            params, target, memory, total = carry
+            (_, error), gradient = gradient_of(unravel(params), target, rows)
+            direction, memory = optimizer.update(ravel_pytree(gradient)[0], memory)
+            params = params - hyperparameters["learning_rate"] * jnp.asarray(direction)
+            target = optax.incremental_update(bellman.copied(unravel(params)), target, target_rate)
+            return params, target, memory, total + error
+
+        for_draws, for_summary = jax.random.split(key)
+        start = first, learner.target, learner.optimizer, jnp.zeros(())
+        params, target, memory, total = over_drawn_minibatches(
+            step,
+            start,
+            lambda _, key, number: bellman.draw(ring, key, number),
+            for_draws,
+            number=number.astype(jnp.int32),
+            size=minibatches.size,
+            at_once=minibatches.at_once,
+        )
+        of_policy, critic = unravel(params)
+        learned = learner._replace(policy=of_policy, critic=critic, target=target, optimizer=memory)
+        learned = optax.tree.where(all_finite((params, target)), learned, learner)
+        some = normalize(buffer.draw(ring, for_summary, minibatches.size).obs, moments)
+        return learned, {
+            **bellman.summary(learned.policy, some, scale),
+            "bellman_error": scale * jnp.sqrt(total / number),  # root mean square, in units of reward
+            "gradient_steps": number.astype(jnp.int32),
+        }
+
+    def learn(
+        learner: QLearnerState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
+    ) -> tuple[QLearnerState, Info]:
+        return train(observe(learner, batch), batch.num_segments * spec.segment_steps, hyperparameters, key)
+
+    return Learner(init, learn, replaying=Replaying(observe, train) if asynchronous else None, replay=buffer)
