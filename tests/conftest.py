@@ -15,10 +15,13 @@ jax.config.update("jax_num_cpu_devices", 2)
 # The tests compile for minutes and compute for seconds: without optimising, XLA takes a quarter of the time. With the
 # variable set, if only to nothing, they run what users run.
 if "XLA_FLAGS" not in os.environ:
-    flags = ["--xla_backend_optimization_level=0"]
+    flags = ["--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1"]
     if jax.__version_info__ < (0, 11):  # later ones do not know it, and end the process
         flags.append("--xla_cpu_use_fusion_emitters=false")
     os.environ["XLA_FLAGS"] = " ".join(flags)
+
+# Tracing makes many objects and little garbage, so looking for garbage often costs a tenth of the time.
+gc.set_threshold(50_000, 20, 20)
 
 # What is compiled is kept from run to run, for all workers and the processes that tests start, and dropped when nobody
 # has asked for it in two weeks.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support import shared_programs
 
 import jaxtrpo
 from jaxtrpo.cli import main as cli
@@ -116,6 +117,8 @@ def require_extras(targets: list[str]) -> None:
 def shortened(arguments: list[str]) -> list[str]:
     """Shortens trainings and videos."""
     arguments = list(arguments)
+    if arguments[0] == "sweep" and "--seeds" not in arguments:
+        arguments += ["--seeds", str(cli.Sweep.seeds)]
     for flag in ("--total-steps", "--eval-every"):
         if flag in arguments:
             at = arguments.index(flag) + 1
@@ -124,6 +127,9 @@ def shortened(arguments: list[str]) -> list[str]:
         if flag in arguments:
             at = arguments.index(flag) + 1
             arguments[at] = str(min(int(arguments[at]), most))
+    if "--grid" in arguments:  # each value is trained with in a process
+        at = arguments.index("--grid") + 1
+        arguments[at] = arguments[at].partition(",")[0]
     if arguments[0] in ("train", "sweep") and not {"--total-steps", "--config"} & set(arguments):
         arguments += ["--total-steps", str(Config.total_steps // SHORTER)]
     return arguments + (
@@ -133,8 +139,8 @@ def shortened(arguments: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def short():
-    """Shortens trainings of scripts, and ends servers."""
-    with pytest.MonkeyPatch.context() as patch:
+    """Shortens trainings of scripts, compiles equal ones once, and ends servers."""
+    with shared_programs(), pytest.MonkeyPatch.context() as patch:
         for name in ("train", "train_many"):
             whole = getattr(jaxtrpo, name)
 

@@ -34,6 +34,7 @@ from jaxtrpo.ops.moments import Moments, no_moments, normalize
 from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.rollout.replay import inserted
+from jaxtrpo.training.prepare import plan
 from jaxtrpo.training.train import prepare
 from jaxtrpo.training.update import first_hyperparameters
 
@@ -182,7 +183,7 @@ def test_no_key_is_used_twice(algorithm):
         return learner.learn(state, batch, hyperparameters, key)
 
     key = jax.random.PRNGKey(0)
-    state = spread(learner.init(*jax.random.split(key)), 1)
+    state = spread(jax.jit(learner.init)(*jax.random.split(key)), 1)
     hyperparameters = spread(first_hyperparameters(parse("algorithm", SMALL.get(algorithm, algorithm))), 1)
     keys = [spread(jax.random.fold_in(key, segments), 1) for segments in (4, 8)]
     with recorded_keys() as used:
@@ -230,6 +231,7 @@ def test_minibatch_larger_than_batch_is_refused():
         prepare(ActingProbe(), algorithm="ppo(minibatch_size=64)", **TINY)
 
 
+@pytest.mark.shared_programs
 @pytest.mark.parametrize(
     "algorithm, rule",
     [("ppo", "linear(learning_rate=0)"), ("pg", None), ("a2c", None), ("a3c", None)],  # the default of the last three
@@ -348,6 +350,7 @@ def test_part_of_wrong_type_is_refused(setting, kind, wrong):
 # ---- several updates in one program
 
 
+@pytest.mark.shared_programs
 def test_run_ends_with_the_update_that_reaches_total_steps():
     metrics = train("a2c", total_steps=32 * 16 + 33).metrics
     # The first update has one segment of 16 steps; 545 steps are 35 segments.
@@ -355,6 +358,7 @@ def test_run_ends_with_the_update_that_reaches_total_steps():
     np.testing.assert_allclose(metrics["learning_rate"][-1], 0.003 * (1 - (16 + 16 * 32) / (35 * 16)), atol=1e-9)
 
 
+@pytest.mark.shared_programs
 def test_evaluation_uses_policies_between_programs():
     metrics = train("a2c", total_steps=16 + 32 * 19, eval_every=32, eval_episodes=2).metrics
     np.testing.assert_array_equal(np.flatnonzero(np.isfinite(metrics["eval_return"])), [15, 19])
@@ -362,7 +366,7 @@ def test_evaluation_uses_policies_between_programs():
 
 def test_default_batch_grows_with_number_of_environments():
     def steps(algorithm, **settings):
-        return prepare(ActingProbe(), algorithm=algorithm, **settings).config.steps_per_update
+        return plan(ActingProbe(), {"algorithm": algorithm, **settings}).config.steps_per_update
 
     assert (steps("a2c"), steps("a2c", num_envs=8), steps("a2c", num_envs=64)) == (80, 80, 320)
     assert (steps("a3c"), steps("a3c", num_envs=64)) == (80, 320)
@@ -390,7 +394,7 @@ def test_policy_std_is_mean_over_states_and_equal_on_all_actors(count):
         jax.tree.map(lambda leaf: leaf[0], part) for part in (state.learner.policy, begun.learner.obs_moments)
     )
     obs = np.asarray(batch.steps.obs)[:, 0].reshape(-1, 2)
-    std = np.exp(run.update.policy.apply(params, normalize(jnp.asarray(obs), moments)).log_std)
+    std = np.exp(jax.jit(run.update.policy.apply)(params, normalize(jnp.asarray(obs), moments)).log_std)
     assert np.ptp(std) > 1e-4
     np.testing.assert_allclose(reported[0], np.mean(std), rtol=1e-5)
 
@@ -412,9 +416,9 @@ def test_unknown_setting_is_refused_with_its_new_place(setting, message):
 
 
 def test_default_parts_depend_on_the_algorithm():
-    config = prepare(ActingProbe(), algorithm="ppo(epochs=3)").config
+    config = plan(ActingProbe(), {"algorithm": "ppo(epochs=3)"}).config
     assert (config.adapt, config.critic) == ("fixed", "mlp(epochs=3, minibatch_size=64, learning_rate=0.0003)")
     assert (config.steps_per_update, config.num_envs, config.max_kl) == (2048, 16, None)
-    config = prepare(ActingProbe()).config
+    config = plan(ActingProbe(), {}).config
     assert (config.algorithm, config.adapt, config.critic, config.policy) == ("trpo", "trust", "mlp", "mlp")
     assert (config.steps_per_update, config.max_kl) == (1024, 0.01)

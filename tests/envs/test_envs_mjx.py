@@ -186,7 +186,7 @@ def test_several_trainings_run_as_one_program():
     env = made(SMALL)[0]
     assert is_program(env) and is_program("mjx:HalfCheetah-v5")
     sizes = dict(total_steps=256, steps_per_update=128, num_envs=8, actors=1, progress=False)
-    results = jaxtrpo.train_many(env, seeds=[0, 1], **sizes)
+    results = jaxtrpo.train_many(env, seeds=[0, 1], algorithm="npg", critic="none", policy="mlp(hidden=(8,))", **sizes)
     for result in results:
         assert result.metrics["env_steps"][-1] == 256 and result.metrics["invalid_steps"].sum() == 0
         assert result.metrics["episodes"].sum() > 20

@@ -19,6 +19,7 @@ from jaxtrpo.policies.recurrent import gru
 
 CHOICES = ActionSpace(np.zeros(2), np.array([2.0, 3.0]), (3, 4))
 MASK = np.array([[1, 0, 1, 0, 1, 1, 1], [0, 1, 0, 1, 1, 0, 0]], bool)
+pytestmark = pytest.mark.shared_programs
 SETTINGS = {"total_steps": 3_000, "num_envs": 8, "progress": False, "actors": 1}
 
 

@@ -14,6 +14,7 @@ from jaxtrpo.policies.recurrent import gru
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.evaluation import evaluation_key
 
+pytestmark = pytest.mark.shared_programs
 SMALL = {"policy": "gru(hidden=8, encoder=(), bptt_steps=4)", "num_envs": 4, "progress": False}
 
 

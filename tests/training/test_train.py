@@ -162,7 +162,7 @@ def test_simulations_that_break_are_counted_and_not_learned_from():
 def test_a_run_says_once_that_its_simulation_breaks(capsys):
     task = jaxtrpo.make_env(PENDULUM).task
     breaks = task._replace(reward=lambda model, data, action: jnp.where(data.qpos[0] < -0.01, jnp.nan, 1.0))
-    sizes = {**TINY, "steps_per_update": 256, "total_steps": 1536}
+    sizes = {**TINY, "algorithm": "pg", "critic": "none", "steps_per_update": 256, "total_steps": 1536}
     metrics = jaxtrpo.train(jaxtrpo.MujocoEnvironment(breaks), **sizes).metrics
     enough = np.searchsorted(metrics["env_steps"], 1000) + 1
     share = metrics["invalid_steps"][:enough].sum() / metrics["env_steps"][enough - 1]

@@ -13,6 +13,7 @@ from jaxtrpo.runs.directory import CHECKPOINT_FILE
 from jaxtrpo.training.train import prepare
 from jaxtrpo.training.update import gather
 
+pytestmark = pytest.mark.shared_programs
 PENDULUM = "InvertedPendulum-v5"
 NETWORKS = {"policy": "mlp(hidden=(8,))", "critic": "mlp(hidden=(8,), epochs=1)"}
 TINY = {**NETWORKS, "segment_length": 4, "num_envs": 4, "steps_per_update": 32, "total_steps": 96}

@@ -235,30 +235,32 @@ def test_expected_value_sums_over_discrete_actions():
 def test_critic_surrogate_is_expected_advantage_per_step():
     """Actions are clipped to their bounds, as in the simulator."""
     rng, actions = np.random.default_rng(0), some_critic()
-    state = actions.init(jax.random.PRNGKey(0))
+    state, advantage = jax.jit(actions.init)(jax.random.PRNGKey(0)), jax.jit(actions.advantage)
+    state = state._replace(unit=jnp.float32(30.0))  # it is 0 at first, and so are advantages
     obs, mean = jnp.float32(rng.normal(size=(6, 3))), jnp.float32(rng.normal(size=(6, 2)))
     old = Gaussian(mean, jnp.zeros((6, 2)))
     action = old.sample(jnp.float32(rng.normal(size=(6, 2))))
     assert np.any(np.abs(action) > 1)
-    found = critic_surrogate(actions, state)(old, Samples(obs, action, jnp.zeros(6), old))
-    here = actions.advantage(state, obs, jnp.clip(action, -1, 1))
-    opposite = actions.advantage(state, obs, jnp.clip(2 * mean - action, -1, 1))
-    np.testing.assert_allclose(found, 0.5 * (here + opposite), rtol=1e-5, atol=1e-6)
+    found = jax.jit(critic_surrogate(actions, state))(old, Samples(obs, action, jnp.zeros(6), old))
+    here = advantage(state, obs, jnp.clip(action, -1, 1))
+    opposite = advantage(state, obs, jnp.clip(2 * mean - action, -1, 1))
+    np.testing.assert_allclose(found, 0.5 * (here + opposite), rtol=1e-5, atol=1e-5)
+    assert np.all(np.abs(found) > 1e-3)
 
 
 def test_advantage_over_policy_has_mean_zero():
     """The mean over many of the policy's own actions is 0."""
     spec, rng, actions, number = spec_of(), np.random.default_rng(0), some_critic(), 20_000
-    state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(30.0))
-    params = spec.policy.init(jax.random.PRNGKey(0))
+    state = jax.jit(actions.init)(jax.random.PRNGKey(0))._replace(unit=jnp.float32(30.0))
+    params = jax.jit(spec.policy.init)(jax.random.PRNGKey(0))
     obs = jnp.broadcast_to(jnp.float32([0.5, -1.0, 2.0]), (number, 3))
     usual = spec.policy.apply(params, obs)
     own, other = (usual.sample(jnp.float32(rng.normal(size=(number, 2)))) for _ in range(2))
-    value = functools.partial(actions.advantage, state, obs)
+    value = functools.partial(jax.jit(actions.advantage), state, obs)
     mean, spread = np.mean(value(own)), np.std(value(own))
-    found = advantage_over(actions, state, spec.policy, params)(obs, own)
+    found = jax.jit(advantage_over(actions, state, spec.policy, params))(obs, own)
     np.testing.assert_allclose(np.mean(found), 0, atol=0.02 * spread)
-    shifted = actions.advantage_over(state, usual, obs, own + 0.5, other)
+    shifted = jax.jit(actions.advantage_over)(state, usual, obs, own + 0.5, other)
     np.testing.assert_allclose(np.mean(shifted), np.mean(value(own + 0.5)) - mean, atol=0.02 * spread)
     assert abs(np.mean(shifted)) > 0.1 * spread
 
@@ -352,7 +354,7 @@ def test_fit_learns_what_an_action_is_worth():
 
 def test_changing_unit_preserves_predictions():
     actions, rng = some_critic(), np.random.default_rng(0)
-    state = actions.init(jax.random.PRNGKey(0))._replace(unit=jnp.float32(2.0))
+    state = jax.jit(actions.init)(jax.random.PRNGKey(0))._replace(unit=jnp.float32(2.0))
     obs, action = jnp.float32(rng.normal(size=(5, 3))), jnp.float32(rng.normal(size=(5, 2)))
 
     nothing, ignored = jnp.zeros((64, 2)), jnp.zeros(64)
