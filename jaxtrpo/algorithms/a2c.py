@@ -10,16 +10,15 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from jaxtrpo.algorithms import sequences
-from jaxtrpo.algorithms.actor_critic import about, no_observations, rate_of
+from jaxtrpo.algorithms.actor_critic import about, moments_of, no_observations, rate_of
 from jaxtrpo.algorithms.advantages import estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Algorithm, Asynchronous, Info, Learner, Spec
 from jaxtrpo.algorithms.policy_gradient import ADAPT, ascend, policy_gradient
 from jaxtrpo.config.checks import require_bool, require_not_negative, require_positive, require_share
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Gradient
-from jaxtrpo.ops.moments import Moments, merge, weighted_moments
+from jaxtrpo.ops.moments import Moments, merge
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState
 
 CRITIC = "mlp(learning_rate=0.003)"
@@ -111,7 +110,7 @@ def _learner_of(learning_rate: float, gae_lambda: float, entropy_bonus: float, m
             targets = sequences.targets_in_sequence(critic.recurrence, found.targets, batch.carries.critic)
             of_policy = policy_gradient(policy, learner.policy, action, to_follow, entropy_bonus)
             weight = found.targets.weight
-            seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
+            seen = moments_of(batch.steps.obs, weight, batch.num_segments)
             info = {
                 **about(spec, learner.policy, to_follow),
                 "entropy": of_policy.entropy,

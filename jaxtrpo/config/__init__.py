@@ -45,8 +45,9 @@ class Config:
     algorithm: str = "trpo"
     """learning algorithm: a name or a spec string such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists all;
     in the shell also one of your own, MODULE:NAME or FILE.py:NAME, as for policy, critic and adapt"""
-    policy: str = "mlp"
-    """policy network: mlp, "mlp(hidden=(128, 128))" or another spec string"""
+    policy: str | None = None
+    """policy network: mlp, cnn, "mlp(hidden=(128, 128))" or another spec string;
+    if not given, cnn for observations with images, mlp for others"""
     critic: str | None = None
     """critic, which predicts returns: mlp, linear, none or a spec string; if not given, the algorithm's default"""
     adapt: str | None = None
@@ -138,7 +139,7 @@ class Config:
                 object.__setattr__(self, name, text(getattr(self, name)))
         for name in ("algorithm", "policy", "critic", "adapt"):
             value = getattr(self, name)
-            if not isinstance(value, str) and not (value is None and name in ("critic", "adapt")):
+            if not isinstance(value, str) and not (value is None and name != "algorithm"):
                 raise ValueError(f"{name}={short(value)} must be a name or a spec string")
         if None not in (self.max_steps_per_update, self.steps_per_update):
             _require_not_below_first(self.max_steps_per_update or 0, self.steps_per_update or 0)

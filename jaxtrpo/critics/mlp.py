@@ -12,6 +12,7 @@ from jaxtrpo.config.checks import require_sizes
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker
 from jaxtrpo.critics.network import Network, network_critic, require_fit
+from jaxtrpo.envs.observation_space import flat_size
 from jaxtrpo.policies.networks import MLP, orthogonal_init
 
 
@@ -46,7 +47,9 @@ def mlp(
     require_sizes(hidden=hidden)
     settings["hidden"] = tuple(hidden)
     require_fit(**{name: value for name, value in settings.items() if name != "hidden"})
-    return CriticMaker(spec_string_of(mlp, settings), lambda size: mlp_critic(size, **settings))
+    return CriticMaker(
+        spec_string_of(mlp, settings), lambda observed: mlp_critic(flat_size(observed, "critic=mlp"), **settings)
+    )
 
 
 def mlp_critic(observation_size: int, *, hidden: Sequence[int] = (64, 64), **fit: Any) -> Critic:

@@ -42,7 +42,7 @@ class NetworkState(NamedTuple):
 class _Rows(NamedTuple):
     """Samples of all actors: one per row or, for a network with memory, one stretch of an environment per row."""
 
-    obs: Float[Array, "row obs"] | Sequences
+    obs: Any  # leaves are [row, ...]; or `Sequences`
     value: Float[Array, "row ..."]
     weight: Float[Array, "row ..."]
 
@@ -105,7 +105,7 @@ def network_critic(
         params = network.init(key)
         return NetworkState(params, optimizer.init(ravel_pytree(params)[0]), no_moments(()))
 
-    def value(state: NetworkState, obs: Float[Array, "... obs"], elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
+    def value(state: NetworkState, obs: Any, elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
         return scaled(state, predict(state.params, obs))
 
     def scaled(state: NetworkState, output: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -92,7 +92,13 @@ class _CallFrame(ctypes.Structure):
 
 
 _Handler = ctypes.CFUNCTYPE(_P, ctypes.POINTER(_CallFrame))
-_DTYPES = {1: np.dtype(bool), 4: np.dtype(np.int32), 8: np.dtype(np.uint32), 11: np.dtype(np.float32)}
+_DTYPES = {
+    1: np.dtype(bool),
+    4: np.dtype(np.int32),
+    6: np.dtype(np.uint8),
+    8: np.dtype(np.uint32),
+    11: np.dtype(np.float32),
+}
 _METADATA, _INTERNAL_ERROR = 1, 13
 _thread = threading.local()
 _MAX_CACHED = 1024

@@ -16,12 +16,13 @@ from jaxtrpo.adapt import Rule, require_settings
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.config import Sizes
 from jaxtrpo.config.specs import is_built_in
-from jaxtrpo.envs.abilities import Informative, masks_actions, require_working
+from jaxtrpo.envs.abilities import Informative, masks_actions, observation_space, require_working
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
+from jaxtrpo.envs.observation_space import as_observed
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs
-from jaxtrpo.policies.masking import masked_policy
+from jaxtrpo.policies.making import policy_for
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Recurrence
 from jaxtrpo.rollout.collect import CollectSegments, Recurrences, make_collect, start_actors, whole_episodes
@@ -270,15 +271,14 @@ def make_update(
     """
     algorithm, rule = parts.algorithm, parts.rule
     require_settings(rule, algorithm.hyperparameters, algorithm.spec_string)
-    policy = parts.policy.make(env.observation_size, action_space(env))
-    if masks_actions(env):
-        if not action_space(env).counts:
-            raise ValueError(f"env={env.name}: action masks need discrete actions, but these are continuous")
-        policy = masked_policy(policy)
+    space = observation_space(env)
+    if masks_actions(env) and not action_space(env).counts:
+        raise ValueError(f"env={env.name}: action masks need discrete actions, but these are continuous")
+    policy = policy_for(parts.policy, as_observed(space), action_space(env), masked=masks_actions(env))
     spec = Spec(
         observation_size=env.observation_size,
         policy=policy,
-        critic=parts.critic.make(env.observation_size),
+        critic=parts.critic.make(as_observed(space)),
         discount=parts.discount,
         surrogate=parts.surrogate,
         normalize_observations=parts.normalize_observations,
@@ -286,6 +286,7 @@ def make_update(
         segment_steps=sizes.segment_steps,
         segment_length=sizes.segment_length,
         actions=action_space(env),
+        observations=space,
     )
     if parts.surrogate is not None and not algorithm.uses_surrogate:
         name = algorithm.spec_string.partition("(")[0]

@@ -1,0 +1,18 @@
+"""From the settings of a policy to the policy that acts in an environment."""
+
+from __future__ import annotations
+
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import Observed
+from jaxtrpo.policies.masking import masked_policy
+from jaxtrpo.policies.networks import Policy, PolicyMaker
+
+
+def policy_for(maker: PolicyMaker, observed: Observed, actions: ActionSpace, *, masked: bool) -> Policy:
+    """Returns a policy, which takes masks if actions are masked.
+
+    Raises:
+      ValueError: the network does not fit the environment.
+    """
+    policy = maker.make(observed, actions)
+    return masked_policy(policy) if masked else policy
