@@ -176,5 +176,5 @@ def _view(dtype: int, data: int | None, dims: bytes) -> np.ndarray:
     """Returns an array that does not own its memory and is valid only during the call that XLA passes it to."""
     shape, kind = struct.unpack(f"{len(dims) // 8}q", dims), _DTYPES[dtype]
     size = kind.itemsize * math.prod(shape)
-    memory = _bytes_at(data, size) if data and size else b""
+    memory = _bytes_at(data, size) if data and size else bytearray()  # an empty result is written, too
     return np.frombuffer(memory, kind).reshape(shape)
