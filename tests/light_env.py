@@ -60,7 +60,9 @@ class LightEnvironment:
             self.action_low, self.action_high = np.array([0]), np.array([CHOICES - 1])
 
     def reset(self, key, num_envs: int) -> EnvState:
-        blank = Lit(jnp.zeros(num_envs, jnp.int32), jnp.zeros((num_envs, 2), jnp.uint32), jnp.zeros(num_envs, jnp.int32))
+        blank = Lit(
+            jnp.zeros(num_envs, jnp.int32), jnp.zeros((num_envs, 2), jnp.uint32), jnp.zeros(num_envs, jnp.int32)
+        )
         return self._with_mask(start(key, num_envs, self._reset_rows, blank))
 
     def step(self, state: EnvState, action) -> EnvState:
@@ -127,7 +129,11 @@ class Camera(gymnasium.Env):
             )
         if layout == "masked":
             self.observation_space = spaces.Dict(
-                {"action_mask": spaces.MultiBinary(3), "rgb": self.image, "speed": spaces.Box(-10, 10, (2,), np.float32)}
+                {
+                    "action_mask": spaces.MultiBinary(3),
+                    "rgb": self.image,
+                    "speed": spaces.Box(-10, 10, (2,), np.float32),
+                }
             )
         self.action_space = spaces.Discrete(3)
         self.taken = 0

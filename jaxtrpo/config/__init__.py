@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jaxtrpo.config.checks import (
     MOST_ENVS,
     MOST_EPISODES,
+    MOST_FRAMES,
     require_bool,
     require_number,
     require_positive,
@@ -63,7 +64,9 @@ class Config:
     discount: float = 0.99
     """discount factor per environment step, between 0 and 1"""
     normalize_observations: bool = True
-    """normalise observations by their running mean and standard deviation"""
+    """normalise observations by their running mean and standard deviation; images are not normalised"""
+    frame_stack: int = 1
+    """number of consecutive observations, images or vectors, that policy and critic see together"""
     actors: int | None = None
     """number of actors, the devices that collect and learn, over all processes;
     if not given, one per CPU core or accelerator"""
@@ -133,6 +136,7 @@ class Config:
             require_positive(max_kl=self.max_kl)
         require_share(discount=self.discount)
         require_bool(normalize_observations=self.normalize_observations)
+        require_whole(1, MOST_FRAMES, frame_stack=self.frame_stack)
         # In one form, by which a resumed run is compared.
         for name, text in (("env_options", options_string), ("log_info", names_string)):
             if getattr(self, name) is not None:

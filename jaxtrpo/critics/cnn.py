@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, PyTree
 
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker
-from jaxtrpo.critics.network import Network, network_critic, require_fit
+from jaxtrpo.critics.network import Network, network_critic, require_fit, stacking_network
 from jaxtrpo.envs.observation_space import Observed
 from jaxtrpo.policies.cnn import Encoder, Shape, in_parts, initial, require_images, shape_of
 from jaxtrpo.policies.networks import LAST
@@ -70,4 +70,5 @@ def _cnn_critic(observed: Observed, shape: Shape, **fit: Any) -> Critic:
 
     predict = in_parts(apply, space, shape.channels[0])
     # Predicts 0 at first, like `mlp`.
-    return network_critic(Network(lambda key: initial(network, space, key, last_scale=0.0), predict), **fit)
+    made = Network(lambda key: initial(network, space, key, last_scale=0.0), predict)
+    return network_critic(stacking_network(made, observed), **fit)

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxtrpo.config.checks import require_positive
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker, Targets
-from jaxtrpo.envs.observation_space import flat_size
+from jaxtrpo.envs.observation_space import single_size
 from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.parallel import collectives
 
@@ -26,7 +26,7 @@ def linear(*, ridge: float = 1e-4) -> CriticMaker:
     require_positive(ridge=ridge)
     return CriticMaker(
         spec_string_of(linear, {"ridge": ridge}),
-        lambda observed: linear_critic(flat_size(observed, "critic=linear"), ridge=ridge),
+        lambda observed: linear_critic(single_size(observed, "critic=linear"), ridge=ridge),
     )
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker
 from jaxtrpo.critics.network import Network, network_critic, require_fit
-from jaxtrpo.envs.observation_space import Observed, flat_size
+from jaxtrpo.envs.observation_space import Observed, single_size
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
 from jaxtrpo.policies.recurrent import (
     BPTT_STEPS,
@@ -93,7 +93,7 @@ def _recurrent(cell: str, factory: Callable[..., CriticMaker], given: Mapping[st
     settings = {**given, "encoder": tuple(given["encoder"])}
 
     def make(observed: Observed) -> Critic:
-        size = flat_size(observed, f"critic={cell}")
+        size = single_size(observed, f"critic={cell}")
         return _recurrent_critic(cell, size, settings["hidden"], settings["encoder"], settings["bptt_steps"], **fit)
 
     return CriticMaker(spec_string_of(factory, settings), make)

@@ -150,6 +150,15 @@ def flat_size(observed: Observed, part: str) -> int:
     return space.stacked.size
 
 
+def single_size(observed: Observed, part: str) -> int:
+    """As `flat_size`, for a part that takes no stacks of frames either."""
+    space = as_space(observed)
+    if space.frames > 1:
+        kind, _, name = part.partition("=")
+        raise ValueError(f"frame_stack={space.frames}: {kind}={name} does not stack frames; use {kind}=mlp or cnn")
+    return flat_size(observed, part)
+
+
 def image_axes(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns in which order the axes of an image are height, width and channels; () if it cannot be an image.
 

@@ -43,9 +43,7 @@ def _to_depth(x: Array, kernel: Array, stride: int) -> tuple[Array, Array]:
     blocks = x[..., :height, :width, :].reshape(
         *x.shape[:-3], height // stride, stride, width // stride, stride, inputs
     )
-    x = jnp.moveaxis(blocks, -4, -3).reshape(
-        *x.shape[:-3], height // stride, width // stride, stride * stride * inputs
-    )
+    x = jnp.moveaxis(blocks, -4, -3).reshape(*x.shape[:-3], height // stride, width // stride, stride * stride * inputs)
     blocks = kernel.reshape(rows // stride, stride, columns // stride, stride, inputs, outputs)
     kernel = jnp.moveaxis(blocks, 1, 2).reshape(rows // stride, columns // stride, stride * stride * inputs, outputs)
     return x, kernel

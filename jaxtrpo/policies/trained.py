@@ -187,7 +187,7 @@ class TrainedPolicy:
           ValueError: the observations do not fit the policy.
         """
         own, space = self.observations, self.observation_space
-        if space is not None:
+        if space is not None and space.images:
             return _with_images(own, space, obs)
         if own is not None and not own.is_flat and own.fits(obs):
             in_jax = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(obs))

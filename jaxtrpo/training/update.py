@@ -16,7 +16,7 @@ from jaxtrpo.adapt import Rule, require_settings
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.config import Sizes
 from jaxtrpo.config.specs import is_built_in
-from jaxtrpo.envs.abilities import Informative, masks_actions, observation_space, require_working
+from jaxtrpo.envs.abilities import Informative, masks_actions, observation_space, observations_of, require_working
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.observation_space import as_observed
@@ -271,7 +271,8 @@ def make_update(
     """
     algorithm, rule = parts.algorithm, parts.rule
     require_settings(rule, algorithm.hyperparameters, algorithm.spec_string)
-    space = observation_space(env)
+    space = observation_space(env)._replace(frames=parts.frame_stack)
+    _require_stackable(env, parts.frame_stack)
     if masks_actions(env) and not action_space(env).counts:
         raise ValueError(f"env={env.name}: action masks need discrete actions, but these are continuous")
     policy = policy_for(parts.policy, as_observed(space), action_space(env), masked=masks_actions(env))
@@ -320,6 +321,16 @@ def make_update(
     if (reads or logs_info) and learner.waits:
         update.require_columns()
     return update
+
+
+def _require_stackable(env: Environment, frame_stack: int) -> None:
+    """Raises ValueError if observations consist only of choices, of which no frames are stacked."""
+    structured = observations_of(env)
+    if frame_stack > 1 and structured is not None and all(part.counts for part in structured.parts):
+        raise ValueError(
+            f"frame_stack={frame_stack}: observations of {env.name} are choices ({structured.description}), neither "
+            "images nor vectors"
+        )
 
 
 def _collecting(
