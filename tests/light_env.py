@@ -1,14 +1,12 @@
-"""Environments whose observation is an image: a lit pixel tells the action. One is a JAX program, one a Gymnasium class."""
+"""An environment that shows an image, in which a lit pixel tells the action."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gymnasium import spaces
 
 from jaxtrpo.envs.base import EnvState, Transition, advance, start
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
@@ -103,56 +101,3 @@ class LightEnvironment:
             return state
         illegal = jax.nn.one_hot((state.physics.corner + 1) % CHOICES, CHOICES)
         return state._replace(mask=illegal < 0.5)
-
-
-class Camera(gymnasium.Env):
-    """An image of which a pixel moves with the steps, drawn from the environment's own generator; ends by itself.
-
-    Args:
-      layout: "last", "first", "grey", "dict", "masked", or "stack", which say what an observation looks like.
-      length: steps of an episode.
-      terminates: whether an episode is terminated rather than truncated after them.
-    """
-
-    def __init__(self, layout: str = "last", length: int = 5, terminates: bool = True):
-        self.layout, self.length, self.terminates = layout, length, terminates
-        shape = {"first": (3, 8, 10), "grey": (8, 10), "stack": (2, 8, 10, 3)}.get(layout, (8, 10, 3))
-        self.image = spaces.Box(0, 255, shape, np.uint8)
-        self.observation_space = self.image
-        if layout == "dict":
-            self.observation_space = spaces.Dict(
-                {
-                    "rgb": self.image,
-                    "speed": spaces.Box(-10, 10, (2,), np.float32),
-                    "gear": spaces.Discrete(3),
-                }
-            )
-        if layout == "masked":
-            self.observation_space = spaces.Dict(
-                {
-                    "action_mask": spaces.MultiBinary(3),
-                    "rgb": self.image,
-                    "speed": spaces.Box(-10, 10, (2,), np.float32),
-                }
-            )
-        self.action_space = spaces.Discrete(3)
-        self.taken = 0
-
-    def draw(self):
-        image = self.np_random.integers(0, 256, self.image.shape, np.uint8)
-        if self.layout == "dict":
-            return {"rgb": image, "speed": np.array([self.taken, -1], np.float32), "gear": self.taken % 3}
-        if self.layout == "masked":
-            mask = np.array([1, self.taken % 2, 1], np.int8)
-            return {"action_mask": mask, "rgb": image, "speed": np.array([self.taken, -1], np.float32)}
-        return image
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.taken = 0
-        return self.draw(), {}
-
-    def step(self, action):
-        self.taken += 1
-        over = self.taken == self.length
-        return self.draw(), float(action), over and self.terminates, over and not self.terminates, {}

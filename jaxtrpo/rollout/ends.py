@@ -19,7 +19,7 @@ def slots_for(segment_length: int, episode_length: int) -> int:
     """
     full = -(-segment_length // episode_length)
     short = -(-segment_length // (episode_length + 2))
-    return min(max(full, 2 * short), segment_length)
+    return min(full + short, segment_length)
 
 
 def ends_of(steps: Steps, slots: int) -> tuple[Steps, tuple[PyTree, Int[Array, "slot env"]]]:
