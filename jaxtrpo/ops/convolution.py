@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -26,14 +27,23 @@ def convolve(
     """
     rows, columns, inputs, outputs = kernel.shape
     if same:
-        padding = [(0, 0)] * (x.ndim - 3) + [(rows // 2, rows // 2), (columns // 2, columns // 2), (0, 0)]
-        x = jnp.pad(x, padding)
+        for axis, side in ((-3, rows), (-2, columns)):
+            x = framed(x, axis, side // 2, side // 2, 0.0)
     if stride > 1:
         x, kernel = _to_depth(x, kernel, stride)
         rows, columns, inputs, outputs = kernel.shape
     height, width = x.shape[-3] - rows + 1, x.shape[-2] - columns + 1
     covered = [x[..., i : i + height, j : j + width, :] for i in range(rows) for j in range(columns)]
     return jnp.concatenate(covered, axis=-1) @ kernel.reshape(-1, outputs)
+
+
+def framed(x: Float[Array, "..."], axis: int, before: int, after: int, value: float) -> Float[Array, "..."]:
+    """Adds entries of one value before and after those of an axis; unlike `jnp.pad`, this can be exported as ONNX."""
+
+    def edge(number: int) -> list[Array]:
+        return [jnp.full_like(jax.lax.slice_in_dim(x, 0, 1, axis=axis), value)] * number
+
+    return jnp.concatenate([*edge(before), x, *edge(after)], axis=axis)
 
 
 def _to_depth(x: Array, kernel: Array, stride: int) -> tuple[Array, Array]:

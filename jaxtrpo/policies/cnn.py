@@ -18,7 +18,7 @@ from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
-from jaxtrpo.ops.convolution import convolve
+from jaxtrpo.ops.convolution import convolve, framed
 from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
@@ -114,11 +114,10 @@ def _halved(x: Array) -> Array:
         size = x.shape[axis]
         half = -(-size // 2)
         missing = max(2 * half + 1 - size, 0)
-        padding = [(0, 0)] * x.ndim
-        padding[axis] = (missing // 2, missing - missing // 2)
-        padded = jnp.pad(x, padding, constant_values=-jnp.inf)
-        picks = [jax.lax.slice_in_dim(padded, i, i + 2 * half - 1, 2, axis=axis % x.ndim) for i in range(3)]
-        x = jnp.maximum(jnp.maximum(*picks[:2]), picks[2])
+        padded = framed(x, axis, missing // 2, missing - missing // 2, -jnp.inf)
+        after = (slice(None),) * (-1 - axis)
+        first, second, third = (padded[(..., slice(i, i + 2 * half - 1, 2), *after)] for i in range(3))
+        x = jnp.maximum(jnp.maximum(first, second), third)
     return x
 
 
@@ -187,7 +186,7 @@ def in_parts(apply: Callable[[PyTree, Any], Any], space: ObservationSpace, chann
         name, leaf = next(iter(obs.items()))
         lead = leaf.shape[: leaf.ndim - inner[name]]
         number = math.prod(lead)
-        if number <= at_once:
+        if not isinstance(number, int) or number <= at_once:  # a symbol where a policy is exported
             return apply(params, obs)
         rows = {name: leaf.reshape(number, *leaf.shape[len(lead) :]) for name, leaf in obs.items()}
         found = jax.lax.map(lambda row: apply(params, row), rows, batch_size=at_once)

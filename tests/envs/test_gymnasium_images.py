@@ -68,7 +68,9 @@ def test_truth_values_are_images_of_bool():
     env = make_gymnasium_env(Grid, processes=0)
     state = jax.jit(env.reset, static_argnums=1)(KEY, 1)
     plain_env = Grid()
-    np.testing.assert_array_equal(state.obs["image"][0], plain_env.reset(seed=int(env_keys(KEY, 1)[0, 1]) & 0x7FFFFFFF)[0])
+    np.testing.assert_array_equal(
+        state.obs["image"][0], plain_env.reset(seed=int(env_keys(KEY, 1)[0, 1]) & 0x7FFFFFFF)[0]
+    )
     assert state.obs["image"].dtype == bool
 
 

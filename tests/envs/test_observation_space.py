@@ -84,5 +84,7 @@ def test_space_of_flat_observations_is_their_size():
     assert [leaf.shape for leaf in with_image.stacked.leaves] == [(8, 9, 6), (4,)] and with_image.stacked.frames == 1
     with pytest.raises(ValueError) as error:
         flat_size(with_image, "policy=mlp")
-    assert str(error.value).startswith("policy=mlp takes no images, but observations have image [8, 9, 3]; use policy=cnn")
+    assert str(error.value).startswith(
+        "policy=mlp takes no images, but observations have image [8, 9, 3]; use policy=cnn"
+    )
     assert len(str(error.value)) < 200

@@ -44,8 +44,13 @@ def shapes(params) -> dict[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize(
-    ("size", "flat", "sections"), [((84, 84, 4), 11 * 11 * 32, 3), ((10, 10, 4), 5 * 5 * 16, 1), ((7, 7, 3), 7 * 7 * 16, 1),
-                                   ((16, 16, 1), 4 * 4 * 32, 2)]  # fmt: skip
+    ("size", "flat", "sections"),
+    [
+        ((84, 84, 4), 11 * 11 * 32, 3),
+        ((10, 10, 4), 5 * 5 * 16, 1),
+        ((7, 7, 3), 7 * 7 * 16, 1),
+        ((16, 16, 1), 4 * 4 * 32, 2),
+    ],  # fmt: skip
 )
 def test_impala_halves_images_as_often_as_they_can_be(size, flat, sections):
     policy = cnn().make(space_of(*size), CHOICES)

@@ -24,7 +24,17 @@ def random_steps(rng, often=0.4):
     flags = rng.random((3, TIME, ENVS)) < often
     obs = {"image": rng.integers(0, 255, (TIME, ENVS, 2, 2, 1), np.uint8), "vector": rng.normal(size=(TIME, ENVS, 3))}
     zero = np.zeros((TIME, ENVS), np.float32)
-    return Steps(obs, zero, zero, flags[0] & ~flags[1], flags[1], flags[1] & (flags[2] > 0) & (rng.random((TIME, ENVS)) < 0.5), obs, zero, zero)
+    return Steps(
+        obs,
+        zero,
+        zero,
+        flags[0] & ~flags[1],
+        flags[1],
+        flags[1] & (flags[2] > 0) & (rng.random((TIME, ENVS)) < 0.5),
+        obs,
+        zero,
+        zero,
+    )
 
 
 @pytest.mark.parametrize("slots", [1, 2])
