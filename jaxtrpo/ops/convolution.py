@@ -49,7 +49,8 @@ def framed(x: Float[Array, "..."], axis: int, before: int, after: int, value: fl
 def _to_depth(x: Array, kernel: Array, stride: int) -> tuple[Array, Array]:
     """Returns images and a kernel of which `stride` x `stride` pixels are the channels of one; then the stride is 1."""
     rows, columns, inputs, outputs = kernel.shape
-    height, width = ((size - side) // stride * stride + side for size, side in zip(x.shape[-3:-1], (rows, columns)))
+    used = [(size - side) // stride * stride + side for size, side in zip(x.shape[-3:-1], (rows, columns), strict=True)]
+    height, width = used
     blocks = x[..., :height, :width, :].reshape(
         *x.shape[:-3], height // stride, stride, width // stride, stride, inputs
     )

@@ -1,7 +1,7 @@
 """Frame stacks: networks that see the last few observations of an episode together.
 
-Such a network has a memory, the observations before the newest. A batch therefore holds each observation once, and those
-before each stretch of steps; stacks are made when the network is applied.
+Such a network has a memory, the observations before the newest. A batch therefore holds each observation once, and
+those before each stretch of steps; stacks are made when the network is applied.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def make_collect(
 
         number = max_over_trainings(num_segments)
         actor, (steps, kept), starts = jax.lax.fori_loop(0, number, fill_segment, (actor, buffers, starts))
-        ends = Ends(*kept, actor.env.obs) if slots else ()
+        ends = Ends(*kept, after=actor.env.obs) if slots else ()
         return actor, Batch(steps, num_segments, jax.tree.map(lambda leaf: leaf[:-1], starts), ends)
 
     return collect

@@ -43,7 +43,7 @@ class Steps(NamedTuple):
     truncated: Bool[Array, "*steps"]
     invalid: Bool[Array, "*steps"]  # the simulation failed in this step; to be ignored by learning
     # Observation after the step, before any reset; () for observations with images (see `Ends`).
-    final_obs: Float[Array, "*steps obs"] | tuple[()]
+    final_obs: PyTree
     elapsed: Int[Array, "*steps"]  # steps taken in the episode before this one
     episode_return: Float[Array, "*steps"]  # return of the complete episode that ended with the step; NaN if none did
     mask: Bool[Array, "*steps choices"] | tuple[()] = ()  # legal choices (see `EnvState.mask`)

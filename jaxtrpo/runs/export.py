@@ -52,8 +52,8 @@ def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
     frames = as_space(policy.observed).frames
     if frames > 1:
         raise ValueError(
-            f"frame_stack={frames}: policies with stacked frames cannot be exported; use load_policy, or stack frames in "
-            "the environment with gymnasium.wrappers.FrameStackObservation"
+            f"frame_stack={frames}: policies with stacked frames cannot be exported; stack them in the environment "
+            "with gymnasium.wrappers.FrameStackObservation"
         )
     made = {ONNX_FILE: as_onnx(policy), STABLEHLO_FILE: as_stablehlo(policy)}
     directory = Path(directory).expanduser()

@@ -67,8 +67,8 @@ def train(  # noqa: D417  (settings are described in Config, once)
         environment of your own.
       algorithm: learning algorithm (see `jaxtrpo.algorithms`, and `jaxtrpo algorithms` in the shell).
       policy: network that acts: `mlp(...)` of `jaxtrpo.policies.networks`, `cnn(...)` of `jaxtrpo.policies.cnn`,
-        `gru(...)` or `lstm(...)` of `jaxtrpo.policies.recurrent`, or your own flax module that returns action distributions (see
-        `jaxtrpo.policies.custom`).
+        `gru(...)` or `lstm(...)` of `jaxtrpo.policies.recurrent`, or your own flax module that returns action
+        distributions (see `jaxtrpo.policies.custom`).
       critic: predicts returns (see `jaxtrpo.critics`); the algorithm's default if None.
       adapt: rule that changes settings between updates (see `jaxtrpo.adapt`); the algorithm's default if None.
       surrogate: objective of the policy (see `jaxtrpo.algorithms.surrogates`) in place of the algorithm's own.

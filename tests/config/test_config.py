@@ -90,7 +90,8 @@ BAD_OF_PARTS = [
     *(("policy", name, "initial_log_std", value) for name in (*MEMORY, "cnn") for value in (-11, 6, math.nan)),
     *(("policy", name, "state_dependent_std", value) for name in (*MEMORY, "cnn") for value in (1, None, "no")),
     *(("critic", name, "normalize_returns", value) for name in (*MEMORY, "cnn") for value in (1, None, "no")),
-    *(("critic", name, setting, value) for name in (*MEMORY, "cnn") for setting in ("epochs", "minibatch_size", "shared_from")
+    *(("critic", name, setting, value) for name in (*MEMORY, "cnn")
+      for setting in ("epochs", "minibatch_size", "shared_from")
       for value in NOT_WHOLE),
     *(("critic", name, "minibatch_per_env", -1.0) for name in (*MEMORY, "cnn")),
     *(("critic", name, "learning_rate", value) for name in (*MEMORY, "cnn") for value in (*NOT_POSITIVE, None)),

@@ -59,11 +59,11 @@ def test_stacks_are_those_of_gymnasium(make, frames):
     # Step by step, as when acting; and in stretches of five steps, which begin in the middle of episodes.
     begun = carry
     for t in range(len(first)):
-        one = jax.tree.map(lambda leaf: leaf[t : t + 1], obs)
+        one = jax.tree.map(lambda leaf, t=t: leaf[t : t + 1], obs)
         seen, carry = recurrence.step((), carry, one, first[t : t + 1])
         np.testing.assert_array_equal(jax.tree.leaves(seen)[0][0], along[t])
     for start in range(0, len(first), 5):
-        part = jax.tree.map(lambda leaf: jnp.asarray(leaf[start : start + 5, None]), obs)
+        part = jax.tree.map(lambda leaf, start=start: jnp.asarray(leaf[start : start + 5, None]), obs)
         inputs = Sequences(part, jnp.asarray(first[start : start + 5, None]), begun)
         seen, carries = recurrence.unroll((), inputs)
         np.testing.assert_array_equal(jax.tree.leaves(seen)[0][:, 0], along[start : start + 5])

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from light_env import LightEnvironment
 
+from jaxtrpo.envs.base import action_space
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
 from jaxtrpo.ops.moments import unknown_moments
 from jaxtrpo.policies.cnn import cnn
-from jaxtrpo.envs.base import action_space
 from jaxtrpo.rollout.collect import make_collect, start_actors
 from jaxtrpo.rollout.ends import ends_of, final_values, slots_for
 from jaxtrpo.rollout.staggering import TimeLimits, next_time_limits
