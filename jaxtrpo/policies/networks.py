@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -86,26 +86,24 @@ def orthogonal(
         jax.random.normal(key, (sum(kernel.size for kernel in kernels),)),
         np.cumsum([kernel.size for kernel in kernels])[:-1],
     )
-    matrices: dict[int, Array] = {}
+    matrices: dict[int, Iterator[Array]] = {}
     for axes in sorted({kernel.ndim for kernel in kernels}):
-        group = [index for index, kernel in enumerate(kernels) if kernel.ndim == axes]
+        group = [(shape, part) for shape, part, of in zip(tall, noise, kernels, strict=True) if of.ndim == axes]
         # Padded to a common size, so that the orthogonalisation compiles once; zeros stay zeros.
-        size = np.max([tall[index] for index in group], axis=0)
+        size = np.max([shape for shape, _ in group], axis=0)
         padded = [
-            jnp.pad(
-                noise[index].reshape(tall[index]), [(0, most - n) for most, n in zip(size, tall[index], strict=True)]
-            )
-            for index in group
+            jnp.pad(part.reshape(shape), [(0, most - n) for most, n in zip(size, shape, strict=True)])
+            for shape, part in group
         ]
-        matrices |= dict(zip(group, _orthogonalized(jnp.stack(padded)), strict=True))
+        matrices[axes] = iter(_orthogonalized(jnp.stack(padded)))
     order = iter(range(len(kernels)))
 
     def fill(path: tuple, leaf: Array) -> Array:
         if leaf.ndim < 2:
             return leaf
-        index = next(order)
+        matrix, index = next(matrices[leaf.ndim]), next(order)
         rows, columns = tall[index]
-        matrix = matrices[index][:rows, :columns]
+        matrix = matrix[:rows, :columns]
         scale = last_scale if in_last_layer(path) else scales.get(getattr(path[-1], "key", ""), 2**0.5)
         return scale * (matrix if shapes[index] == matrix.shape else matrix.T).reshape(leaf.shape)
 
