@@ -90,7 +90,7 @@ def test_resumed_run_is_bit_identical(tmp_path, algorithm, frames):
 
 @pytest.mark.parametrize("algorithm", ["trpo", "ppo", "a2c"])
 def test_two_actors_learn_the_same_as_one(algorithm):
-    settings = {**FAST, "algorithm": algorithm, "seed": 3, "total_steps": 1024, "adapt": "fixed", "frame_stack": 2}
+    settings = {**FAST, "algorithm": algorithm, "seed": 3, "total_steps": 512, "adapt": "fixed", "frame_stack": 2}
     env = LightEnvironment(with_vector=True)
     one, two = (jaxtrpo.train(env, **{**settings, "actors": actors}) for actors in (1, 2))
     np.testing.assert_allclose(one.metrics["return_100"], two.metrics["return_100"], rtol=1e-5)
