@@ -23,6 +23,7 @@ from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.envs.base import ActionSpace, Environment
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
+from jaxtrpo.envs.observation_space import flat_space
 from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.evaluation import make_evaluator
@@ -137,7 +138,7 @@ def kind_of_parts(parts: Parts) -> Hashable:
 
     kinds = {"algorithm": parts.algorithm, "policy": parts.policy, "critic": parts.critic, "adapt": parts.rule}
     made = tuple(of_part(*part) for part in kinds.items())
-    return *made, parts.surrogate, parts.discount, parts.normalize_observations
+    return *made, parts.surrogate, parts.discount, parts.normalize_observations, parts.frame_stack
 
 
 def shapes_of(tree: PyTree) -> Hashable:
@@ -219,6 +220,7 @@ def learner_of(
             segment_steps=segment_steps,
             segment_length=segment_length,
             actions=actions,
+            observations=flat_space(observation_size),
         )
     )
 

@@ -10,16 +10,15 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms import sequences
-from jaxtrpo.algorithms.actor_critic import about, no_observations, rate_of
+from jaxtrpo.algorithms.actor_critic import about, moments_of, no_observations, rate_of
 from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Algorithm, Asynchronous, Info, Learner, Spec
 from jaxtrpo.algorithms.policy_gradient import ADAPT, PolicyGradient, ascend, policy_gradient
 from jaxtrpo.algorithms.shared_torso import VALUE_WEIGHT, joint_batch, require_effect, sound_returns
 from jaxtrpo.config.checks import require_bool, require_not_negative, require_positive, require_share
 from jaxtrpo.config.specs import spec_string_of
-from jaxtrpo.ops.moments import Moments, merge, weighted_moments
+from jaxtrpo.ops.moments import Moments, merge
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState
 
 CRITIC = "mlp(learning_rate=0.003)"
@@ -184,7 +183,7 @@ def _shared(
 
 
 def _observations(batch: Batch, found: Advantages) -> Moments:
-    return weighted_moments(batch.steps.obs, found.targets.weight, sum_over_actors, batch.num_segments)
+    return moments_of(batch.steps.obs, found.targets.weight, batch.num_segments)
 
 
 def _info(spec: Spec, params: PyTree, found: Advantages, of_policy: PolicyGradient) -> Info:

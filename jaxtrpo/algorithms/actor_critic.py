@@ -8,13 +8,13 @@ from typing import NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms import sequences
 from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
 from jaxtrpo.critics.critic import Targets
-from jaxtrpo.ops.moments import Moments, merge, no_moments, unknown_moments, weighted_moments
+from jaxtrpo.ops.moments import VECTOR, Moments, merge, no_moments, unknown_moments, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import (
     Work,
@@ -111,7 +111,7 @@ def rate_of(hyperparameters: Hyperparameters, learning_rate: float | None) -> Fl
 class Acted(NamedTuple):
     """Observations and actions of one actor, or gathered from all."""
 
-    obs: Float[Array, "segment time env obs"]  # raw, as returned by the environment
+    obs: PyTree  # raw, as returned by the environment; leaves are [segment, time, env, ...]
     action: Num[Array, "segment time env action"]
     mask: Bool[Array, "segment time env choices"] | tuple[()] = ()  # legal choices
 
@@ -144,19 +144,26 @@ def no_observations(spec: Spec) -> Moments:
     Otherwise the beginning of a run would depend on the units of the observations. The first batch is a single segment,
     collected to estimate their scale; policies do not learn from it (see `standardize`).
     """
-    return (unknown_moments if spec.normalize_observations else no_moments)((spec.observation_size,))
+    return (unknown_moments if spec.normalize_observations else no_moments)((spec.observations.vector_size,))
 
 
-def with_observations(
-    spec: Spec, moments: Moments, obs: Float[Array, "segment time env obs"], found: Advantages
-) -> Moments:
+def with_observations(spec: Spec, moments: Moments, obs: PyTree, found: Advantages) -> Moments:
     """Merges a batch into the observation moments.
 
     Call it after learning from the batch, which must be normalised with the moments that the policy acted with.
     """
     if not spec.normalize_observations:
         return moments
-    return merge(moments, weighted_moments(obs, found.targets.weight, sum_over_actors, found.targets.num_segments))
+    return merge(moments, moments_of(obs, found.targets.weight, found.targets.num_segments))
+
+
+def moments_of(obs: PyTree, weight: Float[Array, "segment time env"], num_segments: Int[Array, ""]) -> Moments:
+    """Returns the moments of the observations of all actors, leaves [segment, time, env, ...]; images have none."""
+    if isinstance(obs, dict):
+        if VECTOR not in obs:
+            return no_moments((0,))
+        obs = obs[VECTOR]
+    return weighted_moments(obs, weight, sum_over_actors, num_segments)
 
 
 def with_rewards(rewards: Moments, batch: Batch, weight: Float[Array, "segment time env"]) -> Moments:

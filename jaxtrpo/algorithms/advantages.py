@@ -11,12 +11,13 @@ from jaxtyping import Array, Bool, Float, Int, Num, PyTree
 
 from jaxtrpo.critics.critic import Critic, Targets
 from jaxtrpo.ops.gae import Tail, empty_tail, generalized_advantages
-from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
+from jaxtrpo.ops.moments import VECTOR, Moments, normalize, weighted_moments
 from jaxtrpo.ops.running_mean import RunningMean, update_mean
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, entry, one_axis_of_steps
-from jaxtrpo.rollout.types import Batch, Steps
+from jaxtrpo.rollout.ends import final_values
+from jaxtrpo.rollout.types import Batch, Ends, Steps
 
 
 class Advantages(NamedTuple):
@@ -96,10 +97,10 @@ def standardize(found: Unscaled, moments: Moments) -> Advantages:
     )
 
 
-def normalized(
-    obs: Float[Array, "segment time env obs"], moments: Moments, num_segments: Int[Array, ""]
-) -> Float[Array, "segment time env obs"]:
-    """Normalises the observations of the filled segments."""
+def normalized(obs: PyTree, moments: Moments, num_segments: Int[Array, ""]) -> PyTree:
+    """Normalises the observations of the filled segments, leaves [segment, time, env, ...]; images are not copied."""
+    if isinstance(obs, dict):
+        return {name: normalized(part, moments, num_segments) if name == VECTOR else part for name, part in obs.items()}
     return map_segments(lambda i: normalize(obs[i], moments), num_segments, obs.shape[0])
 
 
@@ -139,13 +140,19 @@ def estimate_advantages(
         """Returns the values of a segment's observations, and those of its final observations where they are needed."""
         if remembered is not None:
             return entry(remembered, index)
+
+        def of_final_obs() -> Float[Array, "time env"]:
+            if not batch.ends:
+                return critic.value(state, normalize(steps.final_obs, moments), steps.elapsed + 1)
+            return final_values(steps, _ends(batch.ends, index), index == last, at_ends)
+
+        def at_ends(obs: PyTree, step: Int[Array, "slot env"]) -> Float[Array, "slot env"]:
+            elapsed = jnp.take_along_axis(steps.elapsed, step, axis=0)
+            return critic.value(state, normalize(obs, moments), elapsed + 1)
+
         # Few segments contain a cut, and only those need the values of final observations.
-        final_value = jax.lax.cond(
-            jnp.any(cut),
-            lambda: critic.value(state, normalize(steps.final_obs, moments), steps.elapsed + 1),
-            lambda: jnp.zeros_like(steps.reward),
-        )
-        return critic.value(state, obs[index], steps.elapsed), final_value
+        final_value = jax.lax.cond(jnp.any(cut), of_final_obs, lambda: jnp.zeros_like(steps.reward))
+        return critic.value(state, entry(obs, index), steps.elapsed), final_value
 
     def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array, Array | None]) -> tuple:
         tail, advantage, value, worth = carry
@@ -153,7 +160,7 @@ def estimate_advantages(
         steps: Steps = entry(batch.steps, index)
         cut = _cut(steps, index == last)
         now, final_value = values_of(index, steps, cut)
-        known = None if action_advantage is None else action_advantage(obs[index], steps.action)
+        known = None if action_advantage is None else action_advantage(entry(obs, index), steps.action)
         found, tail = generalized_advantages(
             steps.reward,
             now,
@@ -178,6 +185,11 @@ def estimate_advantages(
     return Unscaled(advantage, targets, known)
 
 
+def _ends(ends: Ends, index: Int[Array, ""]) -> Ends:
+    """Returns those of one segment."""
+    return ends._replace(obs=entry(ends.obs, index), step=ends.step[index])
+
+
 def _cut(steps: Steps, is_last: Bool[Array, ""]) -> Bool[Array, "time env"]:
     """Returns where a segment's trajectories continue but the data does not; `is_last`: nothing follows the segment."""
     at_end = jnp.zeros_like(steps.truncated).at[-1].set(is_last) & ~steps.terminated
@@ -188,7 +200,7 @@ def _values_in_sequence(
     recurrence: Recurrence,
     state: PyTree,
     moments: Moments,
-    obs: Float[Array, "segment time env obs"],
+    obs: PyTree,
     batch: Batch,
 ) -> tuple[Float[Array, "segment time env"], Float[Array, "segment time env"]]:
     """Computes what a critic with memory predicts, from its carry at the beginning of the batch onwards.
@@ -201,9 +213,17 @@ def _values_in_sequence(
     def segment(index: Int[Array, ""], found: tuple[PyTree, Array, Array]) -> tuple[PyTree, Array, Array]:
         carry, now, final = found
         steps: Steps = entry(batch.steps, index)
-        values, carries = recurrence.unroll(state, Sequences(obs[index], steps.elapsed == 0, carry))
+        values, carries = recurrence.unroll(state, Sequences(entry(obs, index), steps.elapsed == 0, carry))
+
+        def at_ends(obs: PyTree, step: Int[Array, "slot env"]) -> Float[Array, "slot env"]:
+            then = jax.tree.map(lambda leaf: leaf[step, jnp.arange(step.shape[1])], carries)
+            carry, final_obs = one_axis_of_steps((then, obs))
+            values, _ = recurrence.step(state, carry, normalize(final_obs, moments), jnp.zeros(step.size, bool))
+            return values.reshape(step.shape)
 
         def one_step_further() -> Float[Array, "time env"]:
+            if batch.ends:
+                return final_values(steps, _ends(batch.ends, index), index == last, at_ends)
             carry, final_obs = one_axis_of_steps((carries, steps.final_obs))
             continues = jnp.zeros(steps.reward.size, bool)
             values, _ = recurrence.step(state, carry, normalize(final_obs, moments), continues)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Int, PRNGKeyArray, PyTree
 from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import ObservationSpace
 from jaxtrpo.policies.exploring import Explore
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.replay import Replay
@@ -21,7 +22,7 @@ Info = dict[str, Array]  # metrics of one update: scalars by column name in metr
 class Spec(NamedTuple):
     """Everything that a run provides for its algorithm."""
 
-    observation_size: int  # of flat observations
+    observation_size: int  # numbers in an observation
     policy: Policy  # acts and is improved
     critic: Critic  # predicts returns
     discount: float  # discount factor per environment step
@@ -31,6 +32,7 @@ class Spec(NamedTuple):
     segment_steps: int  # environment steps of all actors in a segment
     segment_length: int  # steps of each environment in a segment
     actions: ActionSpace  # of the environment
+    observations: ObservationSpace  # of the environment
 
     @property
     def num_envs(self) -> int:
@@ -108,7 +110,12 @@ class Algorithm(NamedTuple):
 
 
 def require_plain_networks(spec: Spec, name: str) -> None:
-    """Raises ValueError if policy or critic have memory, or the policy takes masks, which the algorithm cannot use."""
+    """Raises ValueError for images, frames, memory or masks, which the algorithm cannot use."""
+    others = "trpo, npg, trpo_penalty, ppo, pg, a2c and a3c can"
+    if spec.observations.images:
+        raise ValueError(f"algorithm: {name} cannot learn from images; {others}")
+    if spec.observations.frames > 1:
+        raise ValueError(f"frame_stack={spec.observations.frames}: {name} cannot stack frames; {others}")
     for part, recurrence in (("policy", spec.policy.recurrence), ("critic", spec.critic.recurrence)):
         if recurrence is not None:
             raise ValueError(

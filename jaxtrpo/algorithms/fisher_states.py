@@ -42,7 +42,7 @@ def draw_states(
     chosen, counts = _spread(key, moments, num_segments * length)
     # On a single axis of states: a product that sums over two axes would copy its arguments first.
     chosen_obs = jax.tree.map(
-        lambda leaf: leaf.reshape(-1, envs, leaf.shape[-1])[chosen].reshape(-1, leaf.shape[-1]), obs
+        lambda leaf: leaf.reshape(-1, envs, *leaf.shape[3:])[chosen].reshape(-1, *leaf.shape[3:]), obs
     )
     chosen_weight = weight.reshape(-1, envs)[chosen] * counts[:, None]
     few = chosen_weight.size * num_actors() <= FEW_STATES

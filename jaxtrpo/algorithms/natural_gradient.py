@@ -144,7 +144,8 @@ def evaluate_batch(
         return policy.apply(unravel(candidate), jax.tree.map(lambda leaf: flat(leaf, index), obs))
 
     def samples_of(index: Int[Array, ""] | int, old: Distribution) -> tuple[Samples, Float[Array, " step"]]:
-        samples = Samples(flat(plain_obs, index), flat(action, index), flat(found.advantage, index), old)
+        seen = jax.tree.map(lambda leaf: flat(leaf, index), plain_obs)
+        samples = Samples(seen, flat(action, index), flat(found.advantage, index), old)
         return samples, flat(weight, index)
 
     def start(index: Int[Array, ""] | int) -> tuple[PyTree, Distribution]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Num, PyTree
 
 from jaxtrpo.policies.distributions import Distribution, log_prob
 
@@ -14,7 +14,7 @@ from jaxtrpo.policies.distributions import Distribution, log_prob
 class Samples(NamedTuple):
     """Steps of the old policy, as passed to a surrogate. No field depends on the new policy."""
 
-    obs: Float[Array, "step obs"]  # normalised
+    obs: PyTree  # normalised; leaves are [step, ...]
     action: Num[Array, "step action"]  # in policy units
     advantage: Float[Array, " step"]  # standardised over the whole batch
     old: Distribution  # distributions that the actions were drawn from

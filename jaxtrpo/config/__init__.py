@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jaxtrpo.config.checks import (
     MOST_ENVS,
     MOST_EPISODES,
+    MOST_FRAMES,
     require_bool,
     require_number,
     require_positive,
@@ -45,8 +46,9 @@ class Config:
     algorithm: str = "trpo"
     """learning algorithm: a name or a spec string such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists all;
     in the shell also your own, as MODULE:NAME or FILE.py:NAME, which policy, critic and adapt accept, too"""
-    policy: str = "mlp"
-    """policy network: mlp, "mlp(hidden=(128, 128))" or another spec string"""
+    policy: str | None = None
+    """policy network: mlp, cnn, "mlp(hidden=(128, 128))" or another spec string;
+    if not given, cnn for observations with images, mlp for others"""
     critic: str | None = None
     """critic, which predicts returns: mlp, linear, none or a spec string; if not given, the algorithm's default"""
     adapt: str | None = None
@@ -62,7 +64,9 @@ class Config:
     discount: float = 0.99
     """discount factor per environment step, between 0 and 1"""
     normalize_observations: bool = True
-    """normalise observations by their running mean and standard deviation"""
+    """normalise observations by their running mean and standard deviation; images are not normalised"""
+    frame_stack: int = 1
+    """number of consecutive observations, images or vectors, that policy and critic see together"""
     actors: int | None = None
     """number of actors, the devices that collect and learn, over all processes;
     if not given, one per CPU core or accelerator"""
@@ -132,13 +136,14 @@ class Config:
             require_positive(max_kl=self.max_kl)
         require_share(discount=self.discount)
         require_bool(normalize_observations=self.normalize_observations)
+        require_whole(1, MOST_FRAMES, frame_stack=self.frame_stack)
         # In one form, by which a resumed run is compared.
         for name, text in (("env_options", options_string), ("log_info", names_string)):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, text(getattr(self, name)))
         for name in ("algorithm", "policy", "critic", "adapt"):
             value = getattr(self, name)
-            if not isinstance(value, str) and not (value is None and name in ("critic", "adapt")):
+            if not isinstance(value, str) and not (value is None and name != "algorithm"):
                 raise ValueError(f"{name}={short(value)} must be a name or a spec string")
         if None not in (self.max_steps_per_update, self.steps_per_update):
             _require_not_below_first(self.max_steps_per_update or 0, self.steps_per_update or 0)

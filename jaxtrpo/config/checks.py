@@ -12,6 +12,7 @@ INT32 = 2**31 - 1  # compiled programs count in these
 MOST_REPLAY_RATIO = 1_000  # gradient steps per environment step
 MOST_UNITS = 2**20  # of a layer
 MOST_BPTT_STEPS = 10_000  # of back-propagation through time; each is computed after the one before
+MOST_FRAMES = 256  # that are stacked
 MOST_EPISODES = 1_000_000  # of one evaluation, all of which run at the same time
 MOST_ENVS = 2**20  # of all actors; each of Gymnasium's is an object of Python
 MOST_SEEDS = 10_000  # of one command

@@ -8,6 +8,7 @@ from typing import Any
 
 from jaxtrpo.config.messages import short
 
+VECTOR = "vector"  # name of the numbers that are not images, in observations with images
 SET_ELSEWHERE = {"groups": "actors", "max_episode_steps": "max_episode_steps", "name": "env"}  # by which setting
 
 

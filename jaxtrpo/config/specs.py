@@ -18,11 +18,15 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},
     "adapt": dict.fromkeys(_RULES, "jaxtrpo.adapt"),
     "critic": {
-        **{name: f"jaxtrpo.critics.{name}" for name in ("mlp", "linear", "none")},
+        **{name: f"jaxtrpo.critics.{name}" for name in ("mlp", "linear", "none", "cnn")},
         **dict.fromkeys(("gru", "lstm"), "jaxtrpo.critics.recurrent"),
         "shared": "jaxtrpo.critics.shared",
     },
-    "policy": {"mlp": "jaxtrpo.policies.networks", **dict.fromkeys(("gru", "lstm"), "jaxtrpo.policies.recurrent")},
+    "policy": {
+        "mlp": "jaxtrpo.policies.networks",
+        "cnn": "jaxtrpo.policies.cnn",
+        **dict.fromkeys(("gru", "lstm"), "jaxtrpo.policies.recurrent"),
+    },
 }
 # Parts of the user's own, which only the command line imports: MODULE:NAME or FILE.py:NAME, with settings or without.
 _OWN = re.compile(r"(?P<place>[^():]+):(?P<call>[A-Za-z_]\w*(\(.*\))?)", re.DOTALL)

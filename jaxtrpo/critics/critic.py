@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from jaxtrpo.envs.observation_space import Observed
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.collectives import Work
 from jaxtrpo.policies.recurrence import Recurrence
@@ -34,7 +35,7 @@ class Critic(NamedTuple):
     """Pure functions of a critic that predicts discounted returns; everything learned is in the state."""
 
     init: Callable[[PRNGKeyArray], PyTree]  # key -> initial state
-    value: Callable[[PyTree, Float[Array, "... obs"], Int[Array, "..."]], Float[Array, "..."]]  # (state, obs, elapsed)
+    value: Callable[[PyTree, Any, Int[Array, "..."]], Float[Array, "..."]]  # (state, normalised obs, elapsed)
     # (state, targets, key, rate) -> state; runs on every actor with its part of the batch, or on one with all of it.
     # `rate` scales the critic's learning rate: the algorithm's current learning rate over its initial one; 1 if it has
     # none.
@@ -49,7 +50,8 @@ class Critic(NamedTuple):
 
 
 class CriticMaker(NamedTuple):
-    """Settings of a critic whose observation size is not known yet."""
+    """Settings of a critic whose observations are not known yet."""
 
     spec_string: str  # such as "mlp(hidden=(128, 128))"
-    make: Callable[[int], Critic]  # length of an observation -> critic
+    # Size of flat observations, or space of those with images -> critic
+    make: Callable[[Observed], Critic]

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 from jaxtrpo.config.checks import require_positive
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker, Targets
+from jaxtrpo.envs.observation_space import single_size
 from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.parallel import collectives
 
@@ -23,7 +24,10 @@ def linear(*, ridge: float = 1e-4) -> CriticMaker:
       ValueError: `ridge` is not positive.
     """
     require_positive(ridge=ridge)
-    return CriticMaker(spec_string_of(linear, {"ridge": ridge}), lambda size: linear_critic(size, ridge=ridge))
+    return CriticMaker(
+        spec_string_of(linear, {"ridge": ridge}),
+        lambda observed: linear_critic(single_size(observed, "critic=linear"), ridge=ridge),
+    )
 
 
 def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:

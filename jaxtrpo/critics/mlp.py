@@ -11,7 +11,8 @@ from jaxtyping import Array, Float, PyTree
 from jaxtrpo.config.checks import require_sizes
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker
-from jaxtrpo.critics.network import Network, network_critic, require_fit
+from jaxtrpo.critics.network import Network, network_critic, require_fit, stacking_network
+from jaxtrpo.envs.observation_space import Observed, flat_size
 from jaxtrpo.policies.networks import MLP, orthogonal_init
 
 
@@ -46,8 +47,11 @@ def mlp(
     settings = dict(locals())
     require_sizes(hidden=hidden)
     settings["hidden"] = tuple(hidden)
-    require_fit(**{name: value for name, value in settings.items() if name != "hidden"})
-    return CriticMaker(spec_string_of(mlp, settings), lambda size: mlp_critic(size, **settings))
+    fit = {name: value for name, value in settings.items() if name != "hidden"}
+    require_fit(**fit)
+    return CriticMaker(
+        spec_string_of(mlp, settings), lambda observed: network_critic(_network(observed, settings["hidden"]), **fit)
+    )
 
 
 def mlp_critic(observation_size: int, *, hidden: Sequence[int] = (64, 64), **fit: Any) -> Critic:
@@ -58,13 +62,15 @@ def mlp_critic(observation_size: int, *, hidden: Sequence[int] = (64, 64), **fit
       hidden: sizes of the hidden layers.
       **fit: settings of `network_critic`.
     """
-    network = MLP(tuple(hidden), 1)
+    return network_critic(_network(observation_size, hidden), **fit)
+
+
+def _network(observed: Observed, hidden: Sequence[int]) -> Network:
+    size, network = flat_size(observed, "critic=mlp"), MLP(tuple(hidden), 1)
 
     def predict(params: PyTree, obs: Float[Array, "... obs"]) -> Float[Array, "..."]:
         return jnp.asarray(network.apply(params, obs))[..., 0]
 
     # Predicts 0 at first. Random predictions would be preserved once the scale of the returns is known (PopArt), and
     # with small rewards the policy would follow that noise.
-    return network_critic(
-        Network(lambda key: orthogonal_init(network, key, observation_size, last_scale=0.0), predict), **fit
-    )
+    return stacking_network(Network(lambda key: orthogonal_init(network, key, size, last_scale=0.0), predict), observed)

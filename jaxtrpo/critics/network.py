@@ -13,11 +13,13 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.config.checks import require_bool, require_not_negative, require_positive, require_whole
 from jaxtrpo.critics.critic import Critic, Gradient, Targets
+from jaxtrpo.envs.observation_space import Observed, as_space
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.minibatches import pass_over_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.parallel import collectives
+from jaxtrpo.policies.frames import stacking
 from jaxtrpo.policies.networks import LAST
 from jaxtrpo.policies.recurrence import (
     Recurrence,
@@ -42,7 +44,7 @@ class NetworkState(NamedTuple):
 class _Rows(NamedTuple):
     """Samples of all actors: one per row or, for a network with memory, one stretch of an environment per row."""
 
-    obs: Float[Array, "row obs"] | Sequences
+    obs: Any  # leaves are [row, ...]; or `Sequences`
     value: Float[Array, "row ..."]
     weight: Float[Array, "row ..."]
 
@@ -53,6 +55,15 @@ class Network(NamedTuple):
     init: Callable[[PRNGKeyArray], PyTree]
     predict: Callable[[PyTree, Any], Float[Array, "..."]]  # (parameters, observations or `Sequences`) -> output
     recurrence: Recurrence | None = None  # of a network with memory; its state are the parameters
+
+
+def stacking_network(network: Network, observed: Observed) -> Network:
+    """Returns a network that is given single observations; `network` sees stacks of frames, if there are several."""
+    space = as_space(observed)
+    if space.frames == 1:
+        return network
+    predict, recurrence = stacking(network.predict, space)
+    return network._replace(predict=predict, recurrence=recurrence)
 
 
 def require_fit(
@@ -105,7 +116,7 @@ def network_critic(
         params = network.init(key)
         return NetworkState(params, optimizer.init(ravel_pytree(params)[0]), no_moments(()))
 
-    def value(state: NetworkState, obs: Float[Array, "... obs"], elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
+    def value(state: NetworkState, obs: Any, elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
         return scaled(state, predict(state.params, obs))
 
     def scaled(state: NetworkState, output: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -19,4 +19,4 @@ def none() -> CriticMaker:
         fit=lambda state, targets, key, rate: state,
         work=lambda state, samples: Work(0.0, shared=True),
     )
-    return CriticMaker("none", lambda size: critic)
+    return CriticMaker("none", lambda observed: critic)

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, PyTree
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker
 from jaxtrpo.critics.network import Network, network_critic, require_fit
+from jaxtrpo.envs.observation_space import Observed, single_size
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
 from jaxtrpo.policies.recurrent import (
     BPTT_STEPS,
@@ -91,10 +92,9 @@ def _recurrent(cell: str, factory: Callable[..., CriticMaker], given: Mapping[st
     require_fit(**fit)
     settings = {**given, "encoder": tuple(given["encoder"])}
 
-    def make(observation_size: int) -> Critic:
-        return _recurrent_critic(
-            cell, observation_size, settings["hidden"], settings["encoder"], settings["bptt_steps"], **fit
-        )
+    def make(observed: Observed) -> Critic:
+        size = single_size(observed, f"critic={cell}")
+        return _recurrent_critic(cell, size, settings["hidden"], settings["encoder"], settings["bptt_steps"], **fit)
 
     return CriticMaker(spec_string_of(factory, settings), make)
 

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker, Targets
+from jaxtrpo.envs.observation_space import Observed
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.parallel.collectives import Work, sum_over_actors
 from jaxtrpo.policies.networks import Policy
@@ -25,7 +26,7 @@ class SharedState(NamedTuple):
 def shared() -> CriticMaker:
     """The value head of a policy with `shared=True`, which is its critic; no other policy has one."""
 
-    def make(observation_size: int) -> Critic:
+    def make(observed: Observed) -> Critic:
         raise ValueError("critic=shared needs a policy that predicts values, such as policy='mlp(shared=True)'")
 
     return CriticMaker(spec_string_of(shared, {}), make)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from jaxtrpo.envs.observation_space import ObservationSpace, flat_space
 from jaxtrpo.envs.observations import Observations
 
 
@@ -248,3 +249,9 @@ def actions_of(env: object) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
 def observations_of(env: object) -> Observations | None:
     """How a trained policy's observations are flattened; None if they are flat."""
     return env.observations if isinstance(env, StructuredObservations) else None
+
+
+def observation_space(env: Any) -> ObservationSpace:
+    """The arrays of an observation: the environment's `observation_space`, if it has one of this type, or flat."""
+    space = getattr(env, "observation_space", None)  # of another type in environments of other packages
+    return space if isinstance(space, ObservationSpace) else flat_space(env.observation_size)

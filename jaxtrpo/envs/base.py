@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -21,8 +22,10 @@ class EnvState(NamedTuple):
     # Whatever the engine needs; opaque to everybody else, but for a field `parameters`, if there is one: a dictionary
     # of arrays [env, ...] that `jaxtrpo.set_env` changes.
     physics: PyTree
-    obs: Float[Array, "env obs"]  # what the next action sees: after an automatic reset, the first of the new episode
-    final_obs: Float[Array, "env obs"]  # what the last step led to, before any reset; bootstrap from this one
+    # What the next action sees: after an automatic reset, the first of the new episode. Flat observations are float32
+    # [env, obs], those with images a dictionary (see `observation_space`).
+    obs: PyTree
+    final_obs: PyTree  # as `obs`; what the last step led to, before any reset; bootstrap from this one
     reward: Float[Array, " env"]  # of the last step; 0 where `invalid`
     terminated: Bool[Array, " env"]  # the last step ended the episode for good: nothing follows
     truncated: Bool[Array, " env"]  # the last step ended it early (time limit, or `invalid`): more would have followed
@@ -44,7 +47,7 @@ class Environment(Protocol):
     """
 
     name: str  # in files and messages
-    observation_size: int  # of flat observations
+    observation_size: int  # numbers in an observation
     action_size: int  # coordinates of an action
     action_low: Num[np.ndarray, " action"]  # in the simulator's units and dtype
     action_high: Num[np.ndarray, " action"]  # as `action_low`
@@ -97,14 +100,14 @@ class Transition(NamedTuple):
     """What one step of the engine led to, before anything is reset."""
 
     physics: PyTree
-    obs: Float[Array, "env obs"]
+    obs: PyTree  # as `EnvState.obs`
     reward: Float[Array, " env"]
     terminated: Bool[Array, " env"]
     finite: Bool[Array, " env"]  # False where the engine left the numbers it can handle
 
 
 # (keys of one episode each, which to reset, physics now) -> (physics, first observation); rows not to reset are kept
-ResetRows = Callable[[UInt32[Array, "env 2"], Bool[Array, " env"], PyTree], tuple[PyTree, Float[Array, "env obs"]]]
+ResetRows = Callable[[UInt32[Array, "env 2"], Bool[Array, " env"], PyTree], tuple[PyTree, PyTree]]
 
 LARGEST_OBSERVATION = 1e10  # MuJoCo's own bound on a state that is still worth simulating (mjMAXVAL)
 
@@ -157,18 +160,19 @@ def advance(state: EnvState, moved: Transition, reset_rows: ResetRows, episode_l
       The state after the step. Where the engine's numbers were not finite the step is `invalid` and `truncated`, has
       reward 0, and `final_obs` is the observation before it, so that nothing which is not finite leaves this function.
     """
-    healthy = moved.finite & jnp.all(jnp.abs(moved.obs) <= LARGEST_OBSERVATION, axis=-1) & jnp.isfinite(moved.reward)
+    healthy = moved.finite & all_within_bounds(moved.obs) & jnp.isfinite(moved.reward)
     elapsed = state.elapsed + 1
     terminated = moved.terminated & healthy
     truncated = ~healthy | ((elapsed >= episode_length) & ~terminated)
     done = terminated | truncated
-    final_obs = jnp.where(healthy[:, None], moved.obs, state.obs)
+    final_obs = _where_rows(healthy, moved.obs, state.obs)
 
-    def with_resets() -> tuple[PyTree, Float[Array, "env obs"], UInt32[Array, "env 2"]]:
+    def with_resets() -> tuple[PyTree, PyTree, UInt32[Array, "env 2"]]:
         keys, now = _split(state.key)
         physics, first_obs = reset_rows(now, done, moved.physics)
-        first_obs = jnp.where(jnp.isfinite(first_obs), first_obs, 0.0)  # the next step will show whether it is broken
-        return physics, jnp.where(done[:, None], first_obs, final_obs), jnp.where(done[:, None], keys, state.key)
+        # The next step will show whether it is broken.
+        first_obs = _map_floats(lambda leaf: jnp.where(jnp.isfinite(leaf), leaf, 0.0), first_obs)
+        return physics, _where_rows(done, first_obs, final_obs), jnp.where(done[:, None], keys, state.key)
 
     with jax.named_scope("reset"):
         physics, obs, key = jax.lax.cond(
@@ -185,6 +189,30 @@ def advance(state: EnvState, moved: Transition, reset_rows: ResetRows, episode_l
         elapsed=jnp.where(done, 0, elapsed),
         key=key,
     )
+
+
+def _where_rows(mask: Bool[Array, " env"], new: PyTree, old: PyTree) -> PyTree:
+    """Rows of observations: those of `new` where the mask is true."""
+
+    def choose(new: Array, old: Array) -> Array:
+        return jnp.where(mask[(slice(None), *(None,) * (new.ndim - 1))], new, old)
+
+    return jax.tree.map(choose, new, old)
+
+
+def _map_floats(function: Callable[[Array], Array], obs: PyTree) -> PyTree:
+    """Applies a function to the arrays of observations that may not be finite."""
+    return jax.tree.map(lambda leaf: function(leaf) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf, obs)
+
+
+def all_within_bounds(obs: PyTree) -> Bool[Array, ""] | Bool[Array, " env"] | bool:
+    """Returns where all numbers of observations are finite and worth simulating."""
+    within = [
+        jnp.all(jnp.abs(leaf) <= LARGEST_OBSERVATION, axis=tuple(range(1, leaf.ndim)))
+        for leaf in jax.tree.leaves(obs)
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
+    return functools.reduce(jnp.logical_and, within, True) if len(within) != 1 else within[0]
 
 
 def _split(keys: UInt32[Array, "env 2"]) -> tuple[Any, Any]:

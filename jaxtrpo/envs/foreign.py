@@ -92,7 +92,13 @@ class _CallFrame(ctypes.Structure):
 
 
 _Handler = ctypes.CFUNCTYPE(_P, ctypes.POINTER(_CallFrame))
-_DTYPES = {1: np.dtype(bool), 4: np.dtype(np.int32), 8: np.dtype(np.uint32), 11: np.dtype(np.float32)}
+_DTYPES = {
+    1: np.dtype(bool),
+    4: np.dtype(np.int32),
+    6: np.dtype(np.uint8),
+    8: np.dtype(np.uint32),
+    11: np.dtype(np.float32),
+}
 _METADATA, _INTERNAL_ERROR = 1, 13
 _thread = threading.local()
 _MAX_CACHED = 1024
@@ -170,5 +176,5 @@ def _view(dtype: int, data: int | None, dims: bytes) -> np.ndarray:
     """Returns an array that does not own its memory and is valid only during the call that XLA passes it to."""
     shape, kind = struct.unpack(f"{len(dims) // 8}q", dims), _DTYPES[dtype]
     size = kind.itemsize * math.prod(shape)
-    memory = _bytes_at(data, size) if data and size else b""
+    memory = _bytes_at(data, size) if data and size else bytearray()  # an empty result is written, too
     return np.frombuffer(memory, kind).reshape(shape)

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
 from jaxtrpo.envs import base
 from jaxtrpo.envs._support.names import unknown_name
+from jaxtrpo.envs.observation_space import FLOAT, channels_last, flat_space, image_axes
 from jaxtrpo.envs.observations import Observations, Part
 
 NEVER = np.iinfo(np.int32).max
@@ -59,8 +60,8 @@ def make_gymnax_env(name: str, **options: Any) -> GymnaxEnvironment:
 class GymnaxEnvironment:
     """A `gymnax.environments.environment.Environment` (see `jaxtrpo.envs.base.Environment`).
 
-    Observations of any shape are flattened; those of a Discrete space become one-hot vectors. Numbers among the
-    parameters are part of the state (see `jaxtrpo.set_env`).
+    Observations with three axes and bounds 0 and 1 are images, bool in MinAtar; others are flattened, and those of a
+    Discrete space become one-hot vectors. Numbers among the parameters are part of the state (see `jaxtrpo.set_env`).
     """
 
     is_program = True
@@ -71,6 +72,7 @@ class GymnaxEnvironment:
         self.episode_length = min(int(getattr(params, LIMIT, NEVER)), NEVER)
         observations, actions = env.observation_space(params), env.action_space(params)
         self._one_hot = int(observations.n) if isinstance(observations, spaces.Discrete) else None
+        self._image = _image_of(env, observations)
         if isinstance(actions, spaces.Discrete):
             self.action_counts: tuple[int, ...] = (int(actions.n),)
             self.action_shape: tuple[int, ...] = ()
@@ -86,8 +88,10 @@ class GymnaxEnvironment:
         )
         self.action_size = size
         key = jax.ShapeDtypeStruct((1, 2), jnp.uint32)
-        self.observation_size = jax.eval_shape(lambda keys: self._reset(keys, self._parameters(1))[1], key).shape[-1]
-        self.observations = self._describe_observations()
+        obs = jax.eval_shape(lambda keys: self._reset(keys, self._parameters(1))[1], key)
+        self.observation_space = flat_space(obs.shape[-1]) if self._image is None else self._image.space
+        self.observation_size = self.observation_space.size
+        self.observations = self._describe_observations() if self._image is None else self._image
 
     def reset(self, key: UInt32[Array, "2"], num_envs: int) -> base.EnvState:
         """Starts `num_envs` episodes."""
@@ -108,13 +112,13 @@ class GymnaxEnvironment:
         obs, after, reward, terminated, _ = jax.vmap(step)(keys[:, 0], before.state, action, before.parameters)
         # Some environments change the dtype of their state in a step, which a compiled loop could not carry.
         after = jax.tree.map(lambda new, old: jnp.asarray(new, old.dtype), after, before.state)
-        flat_obs = self._flatten(obs)
+        seen = self._flatten(obs)
         moved = base.Transition(
             physics=GymnaxState(after, keys[:, 1], before.parameters),
-            obs=flat_obs,
+            obs=seen,
             reward=reward.astype(jnp.float32),
             terminated=terminated.astype(bool),
-            finite=jnp.all(jnp.abs(flat_obs) <= base.LARGEST_OBSERVATION, axis=-1) & jnp.isfinite(reward),
+            finite=base.all_within_bounds(seen) & jnp.isfinite(reward),
         )
         return base.advance(state, moved, self._reset_rows, self.episode_length)
 
@@ -126,9 +130,7 @@ class GymnaxEnvironment:
             if isinstance(value, bool | int | float) and name != LIMIT
         }
 
-    def _reset(
-        self, keys: UInt32[Array, "env 2"], parameters: dict[str, Array]
-    ) -> tuple[GymnaxState, Float[Array, "env obs"]]:
+    def _reset(self, keys: UInt32[Array, "env 2"], parameters: dict[str, Array]) -> tuple[GymnaxState, PyTree]:
         pairs = jax.vmap(jax.random.split)(keys)
 
         def reset(key: Any, parameters: dict[str, Array]) -> Any:
@@ -139,7 +141,7 @@ class GymnaxEnvironment:
 
     def _reset_rows(
         self, keys: UInt32[Array, "env 2"], mask: Bool[Array, " env"], now: GymnaxState
-    ) -> tuple[GymnaxState, Float[Array, "env obs"]]:
+    ) -> tuple[GymnaxState, PyTree]:
         first, obs = self._reset(keys, now.parameters)
         return base.choose_rows(mask, first, now), obs
 
@@ -155,11 +157,25 @@ class GymnaxEnvironment:
         parts = [Part(_keys(path), tuple(leaf.shape), f"Box{tuple(leaf.shape)}") for path, leaf in leaves]
         return Observations(parts, ", ".join(part.description for part in parts))
 
-    def _flatten(self, obs: PyTree) -> Float[Array, "env obs"]:
+    def _flatten(self, obs: PyTree) -> PyTree:
+        if self._image is not None:
+            (leaf,) = self._image.space.leaves
+            return {leaf.name: channels_last(obs, self._image.parts[0].axes).astype(leaf.dtype)}
         if self._one_hot is not None:
             return jax.nn.one_hot(obs, self._one_hot)
         leaves = [leaf.reshape(leaf.shape[0], -1).astype(jnp.float32) for leaf in jax.tree.leaves(obs)]
         return jnp.concatenate(leaves, axis=-1)
+
+
+def _image_of(env: Any, space: Any) -> Observations | None:
+    """Describes observations that are images; None if they are not."""
+    shape = tuple(getattr(space, "shape", ()))
+    if len(shape) != 3 or not (np.all(space.low == 0) and np.all(space.high == 1)) or not image_axes(shape):
+        return None
+    # MinAtar's channels say where objects are.
+    dtype = "bool" if ".minatar." in type(env).__module__ else FLOAT
+    description = f"Box{shape}"
+    return Observations([Part((), shape, description, axes=image_axes(shape), dtype=dtype)], description)
 
 
 def _keys(path: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from jaxtrpo.config.environment import VECTOR
 from jaxtrpo.ops.segments import sum_over_segments
 
 # A standard deviation below this fraction of the mean is rounding error: float32 has a relative precision of 6e-8.
@@ -35,7 +36,9 @@ class Moments(NamedTuple):
 
     @property
     def known(self) -> Bool[Array, ""]:
-        """Whether normalised values can differ from each other; False for `unknown_moments`."""
+        """Whether normalised values can differ from each other; False for `unknown_moments`, unless they are empty."""
+        if not jnp.size(self.variance):
+            return jnp.ones((), bool)
         return (self.count > 0) | jnp.any(self.varies)
 
     @property
@@ -113,10 +116,17 @@ def merge(a: Moments, b: Moments) -> Moments:
     return jax.tree.map(lambda new, old: jnp.where(count > 0, new, old), merged, a)
 
 
-def normalize(values: Float[Array, "... *shape"], moments: Moments, limit: float = 10.0) -> Float[Array, "... *shape"]:
+def normalize(values: Any, moments: Moments, limit: float = 10.0) -> Any:
     """Computes (values - mean) / std, clipped to [-limit, limit]; 0 where nothing has varied yet.
 
     With `no_moments`, values are returned unchanged and unclipped.
+
+    Args:
+      values: numbers [..., *shape]; or observations with images, a dictionary of which only `VECTOR` has moments.
+      moments: moments of the numbers.
+      limit: largest result.
     """
+    if isinstance(values, dict):
+        return {name: normalize(part, moments, limit) if name == VECTOR else part for name, part in values.items()}
     scaled = jnp.where(moments.varies, (values - moments.mean) / moments.std, 0.0)
     return jnp.where(moments.count > 0, jnp.clip(scaled, -limit, limit), scaled)

@@ -8,11 +8,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, PyTree
 
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import parse
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
+from jaxtrpo.policies.cnn import in_parts
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 from jaxtrpo.policies.networks import Policy, PolicyMaker
 
@@ -20,7 +22,8 @@ STATES = 3  # number of states with which a module is checked
 CUSTOM = "custom:"  # prefix of the names of user-defined policies
 
 Init = Callable[[Array], PyTree]
-Apply = Callable[[PyTree, Float[Array, "state obs"]], Any]
+Apply = Callable[[PyTree, Any], Any]
+CHANNELS = 64  # that a network of the user's is taken to have, to bound its memory
 
 
 def module_policy(module: Any) -> PolicyMaker:
@@ -28,7 +31,8 @@ def module_policy(module: Any) -> PolicyMaker:
 
     Args:
       module: instance of a linen module, or of an nnx module, whose parameters are the initial ones. Called with
-        normalised observations `[state, obs]`, it must return a `Distribution`: `Gaussian(mean, log_std)` for
+        normalised observations `[state, obs]`, or a dictionary of arrays if there are images (see
+        `jaxtrpo.envs.observation_space`), it must return a `Distribution`: `Gaussian(mean, log_std)` for
         continuous actions, with `log_std` per state or shared by all states, or `Categorical(logits)` for discrete
         actions. Its layers must treat each state independently and without randomness; only parameters are learned.
 
@@ -41,16 +45,17 @@ def module_policy(module: Any) -> PolicyMaker:
     """
     name = f"{CUSTOM}{type(module).__name__}"
     if isinstance(module, nn.Module):
-        return PolicyMaker(name, lambda size, actions: _policy(name, *_linen(module, size), size, actions))
+        return PolicyMaker(name, lambda observed, actions: _policy(name, *_linen(module, observed), observed, actions))
     from flax import nnx  # rarely needed, and slow to import
 
     if isinstance(module, nnx.Module):
-        return PolicyMaker(name, lambda size, actions: _policy(name, *_nnx(module), size, actions))
+        return PolicyMaker(name, lambda observed, actions: _policy(name, *_nnx(module), observed, actions))
     raise ValueError(f"policy={short(module)} must be a spec string such as 'mlp', or an instance of a flax module")
 
 
-def _linen(module: nn.Module, observation_size: int) -> tuple[Init, Apply]:
-    return lambda key: module.init(key, jnp.zeros((STATES, observation_size))), module.apply
+def _linen(module: nn.Module, observed: Observed) -> tuple[Init, Apply]:
+    space = as_space(observed).stacked
+    return lambda key: module.init(key, jax.tree.map(jnp.asarray, space.zeros(STATES))), module.apply
 
 
 def _nnx(module: Any) -> tuple[Init, Apply]:
@@ -68,20 +73,29 @@ def _nnx(module: Any) -> tuple[Init, Apply]:
     return lambda _: {"params": start}, apply
 
 
-def _policy(label: str, init: Init, apply: Apply, observation_size: int, actions: ActionSpace) -> Policy:
+def _policy(label: str, init: Init, apply: Apply, observed: Observed, actions: ActionSpace) -> Policy:
     """Checks a module, and adds leading axes to its distributions."""
+    space = as_space(observed).stacked
 
-    def apply_to_all(params: PyTree, obs: Float[Array, "... obs"]) -> Distribution:
+    def apply_to_all(params: PyTree, obs: Any) -> Distribution:
         # A module needs to handle only one leading axis.
-        distribution = _broadcast(apply(params, obs.reshape(-1, obs.shape[-1])))
-        return jax.tree.map(lambda leaf: leaf.reshape(*obs.shape[:-1], leaf.shape[-1]), distribution)
+        lead = space.lead_of(obs)
+        rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(lead) :]), obs)
+        distribution = _broadcast(apply(params, rows))
+        return jax.tree.map(lambda leaf: leaf.reshape(*lead, leaf.shape[-1]), distribution)
 
-    distribution = _checked(label, init, apply, observation_size, actions)
+    distribution = _checked(label, init, apply, space, actions)
     noise_size, draw_noise = distribution.noise_size, distribution.draw_noise
-    return Policy(init=init, apply=apply_to_all, noise_size=noise_size, draw_noise=draw_noise)
+    return Policy(
+        init=init,
+        apply=in_parts(apply_to_all, space, CHANNELS) if space.images else apply_to_all,
+        noise_size=noise_size,
+        draw_noise=draw_noise,
+        apply_for_products=apply_to_all if space.images else None,
+    )
 
 
-def _checked(label: str, init: Init, apply: Apply, observation_size: int, actions: ActionSpace) -> Distribution:
+def _checked(label: str, init: Init, apply: Apply, space: ObservationSpace, actions: ActionSpace) -> Distribution:
     """Returns the shapes of a module's distributions for a few states.
 
     Raises:
@@ -89,7 +103,7 @@ def _checked(label: str, init: Init, apply: Apply, observation_size: int, action
     """
     returned: list[type] = []
 
-    def run(key: Array, obs: Array) -> Any:
+    def run(key: Array, obs: Any) -> Any:
         params = init(key)
         distribution = apply(params, obs)
         returned.append(type(distribution))
@@ -97,12 +111,13 @@ def _checked(label: str, init: Init, apply: Apply, observation_size: int, action
             return params, None
         return params, (_broadcast(distribution), distribution.mode())
 
-    obs = jax.ShapeDtypeStruct((STATES, observation_size), jnp.float32)
+    obs = space.map(lambda leaf: jax.ShapeDtypeStruct((STATES, *leaf.shape), leaf.dtype))
     try:
         params, result = jax.eval_shape(run, jax.random.PRNGKey(0), obs)
     except Exception as error:  # user code may raise anything
         reason = str(error).partition("\n")[0]
-        raise ValueError(f"{label} fails for observations of shape {obs.shape}: {reason}") from error
+        shape = {name: leaf.shape for name, leaf in obs.items()} if isinstance(obs, dict) else obs.shape
+        raise ValueError(f"{label} fails for observations of shape {shape}: {reason}") from error
     if result is None:
         raise ValueError(
             f"{label} must return a distribution, Gaussian or Categorical of jaxtrpo.policies.distributions, not "

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, PyTree
 
 from jaxtrpo.policies.distributions import Categorical, Distribution
 from jaxtrpo.policies.networks import Policy
@@ -19,16 +19,16 @@ ILLEGAL = -1e9  # logit of an illegal choice: its probability is exactly 0 in fl
 class Masked(NamedTuple):
     """Observations, and which choices are legal; the input of a policy that is masked."""
 
-    obs: Float[Array, "... obs"]
+    obs: PyTree
     mask: Bool[Array, "... choices"]  # of all coordinates of the action, one after another
 
 
-def input_of(policy: Policy, obs: Float[Array, "... obs"], mask: Any) -> Any:
+def input_of(policy: Policy, obs: PyTree, mask: Any) -> Any:
     """Returns the input of a policy: normalised observations, and the mask if the policy is masked."""
     return Masked(obs, mask) if policy.is_masked else obs
 
 
-def plain_observations(inputs: Any) -> Array:
+def plain_observations(inputs: Any) -> Any:
     """Returns the observations in the input of any policy."""
     if isinstance(inputs, Sequences):
         return plain_observations(inputs.obs)

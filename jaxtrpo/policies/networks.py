@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 from jaxtrpo.config.checks import require_sizes
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import Observed, flat_size
 from jaxtrpo.ops import fisher_layers as linearized
 from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, LAST, Head, head_for, in_last_layer, require_head
@@ -72,27 +73,34 @@ def orthogonal(
       last_scale: scale of the matrix in the layer `LAST`.
       scales: scales of other matrices, by the last part of their path.
     """
-    kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim == 2]
-    tall = [(max(kernel.shape), min(kernel.shape)) for kernel in kernels]
+    kernels = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim >= 2]
+    # Kernels of convolutions are matrices from what they cover to channels.
+    shapes = [(kernel.size // kernel.shape[-1], kernel.shape[-1]) for kernel in kernels]
+    tall = [(max(shape), min(shape)) for shape in shapes]
     noise = jnp.split(
         jax.random.normal(key, (sum(kernel.size for kernel in kernels),)),
         np.cumsum([kernel.size for kernel in kernels])[:-1],
     )
-    # Padded to a common size, so that the orthogonalisation compiles once; zeros stay zeros.
-    size = np.max(tall, axis=0)
-    padded = [
-        jnp.pad(part.reshape(shape), [(0, most - n) for most, n in zip(size, shape, strict=True)])
-        for part, shape in zip(noise, tall, strict=True)
-    ]
-    matrices = iter(zip(_orthogonalized(jnp.stack(padded)), tall, strict=True))
+    matrices: dict[int, Iterator[Array]] = {}
+    for axes in sorted({kernel.ndim for kernel in kernels}):
+        group = [(shape, part) for shape, part, of in zip(tall, noise, kernels, strict=True) if of.ndim == axes]
+        # Padded to a common size, so that the orthogonalisation compiles once; zeros stay zeros.
+        size = np.max([shape for shape, _ in group], axis=0)
+        padded = [
+            jnp.pad(part.reshape(shape), [(0, most - n) for most, n in zip(size, shape, strict=True)])
+            for shape, part in group
+        ]
+        matrices[axes] = iter(_orthogonalized(jnp.stack(padded)))
+    order = iter(range(len(kernels)))
 
     def fill(path: tuple, leaf: Array) -> Array:
-        if leaf.ndim != 2:
+        if leaf.ndim < 2:
             return leaf
-        matrix, (rows, columns) = next(matrices)
+        matrix, index = next(matrices[leaf.ndim]), next(order)
+        rows, columns = tall[index]
         matrix = matrix[:rows, :columns]
         scale = last_scale if in_last_layer(path) else scales.get(getattr(path[-1], "key", ""), 2**0.5)
-        return scale * (matrix if leaf.shape == matrix.shape else matrix.T)
+        return scale * (matrix if shapes[index] == matrix.shape else matrix.T).reshape(leaf.shape)
 
     return jax.tree_util.tree_map_with_path(fill, params)
 
@@ -186,10 +194,13 @@ def _mlp_policy(observation_size: int, hidden: Sequence[int], head: Head) -> Pol
 
 
 class PolicyMaker(NamedTuple):
-    """Builds policies for given observation and action spaces."""
+    """Builds policies for given observation and action spaces.
+
+    Observations are described by their size if they are flat, and by an `ObservationSpace` if they have images.
+    """
 
     spec_string: str  # such as "mlp(hidden=(128, 128))"
-    make: Callable[[int, ActionSpace], Policy]  # (size of an observation, action space) -> policy
+    make: Callable[[Observed, ActionSpace], Policy]  # (observations, action space) -> policy
     # Spec string of the critic to use instead of `mlp`, unless another is chosen; `shared` for a policy with a value
     # head, which takes no other.
     critic: str | None = None
@@ -227,8 +238,9 @@ def mlp(
 def _mlp(hidden: tuple[int, ...], initial_log_std: float, state_dependent_std: bool, shared: bool) -> PolicyMaker:
     settings = {"hidden": hidden, "initial_log_std": initial_log_std, "state_dependent_std": state_dependent_std}
 
-    def make(observation_size: int, actions: ActionSpace) -> Policy:
-        return _mlp_policy(observation_size, hidden, head_for(actions, initial_log_std, state_dependent_std, shared))
+    def make(observed: Observed, actions: ActionSpace) -> Policy:
+        size = flat_size(observed, "policy=mlp")
+        return _mlp_policy(size, hidden, head_for(actions, initial_log_std, state_dependent_std, shared))
 
     spec_string = spec_string_of(mlp, {**settings, "shared": shared})
     return PolicyMaker(spec_string, make, critic=SHARED if shared else None)

@@ -19,6 +19,7 @@ from jaxtrpo.config.checks import (
 )
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import Observed, flat_size
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
@@ -194,7 +195,8 @@ def _maker(
     state_dependent_std: bool,
     shared: bool,
 ) -> PolicyMaker:
-    def make(observation_size: int, actions: ActionSpace) -> Policy:
+    def make(observed: Observed, actions: ActionSpace) -> Policy:
+        observation_size = flat_size(observed, f"policy={cell}")
         head = head_for(actions, initial_log_std, state_dependent_std, shared)
         network = _RecurrentPolicy(RecurrentNetwork(cell, hidden, encoder, head.outputs), head)
 

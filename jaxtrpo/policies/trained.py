@@ -12,13 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Float, Num, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.envs.actions import ActionSpace, make_converter
+from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space, channels_last
 from jaxtrpo.envs.observations import MASK, Observations
 from jaxtrpo.ops.moments import Moments, normalize
 from jaxtrpo.policies.distributions import Distribution, to_simulator
-from jaxtrpo.policies.masking import input_of, masked_policy
+from jaxtrpo.policies.making import policy_for
+from jaxtrpo.policies.masking import input_of
 from jaxtrpo.policies.networks import Policy, PolicyMaker
 
 
@@ -31,7 +33,7 @@ class TrainedPolicy:
     """
 
     env_name: str  # name of the environment it was trained in
-    observation_size: int  # of flat observations
+    observation_size: int  # numbers in an observation
     actions: ActionSpace  # the simulator's, with its bounds
     maker: PolicyMaker  # makes the network
     params: PyTree  # of the network
@@ -40,6 +42,7 @@ class TrainedPolicy:
     max_episode_steps: int | None = None  # time limit of training, if not the environment's own
     masked: bool = False  # whether the policy needs to know which choices are legal
     env_options: str | None = None  # options of the environment's constructor in training, as in `Config`
+    observation_space: ObservationSpace | None = None  # of observations with images; None if they are flat
     _remembered: list[PyTree] = dataclasses.field(default_factory=lambda: [None], compare=False, repr=False)
 
     def __repr__(self) -> str:
@@ -62,8 +65,12 @@ class TrainedPolicy:
     @functools.cached_property
     def network(self) -> Policy:
         """The network of `params`."""
-        network = self.maker.make(self.observation_size, self.actions)
-        return masked_policy(network) if self.masked else network
+        return policy_for(self.maker, self.observed, self.actions, masked=self.masked)
+
+    @property
+    def observed(self) -> Observed:
+        """What the network is made for."""
+        return self.observation_size if self.observation_space is None else self.observation_space
 
     @property
     def state(self) -> PyTree:
@@ -132,7 +139,7 @@ class TrainedPolicy:
           ValueError: as in `__call__`.
         """
         mask, obs = self._mask(obs, action_mask), self.flatten(obs)
-        lead = np.shape(obs)[:-1]
+        lead = as_space(self.observed).lead_of(obs)
         if self.masked and np.shape(mask)[:-1] != lead:
             raise ValueError(f"action_mask has shape {np.shape(mask)}, but obs has the leading axes {lead}")
         recurrence = self.network.recurrence
@@ -144,13 +151,13 @@ class TrainedPolicy:
                     f"obs has {number} observations, but the previous call had another number; call reset()"
                 )
             first = jnp.broadcast_to(jnp.asarray(first, bool), lead).reshape(-1)
-        about = self.maker, self.observation_size, _hashable(self.actions)
+        about = self.maker, self.observed, _hashable(self.actions)
         distribution, action, state = _predict(*about, self.params, self.moments, state, obs, mask, first)
         if key is not None:
             noise = distribution.draw_noise(key, (*lead, distribution.noise_size))
             action = distribution.sample(noise)
         action = to_simulator(action, self.actions)
-        if isinstance(obs, jax.Array):
+        if any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(obs)):
             return _as_simulator(action, self.actions), state
         converted = self._convert(np.asarray(action))
         # As in Gymnasium, a single number is a scalar if it is discrete, else a zero-dimensional array.
@@ -170,16 +177,21 @@ class TrainedPolicy:
             raise ValueError(f"action_mask: pass which of the {choices} choices are legal{given}")
         return jnp.asarray(action_mask, bool)
 
-    def flatten(self, obs: Any) -> np.ndarray | Float[Array, "... obs"]:
-        """Flattens observations to float32 [..., observation], the input of the network and of exported files.
+    def flatten(self, obs: Any) -> Any:
+        """Converts observations to the input of the network and of exported files.
 
         Args:
-          obs: observations in the environment's form, or flat ones, which are returned as float32.
+          obs: observations in the environment's form, or what this function returns.
+
+        Returns:
+          Float32 [..., observation]; or, with images, a dictionary (see `ObservationSpace`).
 
         Raises:
           ValueError: the observations do not fit the policy.
         """
-        own = self.observations
+        own, space = self.observations, self.observation_space
+        if space is not None and space.images:
+            return _with_images(own, space, obs)
         if own is not None and not own.is_flat and own.fits(obs):
             in_jax = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(obs))
             return _flatten_in_jax(own, obs) if in_jax else own.flatten(obs)
@@ -193,7 +205,7 @@ class TrainedPolicy:
     def _convert(self) -> Callable[[np.ndarray], np.ndarray]:
         return make_converter(self.actions)
 
-    def deterministic(self) -> Callable[[Float[Array, "... obs"]], Num[Array, "..."]]:
+    def deterministic(self) -> Callable[[Any], Num[Array, "..."]]:
         """Returns a traceable function, observations -> actions of the deterministic policy.
 
         Raises:
@@ -203,7 +215,8 @@ class TrainedPolicy:
             has = "takes masks" if self.masked else "has memory"
             raise ValueError(f"the policy {self.maker.spec_string} {has}: use deterministic_step, or step")
         act = self.deterministic_step()
-        return lambda obs: act((), obs, jnp.zeros(obs.shape[:-1], bool))[0]
+        space = as_space(self.observed)
+        return lambda obs: act((), obs, jnp.zeros(space.lead_of(obs), bool))[0]
 
     def deterministic_step(
         self,
@@ -216,7 +229,7 @@ class TrainedPolicy:
         """
         network, actions, params, moments = self.network, self.actions, self.params, self.moments
 
-        def act(state: PyTree, obs: Array, first: Array, mask: Any = ()) -> tuple[Array, PyTree]:
+        def act(state: PyTree, obs: Any, first: Array, mask: Any = ()) -> tuple[Array, PyTree]:
             inputs = input_of(network, normalize(obs, moments), mask)
             action, state = likeliest_step(network, params, state, inputs, first, actions)
             return _as_simulator(action, actions), state
@@ -232,20 +245,36 @@ def likeliest_step(
     return to_simulator(distribution.mode(), actions), carry
 
 
-def _flatten_in_jax(observations: Observations, value: Any) -> Float[Array, "... obs"]:
+def _with_images(own: Observations | None, space: ObservationSpace, obs: Any) -> Any:
+    """Returns observations as a dictionary of arrays; see `TrainedPolicy.flatten`."""
+    if isinstance(obs, dict) and space.fits(obs):
+        return obs
+    if own is None:
+        raise ValueError(f"obs must be a dictionary of {space.description}")
+    in_jax = any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(obs))
+    return _flatten_in_jax(own, obs) if in_jax else own.flatten(obs)
+
+
+def _flatten_in_jax(observations: Observations, value: Any) -> Any:
     """Like `Observations.flatten` for JAX arrays, which may be traced: invalid choices become zeros."""
-    rows = []
+    rows, pixels = [], []
     for part in observations.parts:
         array = jnp.asarray(part.find(value))
         lead = array.shape[: array.ndim - len(part.shape)]
         part.require_shape(array.shape, lead)
+        if part.axes:
+            pixels.append(channels_last(array, part.axes).reshape(*lead, -1))
+            continue
         flat = array.reshape((*lead, -1))
         if part.counts:
             choices = enumerate(zip(part.first, part.counts, strict=True))
             one_hot = [jax.nn.one_hot(flat[..., i] - first, count) for i, (first, count) in choices]
             flat = jnp.concatenate(one_hot, axis=-1)
         rows.append(flat.astype(jnp.float32))
-    return jnp.concatenate(rows, axis=-1)
+    if not pixels:
+        return jnp.concatenate(rows, axis=-1)
+    joined = jnp.concatenate(rows, axis=-1) if rows else None
+    return observations.joined(joined, jnp.concatenate(pixels, axis=-1))
 
 
 def _as_simulator(action: Num[Array, "... action"], actions: ActionSpace) -> Num[Array, "..."]:
@@ -265,26 +294,27 @@ def _as_simulator(action: Num[Array, "... action"], actions: ActionSpace) -> Num
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _predict(
     maker: PolicyMaker,
-    observation_size: int,
+    observed: Observed,
     actions: tuple,
     params: PyTree,
     moments: Moments,
     carry: PyTree,
-    obs: Array,
+    obs: Any,
     mask: Any,
     first: Array,
 ) -> tuple[Distribution, Array, PyTree]:
     """Computes a distribution, its mode and the carry; compiled once for all policies of the same maker and sizes."""
     dtype, low, high, counts, shape = actions
-    network = maker.make(observation_size, ActionSpace(np.array(low, dtype), np.array(high, dtype), counts, shape))
-    network = network if isinstance(mask, tuple) else masked_policy(network)
-    inputs = input_of(network, normalize(jnp.asarray(obs, jnp.float32), moments), mask)
+    space = ActionSpace(np.array(low, dtype), np.array(high, dtype), counts, shape)
+    network = policy_for(maker, observed, space, masked=not isinstance(mask, tuple))
+    lead = as_space(observed).lead_of(obs)
+    obs = jax.tree.map(jnp.asarray, obs) if isinstance(obs, dict) else jnp.asarray(obs, jnp.float32)
+    inputs = input_of(network, normalize(obs, moments), mask)
     if network.recurrence is None:
         distribution = network.apply(params, inputs)
         return distribution, distribution.mode(), carry
-    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, leaf.shape[-1]), inputs)
+    rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(lead) :]), inputs)
     distribution, carry = network.recurrence.step(params, carry, rows, first)
-    lead = obs.shape[:-1]
     distribution = jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), distribution)
     return distribution, distribution.mode(), carry
 

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
-from jaxtrpo.envs.abilities import info_of
+from jaxtrpo.envs.abilities import info_of, observation_space
 from jaxtrpo.envs.base import Environment, EnvState, action_space, env_keys
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.moments import normalize
@@ -19,8 +19,9 @@ from jaxtrpo.policies.distributions import to_simulator
 from jaxtrpo.policies.masking import input_of
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Recurrence, initial_carry, num_stretches
+from jaxtrpo.rollout.ends import ends_of, slots_for
 from jaxtrpo.rollout.staggering import TimeLimits, first_time_limits, next_time_limits, whole_time_limits
-from jaxtrpo.rollout.types import Acting, ActorState, Batch, Carries, Steps
+from jaxtrpo.rollout.types import Acting, ActorState, Batch, Carries, Ends, Steps
 
 CollectSegments = Callable[[ActorState, Acting, Int[Array, ""]], tuple[ActorState, Batch]]
 # Environments, returns so far, time limits, and what networks with memory carry.
@@ -68,6 +69,7 @@ def make_collect(
     """
     space = action_space(env)
     recurrences: Recurrences = policy.recurrence, critic_recurrence
+    slots = 0 if observation_space(env).is_flat else slots_for(segment_length, env.episode_length)
 
     def no_starts(recurrence: Recurrence | None, carry: PyTree) -> PyTree:
         """Returns a buffer for the carries at the starts of stretches; its last row is for those that do not count."""
@@ -135,34 +137,36 @@ def make_collect(
             limits = next_time_limits(limits, survived, done & ~survived, env.episode_length)
             return (after, jnp.where(done, 0.0, episode_return), limits, carries_after), (step, carries)
 
-        def one_segment(actor: ActorState) -> tuple[ActorState, tuple[Steps, Carries]]:
+        def one_segment(actor: ActorState) -> tuple[ActorState, tuple[tuple[Steps, PyTree], Carries]]:
             keys = jax.vmap(jax.random.split)(actor.noise_key)
             # Drawn with one axis, because a draw with two takes a second longer to compile.
             flat = jax.vmap(lambda key: policy.draw_noise(key, (segment_length * policy.noise_size,)))(keys[:, 0])
             noise = jnp.moveaxis(flat.reshape(-1, segment_length, policy.noise_size), 0, 1)
             carry = (actor.env, actor.episode_return, actor.time_limits, actor.carries)
-            (env_state, episode_return, limits, carries), made = jax.lax.scan(one_step, carry, noise)
-            return ActorState(env_state, keys[:, 1], episode_return, limits, carries), made
+            (env_state, episode_return, limits, carries), (steps, made) = jax.lax.scan(one_step, carry, noise)
+            filled = ends_of(steps, slots) if slots else (steps, ())
+            return ActorState(env_state, keys[:, 1], episode_return, limits, carries), (filled, made)
 
         shapes = jax.eval_shape(one_segment, actor)[1][0]
         buffers = jax.tree.map(lambda leaf: jnp.zeros((max_segments, *leaf.shape), leaf.dtype), shapes)
         starts = Carries(*(no_starts(*each) for each in zip(recurrences, actor.carries, strict=True)))
 
         def fill_segment(
-            index: Int[Array, ""], carry: tuple[ActorState, Steps, Carries]
-        ) -> tuple[ActorState, Steps, Carries]:
+            index: Int[Array, ""], carry: tuple[ActorState, tuple[Steps, PyTree], Carries]
+        ) -> tuple[ActorState, tuple[Steps, PyTree], Carries]:
             before, buffers, starts = carry
-            actor, (steps, carries) = one_segment(before)
+            actor, (filled, carries) = one_segment(before)
             if trainings_are_batched():  # the loop runs as long as the training with most segments needs
                 actor = jax.tree.map(lambda new, old: jnp.where(index < num_segments, new, old), actor, before)
             buffers = jax.tree.map(
-                lambda buffer, new: jax.lax.dynamic_update_index_in_dim(buffer, new, index, 0), buffers, steps
+                lambda buffer, new: jax.lax.dynamic_update_index_in_dim(buffer, new, index, 0), buffers, filled
             )
             return actor, buffers, Carries(*map(functools.partial(keep_starts, index), recurrences, starts, carries))
 
         number = max_over_trainings(num_segments)
-        actor, steps, starts = jax.lax.fori_loop(0, number, fill_segment, (actor, buffers, starts))
-        return actor, Batch(steps, num_segments, jax.tree.map(lambda leaf: leaf[:-1], starts))
+        actor, (steps, kept), starts = jax.lax.fori_loop(0, number, fill_segment, (actor, buffers, starts))
+        ends = Ends(*kept, after=actor.env.obs) if slots else ()
+        return actor, Batch(steps, num_segments, jax.tree.map(lambda leaf: leaf[:-1], starts), ends)
 
     return collect
 

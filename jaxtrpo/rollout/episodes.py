@@ -25,7 +25,7 @@ RECORDED_AT_ONCE = 50  # steps per program; divides MOST_STEPS_WITHOUT_LIMIT
 class Recording(NamedTuple):
     """Steps of episodes, one episode after the other; all arrays have one entry per step."""
 
-    observations: np.ndarray  # float32, before the step, flat and not normalised
+    observations: Any  # before the step, not normalised: flat float32, or a dictionary with images
     actions: np.ndarray  # in the simulator's form
     rewards: np.ndarray  # float32; NaN for an invalid step
     terminated: np.ndarray  # whether the episode ended with the step
@@ -146,7 +146,7 @@ def _make_step(env: Environment, policy: Policy, stochastic: bool) -> _Step:
 
 
 def _begun(start: EnvState, policy: Policy) -> Episodes:
-    num_envs = start.obs.shape[0]
+    num_envs = len(start.reward)
     carry = initial_carry(policy.recurrence, num_envs)
     return Episodes(start, jnp.zeros(num_envs), jnp.zeros(num_envs, bool), jnp.int32(0), carry)
 
@@ -166,7 +166,7 @@ def _as_recording(steps: _Recorded, env: Environment) -> Recording:
     """Joins episodes [env, time, ...], without the steps after their ends."""
     counts = steps.counts
     return Recording(
-        observations=steps.obs[counts],
+        observations=jax.tree.map(lambda leaf: leaf[counts], steps.obs),
         actions=make_converter(action_space(env))(steps.action[counts]),
         rewards=steps.reward[counts],
         terminated=steps.terminated[counts],

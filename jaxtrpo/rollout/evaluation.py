@@ -15,9 +15,10 @@ from jaxtyping import Array, PyTree, UInt32
 from jaxtrpo.config.checks import MOST_EPISODES, require_bool, require_seed, require_whole
 from jaxtrpo.config.environment import made_elsewhere, options_of, options_string
 from jaxtrpo.config.messages import short
-from jaxtrpo.envs.abilities import close, envs_per_simulator, masks_actions, require_working
+from jaxtrpo.envs.abilities import close, envs_per_simulator, masks_actions, observation_space, require_working
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, action_space
 from jaxtrpo.envs.modules import module_of
+from jaxtrpo.envs.observation_space import as_space
 from jaxtrpo.envs.registry import environment_for, is_known, is_program, make_env, same_spaces
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.ops.moments import Moments
@@ -190,6 +191,12 @@ def require_fitting(policy: TrainedPolicy, env: Environment) -> None:
         raise ValueError(
             f"the policy has observations of size {policy.observation_size} and actions of size {ours.size}, but "
             f"those of {env.name} have sizes {sizes[0]} and {sizes[1]}"
+        )
+    ours_seen, theirs_seen = as_space(policy.observed), observation_space(env)
+    if (ours_seen.images or theirs_seen.images) and ours_seen.leaves != theirs_seen.leaves:
+        raise ValueError(
+            f"the policy has observations {ours_seen.description}, but those of {env.name} are "
+            f"{theirs_seen.description}"
         )
     if policy.masked and not masks_actions(env):
         raise ValueError(f"the policy was trained with action masks, which {env.name} does not give")

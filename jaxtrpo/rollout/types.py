@@ -36,17 +36,29 @@ class ActorState(NamedTuple):
 class Steps(NamedTuple):
     """Consecutive steps of one actor's environments. Leading axes of a batch are segment, time, env."""
 
-    obs: Float[Array, "*steps obs"]  # unnormalised
+    obs: PyTree  # unnormalised; leaves are [*steps, ...] (see `EnvState.obs`)
     action: Num[Array, "*steps action"]  # as sampled, in policy units, not clipped; int32 if discrete
     reward: Float[Array, "*steps"]
     terminated: Bool[Array, "*steps"]
     truncated: Bool[Array, "*steps"]
     invalid: Bool[Array, "*steps"]  # the simulation failed in this step; to be ignored by learning
-    final_obs: Float[Array, "*steps obs"]  # observation after the step, before any reset
+    # Observation after the step, before any reset; () for observations with images (see `Ends`).
+    final_obs: PyTree
     elapsed: Int[Array, "*steps"]  # steps taken in the episode before this one
     episode_return: Float[Array, "*steps"]  # return of the complete episode that ended with the step; NaN if none did
     mask: Bool[Array, "*steps choices"] | tuple[()] = ()  # legal choices (see `EnvState.mask`)
     info: dict[str, Float[Array, "*steps"]] | None = None  # entries of `info` to log, at the same steps; NaN elsewhere
+
+
+class Ends(NamedTuple):
+    """Observations to bootstrap from, of observations with images: those that are not the next row of a batch.
+
+    Truncated steps of each environment and segment are numbered; the last slots may be empty.
+    """
+
+    obs: PyTree  # after each truncated step, before the reset; leaves are [segment, slot, env, ...]
+    step: Int[Array, "segment slot env"]  # of the segment; the length of a segment for an empty slot
+    after: PyTree  # after the last step of the batch; leaves are [env, ...]
 
 
 class Batch(NamedTuple):
@@ -59,6 +71,7 @@ class Batch(NamedTuple):
     num_segments: Int[Array, ""]
     # At the start of every stretch of a network's `bptt_steps` steps, as they were when acting; [stretch, env, ...]
     carries: Carries = Carries()
+    ends: Ends | tuple[()] = ()  # for observations with images
 
 
 @runtime_checkable

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array
 
+from jaxtrpo.envs.observation_space import as_space
 from jaxtrpo.envs.observations import MASK
 from jaxtrpo.policies.recurrence import initial_carry
 from jaxtrpo.policies.trained import TrainedPolicy
@@ -29,9 +30,13 @@ def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
     simulator's format (float32 instead of float64), for any batch size: policy.onnx has the input "observation" and
     the output "action"; policy.stablehlo is read by `jax.export.deserialize`.
 
+    Observations with images are several inputs, which have the names of the arrays that `flatten` returns: images
+    [batch, height, width, channels] in their own dtype, and "vector", float32 [batch, size].
+
     A policy with memory has further inputs, "state_0" and so on, float32 [batch, size], and outputs "next_state_0" and
     so on, to be passed to the next call; at the beginning of an episode, they are zeros. A policy that was trained with
-    masks has the input "action_mask", bool [batch, choices], after the observations.
+    masks has the input "action_mask", bool [batch, choices], after the observations. Policies with stacked frames are
+    not exported.
 
     Args:
       policy: policy to export.
@@ -41,8 +46,15 @@ def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
       The paths of the files.
 
     Raises:
+      ValueError: the policy stacks frames; one sentence.
       OutputError: the files cannot be written.
     """
+    frames = as_space(policy.observed).frames
+    if frames > 1:
+        raise ValueError(
+            f"frame_stack={frames}: policies with stacked frames cannot be exported; stack them in the environment "
+            "with gymnasium.wrappers.FrameStackObservation"
+        )
     made = {ONNX_FILE: as_onnx(policy), STABLEHLO_FILE: as_stablehlo(policy)}
     directory = Path(directory).expanduser()
     with writing(directory, advice=""):
@@ -66,7 +78,7 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
         lambda *inputs: tuple(jaxpr_as_fun(traced)(*inputs)) if parts else jaxpr_as_fun(traced)(*inputs)[0],
         inputs=inputs,
         model_name="policy",
-        input_names=[OBSERVATION, *([MASK] if policy.masked else []), *(STATE.format(part) for part in parts)],
+        input_names=[*observation_names(policy), *([MASK] if policy.masked else []), *map(STATE.format, parts)],
         output_names=[ACTION, *(NEXT_STATE.format(part) for part in parts)],
     )
     made.doc_string = f"A policy for {policy.env_name}, trained with jaxtrpo."
@@ -84,15 +96,24 @@ def state_sizes(policy: TrainedPolicy) -> list[int]:
     return [part.shape[1] for part in jax.tree.leaves(initial_carry(policy.network.recurrence, 1))]
 
 
+def observation_names(policy: TrainedPolicy) -> list[str]:
+    """Returns the names of the inputs that are observations."""
+    space = as_space(policy.observed)
+    return [leaf.name for leaf in space.leaves] if space.images else [OBSERVATION]
+
+
 def _function(policy: TrainedPolicy) -> Callable[..., Any]:
-    """Returns (observations, mask if there are masks, *state) -> actions or, with memory, (actions, *state)."""
-    if not (policy.masked or policy.network.recurrence):
+    """Returns (*observations, mask if there are masks, *state) -> actions or, with memory, (actions, *state)."""
+    space = as_space(policy.observed)
+    if not (policy.masked or policy.network.recurrence or space.images):
         return policy.deterministic()
     step, structure = policy.deterministic_step(), jax.tree.structure(initial_carry(policy.network.recurrence, 1))
 
-    def act(obs: Array, *others: Array) -> Any:
+    def act(*inputs: Array) -> Any:
+        seen, others = inputs[: len(space.leaves)], inputs[len(space.leaves) :]
+        obs = space.joined({leaf.name: array for leaf, array in zip(space.leaves, seen, strict=True)})
         mask, state = (others[0], others[1:]) if policy.masked else ((), others)
-        action, after = step(structure.unflatten(state), obs, jnp.zeros(obs.shape[0], bool), mask)
+        action, after = step(structure.unflatten(state), obs, jnp.zeros(space.lead_of(obs), bool), mask)
         return (action, *jax.tree.leaves(after)) if state else action
 
     return act
@@ -102,7 +123,6 @@ def _inputs(policy: TrainedPolicy) -> list[jax.ShapeDtypeStruct]:
     """Returns the shapes of a batch of observations of symbolic size, of masks, and of the parts of the state."""
     (batch,) = jax.export.symbolic_shape("batch")
     masks = [jax.ShapeDtypeStruct((batch, sum(policy.actions.counts)), jnp.bool_)] if policy.masked else []
-    obs, *state = (
-        jax.ShapeDtypeStruct((batch, size), jnp.float32) for size in (policy.observation_size, *state_sizes(policy))
-    )
-    return [obs, *masks, *state]
+    obs = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in as_space(policy.observed).leaves]
+    state = [jax.ShapeDtypeStruct((batch, size), jnp.float32) for size in state_sizes(policy)]
+    return [*obs, *masks, *state]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from huggingface_hub import EvalResult, ModelCardData
 
+from jaxtrpo.envs.observation_space import as_space
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.evaluation import Evaluation, stopped_in_words
 from jaxtrpo.runs.config_file import MADE_WITH
 from jaxtrpo.runs.directory import write_whole, writing
-from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, state_sizes
+from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, observation_names, state_sizes
 from jaxtrpo.runs.reader import LoggedRun
 from jaxtrpo.runs.view.report import BLANK, cells, summary
 
@@ -50,6 +51,7 @@ def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluat
         model_name=f"{algorithm} on {policy.env_name}",
         eval_results=[results],
     )
+    inputs = [*_variables(policy), *(["mask"] if policy.masked else []), *(["*state"] if state_sizes(policy) else [])]
     lines = [
         "---",
         about.to_yaml().strip(),
@@ -63,20 +65,22 @@ def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluat
         "",
         "## Use",
         "",
-        f"`{ONNX_FILE}` only needs onnxruntime. Observations are float32 [batch, {policy.observation_size}], "
-        f"{_format(policy)}; the model normalises them and bounds the actions.",
+        f"`{ONNX_FILE}` only needs onnxruntime. Observations are {_arrays(policy)}, {_format(policy)}; the model "
+        "normalises them and bounds the actions.",
         "",
         "```python",
         "import numpy as np",
         "import onnxruntime",
         "",
         f'session = onnxruntime.InferenceSession("{ONNX_FILE}")',
-        f"observation = np.zeros((1, {policy.observation_size}), np.float32)",
+        *(
+            f"{name} = np.zeros((1, {', '.join(map(str, leaf.shape))}), np.{leaf.dtype})"
+            for name, leaf in zip(_variables(policy), as_space(policy.observed).leaves, strict=True)
+        ),
         *_call(policy),
         "```",
         "",
-        f'With JAX: `jax.export.deserialize(open("{STABLEHLO_FILE}", "rb").read())'
-        f".call(observation{', mask' if policy.masked else ''}{', *state' if state_sizes(policy) else ''})`.",
+        f'With JAX: `jax.export.deserialize(open("{STABLEHLO_FILE}", "rb").read()).call({", ".join(inputs)})`.',
     ]
     if run is not None:
         totals = cells(summary(run))
@@ -97,9 +101,22 @@ def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluat
     return path
 
 
+def _variables(policy: TrainedPolicy) -> list[str]:
+    """Returns the names of Python variables for the inputs that are observations."""
+    return [name.replace(".", "_") for name in observation_names(policy)]
+
+
+def _arrays(policy: TrainedPolicy) -> str:
+    leaves = as_space(policy.observed).leaves
+    names = [f"`{name}` " if len(leaves) > 1 else "" for name in observation_names(policy)]
+    shapes = [", ".join(map(str, ("batch", *leaf.shape))) for leaf in leaves]
+    return ", ".join(f"{name}{leaf.dtype} [{shape}]" for name, leaf, shape in zip(names, leaves, shapes, strict=True))
+
+
 def _call(policy: TrainedPolicy) -> list[str]:
     """Returns the lines of Python that compute an action."""
-    masks, given = [], '"observation": observation'
+    names = observation_names(policy)
+    masks, given = [], ", ".join(f'"{name}": {value}' for name, value in zip(names, _variables(policy), strict=True))
     if policy.masked:
         masks = [f"mask = np.ones((1, {sum(policy.actions.counts)}), bool)  # which choices are legal"]
         given += ', "action_mask": mask'

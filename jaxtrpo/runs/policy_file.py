@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxtrpo.envs.actions import ActionSpace
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
 from jaxtrpo.envs.observations import Observations, Part
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.custom import CUSTOM, policy_maker
@@ -38,6 +39,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
         "max_episode_steps": policy.max_episode_steps,
         "masked": policy.masked,
         "env_options": policy.env_options,
+        "observation_space": _space_to_plain(policy.observation_space),
     }
     write_msgpack(Path(directory) / POLICY_FILE, FORMAT, content)
 
@@ -99,6 +101,8 @@ def _to_plain(observations: Observations | None) -> dict[str, Any] | None:
             "description": part.description,
             "counts": list(part.counts),
             "first": list(part.first),
+            "axes": list(part.axes),
+            "dtype": part.dtype,
         }
         for part in observations.parts
     ]
@@ -113,10 +117,35 @@ def _from_plain(content: dict[str, Any] | None) -> Observations | None:
         return of["description"] if "description" in of else of["words"]  # its name in older files
 
     parts = [
-        Part(tuple(part["path"]), tuple(part["shape"]), description(part), tuple(part["counts"]), tuple(part["first"]))
+        Part(
+            tuple(part["path"]),
+            tuple(part["shape"]),
+            description(part),
+            tuple(part["counts"]),
+            tuple(part["first"]),
+            tuple(part.get("axes", ())),  # older files lack images
+            part.get("dtype", "uint8"),
+        )
         for part in content["parts"]
     ]
     return Observations(parts, description(content))
+
+
+def _space_to_plain(space: ObservationSpace | None) -> dict[str, Any] | None:
+    if space is None:
+        return None
+    leaves = [{"name": leaf.name, "shape": list(leaf.shape), "dtype": leaf.dtype} for leaf in space.leaves]
+    return {"leaves": leaves, "frames": space.frames}
+
+
+def _space_from_plain(content: dict[str, Any] | None) -> ObservationSpace | None:
+    if content is None:
+        return None
+    leaves = [
+        Leaf(_text(leaf["name"]), tuple(map(_whole, leaf["shape"])), np.dtype(_text(leaf["dtype"])).name)
+        for leaf in content["leaves"]
+    ]
+    return ObservationSpace(tuple(leaves), _whole(content["frames"]))
 
 
 def _content(content: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +154,8 @@ def _content(content: dict[str, Any]) -> dict[str, Any]:
     Raises:
       KeyError, TypeError, ValueError: an entry is missing or not of its kind.
     """
-    size = _whole(content["observation_size"])
+    size, space = _whole(content["observation_size"]), _space_from_plain(content.get("observation_space"))
+    in_moments = size if space is None else space.vector_size
     low, high, counts, shape = (content["actions"][name] for name in ("low", "high", "counts", "shape"))
     steps, options = (content.get(name) for name in ("max_episode_steps", "env_options"))  # older files lack these
     return {
@@ -141,13 +171,14 @@ def _content(content: dict[str, Any]) -> dict[str, Any]:
         "params": jax.tree.map(_numbers, content["params"]),
         "moments": Moments(
             count=_numbers(content["moments"]["count"], ()),
-            mean=_numbers(content["moments"]["mean"], (size,)),
-            variance=_numbers(content["moments"]["variance"], (size,)),
+            mean=_numbers(content["moments"]["mean"], (in_moments,)),
+            variance=_numbers(content["moments"]["variance"], (in_moments,)),
         ),
         "observations": _from_plain(content.get("observations")),  # older files lack it, and `masked`
         "max_episode_steps": None if steps is None else _whole(steps),
         "masked": _flag(content.get("masked", False)),
         "env_options": None if options is None else _text(options),
+        "observation_space": space,
     }
 
 

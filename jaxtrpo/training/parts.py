@@ -27,6 +27,7 @@ class Parts(NamedTuple):
     surrogate: Surrogate | None  # objective of the policy in place of the algorithm's own
     discount: float
     normalize_observations: bool
+    frame_stack: int = 1
 
 
 def make_parts(
@@ -63,6 +64,7 @@ def make_parts(
         surrogate=surrogate,
         discount=config.discount,
         normalize_observations=config.normalize_observations,
+        frame_stack=config.frame_stack,
     )
     return parts, usual_steps
 

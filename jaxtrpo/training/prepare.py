@@ -13,10 +13,10 @@ import numpy as np
 
 from jaxtrpo.config import Config, make_config
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.config.environment import names_of, options_of
+from jaxtrpo.config.environment import VECTOR, names_of, options_of
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import KINDS, require_one_value
-from jaxtrpo.envs.abilities import envs_per_simulator, observations_of, saves_state, wastes_steps
+from jaxtrpo.envs.abilities import envs_per_simulator, observation_space, observations_of, saves_state, wastes_steps
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
@@ -30,13 +30,14 @@ from jaxtrpo.runs.config_file import as_json, versions
 from jaxtrpo.runs.directory import has_checkpoint
 from jaxtrpo.training.defaults import fill_in, with_whole_episodes, with_whole_simulators
 from jaxtrpo.training.options import Options, make_loggers, open_for, require_loggers, saving_of
-from jaxtrpo.training.parts import make_parts
+from jaxtrpo.training.parts import Parts, make_parts
 from jaxtrpo.training.programs import kind_of_run, programs_of
 from jaxtrpo.training.run import Plan, Run
 from jaxtrpo.training.update import Update, make_update, segment_parts, segments_of_run
 from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
 
-IMAGE_AXES = 3  # height, width and channels, in any order
+IMAGE_AXES = 3  # of arrays that are noted where they are flattened
+FLAT_POLICY, IMAGE_POLICY = "mlp", "cnn"  # by default
 
 
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
@@ -52,7 +53,21 @@ def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[
             "max_episode_steps (--max-episode-steps) sets a limit"
         )
     structured = observations_of(env)
-    images = [part.shape for part in structured.parts if len(part.shape) == IMAGE_AXES] if structured else []
+    space = observation_space(env)
+    moved = (
+        [part for part in structured.parts if part.axes not in ((), tuple(range(len(part.shape))))]
+        if structured
+        else []
+    )
+    if space.images:
+        arrays = ", ".join(f"{leaf.name} {leaf.dtype}{list(leaf.shape)}" for leaf in space.images)
+        order = f"; channels are axis {moved[0].axes[-1]} of {moved[0].description}" if moved else ""
+        yield f"{env.name}: images with channels last: {arrays}{order}"
+    images = (
+        [part.shape for part in structured.parts if len(part.shape) == IMAGE_AXES and not part.axes]
+        if structured
+        else []
+    )
     if images:
         yield (
             f"{env.name}: images of shape {', '.join(map(str, images))} are flattened, so networks have "
@@ -153,14 +168,18 @@ def _plan(
             f"stop_after_evaluations={config.stop_after_evaluations} needs eval_every, environment steps between "
             "evaluations"
         )
-    parts, usual_steps = make_parts(
-        config,
-        algorithm=options.algorithm,
-        policy=options.policy,
-        critic=options.critic,
-        adapt=options.adapt,
-        surrogate=options.surrogate,
-    )
+
+    def parts_with(default: str) -> tuple[Parts, int]:
+        return make_parts(
+            config,
+            algorithm=options.algorithm,
+            policy=default if options.policy is None else options.policy,
+            critic=options.critic,
+            adapt=options.adapt,
+            surrogate=options.surrogate,
+        )
+
+    parts, usual_steps = parts_with(FLAT_POLICY)
     actors = actors or actors_of(env, config)  # starts JAX, which tells `open_for` whether this is the first process
     directory = open_for(options)
     saved = None
@@ -180,6 +199,9 @@ def _plan(
     try:
         if envs_per_simulator(environment) > 1:
             config = with_whole_simulators(config, actors, environment)
+        if options.policy is None and observation_space(environment).images:
+            parts, _ = parts_with(IMAGE_POLICY)
+            filled = None
         if parts.algorithm.episodes is not None:
             parts, config = with_whole_episodes(parts, config, actors, environment)
         parts, config, sizes = filled or fill_in(parts, config, actors, usual_steps)
@@ -234,7 +256,10 @@ def _require_memory(config: Config, update: Update, memory: float) -> None:
     learner = jax.eval_shape(update.learner.init, key, key)
     leaves = jax.tree.leaves(learner if update.learner.replay is None else without_replay(learner))
     networks = sum(math.prod(leaf.shape) for leaf in leaves)
-    columns = 2 * (2 * env.observation_size + env.action_size + 8)  # what is collected, and what is made of it
+    space = observation_space(env)
+    images = sum(leaf.nbytes for leaf in space.images)
+    # What is collected, and what is made of it; of images there is one copy.
+    columns = 2 * (2 * space.vector_size + env.action_size + 8) + images / 4
     rows = update.sizes.segment_steps * update.sizes.max_segments
     for setting, numbers in (
         (f"policy={config.policy}, critic={config.critic}", networks),
@@ -287,6 +312,8 @@ def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
 
 def require_finite_start(env: Environment, state: TrainState) -> None:
     """Raises ValueError if a first observation is not finite."""
-    finite = np.isfinite(join_envs(state.actors.env.obs)).reshape(-1, env.observation_size).all(axis=0)
+    obs = join_envs(state.actors.env.obs)
+    rows = obs.get(VECTOR, np.zeros((1, 1))) if isinstance(obs, dict) else obs
+    finite = np.isfinite(rows).reshape(-1, rows.shape[-1]).all(axis=0)
     if not finite.all():
         raise ValueError(f"env={env.name}: the first observation is not finite (entries {np.flatnonzero(~finite)[:5]})")

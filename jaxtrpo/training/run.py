@@ -14,8 +14,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxtrpo.config import Config
-from jaxtrpo.envs.abilities import copy_of, observations_of, require_working
+from jaxtrpo.envs.abilities import copy_of, observation_space, observations_of, require_working
 from jaxtrpo.envs.base import Environment, action_space
+from jaxtrpo.envs.observation_space import as_observed
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, first
 from jaxtrpo.parallel.processes import CollectiveTimeout, ending_together, is_first
@@ -121,6 +122,7 @@ class Plan:
         return self._policy(*first((state.learner.policy, state.learner.obs_moments)))
 
     def _policy(self, params: PyTree, moments: Moments) -> TrainedPolicy:
+        space = observation_space(self.env)._replace(frames=self.config.frame_stack)
         return TrainedPolicy(
             env_name=self.env.name,
             observation_size=self.env.observation_size,
@@ -132,6 +134,7 @@ class Plan:
             max_episode_steps=self.config.max_episode_steps,
             masked=self.update.policy.is_masked,
             env_options=self.config.env_options,
+            observation_space=None if isinstance(as_observed(space), int) else space,
         )
 
 

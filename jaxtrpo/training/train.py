@@ -31,6 +31,7 @@ def train(  # noqa: D417  (settings are described in Config, once)
     max_steps_per_update: int | None = Config.max_steps_per_update,
     discount: float = Config.discount,
     normalize_observations: bool = Config.normalize_observations,
+    frame_stack: int = Config.frame_stack,
     actors: int | None = Config.actors,
     device: str = Config.device,
     processes: int | None = Config.processes,
@@ -65,9 +66,9 @@ def train(  # noqa: D417  (settings are described in Config, once)
       env: name (see `make_env`), a function that returns a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`, or an
         environment of your own.
       algorithm: learning algorithm (see `jaxtrpo.algorithms`, and `jaxtrpo algorithms` in the shell).
-      policy: network that acts: `mlp(...)` of `jaxtrpo.policies.networks`, `gru(...)` or `lstm(...)` of
-        `jaxtrpo.policies.recurrent`, or your own flax module that returns action distributions (see
-        `jaxtrpo.policies.custom`).
+      policy: network that acts: `mlp(...)` of `jaxtrpo.policies.networks`, `cnn(...)` of `jaxtrpo.policies.cnn`,
+        `gru(...)` or `lstm(...)` of `jaxtrpo.policies.recurrent`, or your own flax module that returns action
+        distributions (see `jaxtrpo.policies.custom`).
       critic: predicts returns (see `jaxtrpo.critics`); the algorithm's default if None.
       adapt: rule that changes settings between updates (see `jaxtrpo.adapt`); the algorithm's default if None.
       surrogate: objective of the policy (see `jaxtrpo.algorithms.surrogates`) in place of the algorithm's own.

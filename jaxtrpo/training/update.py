@@ -18,13 +18,14 @@ from jaxtrpo.config import Sizes
 from jaxtrpo.config.specs import is_built_in
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.shared import shared_critic
-from jaxtrpo.envs.abilities import Informative, masks_actions, require_working
+from jaxtrpo.envs.abilities import Informative, masks_actions, observation_space, observations_of, require_working
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
+from jaxtrpo.envs.observation_space import Observed, as_observed
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs
 from jaxtrpo.policies.exploring import Exploring, exploring
-from jaxtrpo.policies.masking import masked_policy
+from jaxtrpo.policies.making import policy_for
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Recurrence
 from jaxtrpo.policies.value_head import SHARED
@@ -276,15 +277,15 @@ def make_update(
     """
     algorithm, rule = parts.algorithm, parts.rule
     require_settings(rule, algorithm.hyperparameters, algorithm.spec_string)
-    policy = parts.policy.make(env.observation_size, action_space(env))
-    if masks_actions(env):
-        if not action_space(env).counts:
-            raise ValueError(f"env={env.name}: action masks need discrete actions, but these are continuous")
-        policy = masked_policy(policy)
+    space = observation_space(env)._replace(frames=parts.frame_stack)
+    _require_stackable(env, parts.frame_stack)
+    if masks_actions(env) and not action_space(env).counts:
+        raise ValueError(f"env={env.name}: action masks need discrete actions, but these are continuous")
+    policy = policy_for(parts.policy, as_observed(space), action_space(env), masked=masks_actions(env))
     spec = Spec(
         observation_size=env.observation_size,
         policy=policy,
-        critic=_critic_of(parts, policy, env.observation_size),
+        critic=_critic_of(parts, policy, as_observed(space)),
         discount=parts.discount,
         surrogate=parts.surrogate,
         normalize_observations=parts.normalize_observations,
@@ -292,6 +293,7 @@ def make_update(
         segment_steps=sizes.segment_steps,
         segment_length=sizes.segment_length,
         actions=action_space(env),
+        observations=space,
     )
     if parts.surrogate is not None and not algorithm.uses_surrogate:
         name = algorithm.spec_string.partition("(")[0]
@@ -329,14 +331,14 @@ def make_update(
     return update
 
 
-def _critic_of(parts: Parts, policy: Policy, observation_size: int) -> Critic:
+def _critic_of(parts: Parts, policy: Policy, observed: Observed) -> Critic:
     """Returns the critic of a run: the value head of the policy, if it has one.
 
     Raises:
       ValueError: policy, critic and algorithm do not fit each other; one sentence.
     """
     if policy.value_head is None:
-        return parts.critic.make(observation_size)
+        return parts.critic.make(observed)
     given = f"policy={parts.policy.spec_string}"
     if reason := parts.algorithm.refuses_shared:
         name = parts.algorithm.spec_string.partition("(")[0]
@@ -344,6 +346,16 @@ def _critic_of(parts: Parts, policy: Policy, observation_size: int) -> Critic:
     if parts.critic.spec_string != SHARED:
         raise ValueError(f"critic={parts.critic.spec_string}: {given} predicts values itself; leave out the critic")
     return shared_critic(policy)
+
+
+def _require_stackable(env: Environment, frame_stack: int) -> None:
+    """Raises ValueError if observations consist only of choices, of which no frames are stacked."""
+    structured = observations_of(env)
+    if frame_stack > 1 and structured is not None and all(part.counts for part in structured.parts):
+        raise ValueError(
+            f"frame_stack={frame_stack}: observations of {env.name} are choices ({structured.description}), neither "
+            "images nor vectors"
+        )
 
 
 def _collecting(

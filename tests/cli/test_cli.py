@@ -32,6 +32,7 @@ SETTINGS = {
     "max_steps_per_update": ("4096", 4096),
     "discount": ("0.9", 0.9),
     "normalize_observations": (None, False),
+    "frame_stack": ("4", 4),
     "actors": ("1", 1),
     "device": ("cpu", "cpu"),
     "processes": ("1", 1),

@@ -31,7 +31,8 @@ BAD = [
     *(("discount", value) for value in (-0.01, 1.01, math.nan, "1", None)),
     *(("normalize_observations", value) for value in (1, None, "no")),
     *((name, value) for name in ("algorithm", "policy", "critic", "adapt") for value in (1, ("trpo",), True)),
-    *((name, None) for name in ("algorithm", "policy")),
+    ("algorithm", None),
+    *(("frame_stack", value) for value in (0, -1, 1.5, "4", True, None, 257)),
     *((name, value) for name in ("env_options", "log_info") for value in (1, True, math.nan, (3,))),
     *(("start_from", value) for value in ("", 1, True)),
     *(("stop_at_return", value) for value in (math.nan, math.inf, "1", True)),
@@ -49,6 +50,7 @@ PPO, NAF, DQN = ("algorithm", "ppo"), ("algorithm", "naf"), ("algorithm", "dqn")
 POLICY, CRITIC = ("policy", "mlp"), ("critic", "mlp")
 NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan, math.inf, "1", True)
 MEMORY = ("gru", "lstm")
+CNNS = [(kind, "cnn") for kind in ("policy", "critic")]
 RECURRENT = [(kind, name) for kind in ("policy", "critic") for name in MEMORY]
 BAD_OF_PARTS = [
     *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
@@ -88,14 +90,18 @@ BAD_OF_PARTS = [
     *((*part, name, value) for part in RECURRENT for name in ("hidden", "bptt_steps") for value in NOT_WHOLE),
     *((*part, "bptt_steps", 10_001) for part in RECURRENT),
     *((*part, "encoder", value) for part in RECURRENT for value in ((0,), (1.5,), 64, None)),
-    *(("policy", name, "initial_log_std", value) for name in MEMORY for value in (-11, 6, math.nan)),
-    *(("policy", name, setting, value) for name in MEMORY for setting in ("state_dependent_std", "shared")
-      for value in (1, None, "no")),
-    *(("critic", name, "normalize_returns", value) for name in MEMORY for value in (1, None, "no")),
-    *(("critic", name, setting, value) for name in MEMORY for setting in ("epochs", "minibatch_size", "shared_from")
+    *((*part, "kind", value) for part in CNNS for value in ("resnet", 1, None)),
+    *((*part, "channels", value) for part in CNNS for value in ((0,), (1.5,), 64, ())),
+    *((*part, "hidden", value) for part in CNNS for value in NOT_WHOLE),
+    *(("policy", name, "initial_log_std", value) for name in (*MEMORY, "cnn") for value in (-11, 6, math.nan)),
+    *(("policy", name, "state_dependent_std", value) for name in (*MEMORY, "cnn") for value in (1, None, "no")),
+    *(("policy", name, "shared", value) for name in (*MEMORY, "cnn") for value in (1, None, "no")),
+    *(("critic", name, "normalize_returns", value) for name in (*MEMORY, "cnn") for value in (1, None, "no")),
+    *(("critic", name, setting, value) for name in (*MEMORY, "cnn")
+      for setting in ("epochs", "minibatch_size", "shared_from")
       for value in NOT_WHOLE),
-    *(("critic", name, "minibatch_per_env", -1.0) for name in MEMORY),
-    *(("critic", name, "learning_rate", value) for name in MEMORY for value in (*NOT_POSITIVE, None)),
+    *(("critic", name, "minibatch_per_env", -1.0) for name in (*MEMORY, "cnn")),
+    *(("critic", name, "learning_rate", value) for name in (*MEMORY, "cnn") for value in (*NOT_POSITIVE, None)),
     *((*REPLAY, "value_hidden", value) for value in ((0,), (1.5,), ("a",), 64, None, "64")),
     *((*POLICY, setting, value) for setting in ("state_dependent_std", "shared") for value in (1, None, "no")),
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),

@@ -24,8 +24,9 @@ VALUES = {
     "value_hidden": (6, 4), "conditions": 6, "samples": 4, "horizon": 40, "imitation_steps": 30, "model_memory": 5.0,
     "prior_samples": 20.0, "change": (0.25, 1.5), "encoder": (9,), "bptt_steps": 12,
     "shared": True, "value_weight": 0.25, "value_clip": 0.3, "epsilon": 0.5, "n_step": 1, "double": False,
+    "kind": "nature", "channels": (4, 8, 12),
 }  # fmt: skip
-SIZE_OF_MEMORY = 24  # `hidden` of networks with memory
+SIZE_OF_LAYER = 24  # `hidden` of networks with one such layer
 
 
 def settings_of(kind: str, name: str) -> list[str]:
@@ -41,7 +42,7 @@ def calls() -> list[tuple[str, str]]:
         own = settings_of(kind, name)
         more = ["max_kl=0.002"] if name in ("linear", "exponential") and kind == "adapt" else []
         for chosen in ([], *([one] for one in own), own):
-            values = {**VALUES, "hidden": SIZE_OF_MEMORY} if name in ("gru", "lstm") else VALUES
+            values = {**VALUES, "hidden": SIZE_OF_LAYER} if name in ("gru", "lstm", "cnn") else VALUES
             arguments = [f"{setting}={values[setting]!r}" for setting in chosen] + more
             found.append((kind, f"{name}({', '.join(arguments)})" if arguments else name))
     return [

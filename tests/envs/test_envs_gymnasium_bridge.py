@@ -293,7 +293,7 @@ def test_flattening_matches_gymnasium(make, space):
     )
     np.testing.assert_array_equal(env.flatten(batch), wanted)
     rows = np.empty((5, env.observation_size), np.float32)
-    env.plan.observations.write(rows, samples)
+    env.plan.observations.write(rows, np.empty((5, 0), np.uint8), samples)
     np.testing.assert_array_equal(rows, wanted)
     assert env.flatten(batch).dtype == np.float32
 

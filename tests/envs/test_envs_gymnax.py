@@ -50,10 +50,44 @@ def test_environment_implements_protocol(name, observations, counts, length):
     after = jax.jit(env.step)(state, jnp.zeros((3, env.action_size)))
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
     assert jax.tree.map(lambda leaf: leaf.dtype, after) == jax.tree.map(lambda leaf: leaf.dtype, state)
+    if name == "Breakout-MinAtar":
+        return
     assert after.obs.dtype == jnp.float32 and np.isfinite(after.obs).all()
     if name == "FrozenLake-misc":
         np.testing.assert_array_equal(np.sort(after.obs, axis=1)[:, -1], 1.0)
         np.testing.assert_array_equal(after.obs.sum(axis=1), 1.0)
+
+
+@needs_gymnax
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype"),
+    [
+        ("Breakout-MinAtar", (10, 10, 4), "bool"),
+        ("Seaquest-MinAtar", (10, 10, 10), "bool"),
+        ("Freeway-MinAtar", (10, 10, 7), "bool"),
+        ("Catch-bsuite", None, "float32"),
+        ("Pong-misc", None, "float32"),
+    ],
+)
+def test_observations_of_minatar_are_images_of_bool(name, shape, dtype):
+    import gymnax
+
+    theirs, params = gymnax.make(name)
+    env = make_env(f"gymnax:{name}")
+    (leaf,) = env.observation_space.leaves
+    if shape is None:
+        assert env.observation_space.is_flat
+        return
+    assert leaf == ("image", shape, dtype)
+    state, step = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(1), 4), jax.jit(env.step)
+    for number in range(30):
+        state = step(state, jnp.full((4, 1), number % 3, jnp.int32))
+        seen = jax.vmap(lambda inner: theirs.get_obs(inner, params))(state.physics.state)
+        assert state.obs["image"].dtype == dtype
+        np.testing.assert_array_equal(state.obs["image"], seen)
+    assert np.asarray(state.obs["image"]).any()
+    flat = env.observations.flatten(np.asarray(state.obs["image"]))
+    np.testing.assert_array_equal(flat["image"], state.obs["image"])
 
 
 @needs_gymnax

@@ -17,7 +17,9 @@ from huggingface_hub import ModelCard
 import jaxtrpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace, flat_space
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.cnn import cnn
 from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import mlp
@@ -170,3 +172,37 @@ def test_exported_mask_is_an_input(maker, tmp_path):
     found = compiled.call(obs, mask, *state)
     np.testing.assert_array_equal(found[0] if state else found, action)
     assert all(mask[row, choice - 1] and mask[row, 3 + other] for row, (choice, other) in enumerate(action))
+
+
+@pytest.mark.parametrize(
+    ("kind", "side", "dtype"), [("impala", 6, "bool"), ("impala", 17, "uint8"), ("nature", 37, "uint8")]
+)
+def test_arrays_of_observations_with_images_are_inputs(kind, side, dtype, tmp_path):
+    space = ObservationSpace((Leaf("image", (side, side, 2), dtype), Leaf("vector", (2,))))
+    maker, rng = cnn(kind=kind, channels=(4, 4, 4), hidden=8), np.random.default_rng(0)
+    params = jax.jit(maker.make(space, NUMBERS).init)(jax.random.PRNGKey(0))
+    params = jax.tree.map(lambda leaf: leaf + 0.05 * rng.normal(size=leaf.shape).astype(np.float32), params)
+    moments = Moments(np.float32(1e6), np.float32([1, 2]), np.float32([0.1, 4]))
+    policy = TrainedPolicy("Some-v1", space.size, NUMBERS, maker, params, moments, observation_space=space)
+    jaxtrpo.save_policy(tmp_path, policy)
+    policy = jaxtrpo.load_policy(tmp_path)
+    export_policy(policy, tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / ONNX_FILE)
+    image = rng.integers(0, 2 if dtype == "bool" else 256, (5, side, side, 2)).astype(dtype)
+    obs = {"image": image, "vector": rng.normal(size=(5, 2)).astype(np.float32)}
+    wanted = policy(obs)
+    np.testing.assert_allclose(session.run(["action"], obs)[0], wanted, atol=1e-5)
+    compiled = jax.export.deserialize((tmp_path / STABLEHLO_FILE).read_bytes())
+    np.testing.assert_allclose(compiled.call(obs["image"], obs["vector"]), wanted, atol=1e-5)
+    assert np.ptp(np.asarray(wanted), axis=0).min() > 1e-3
+
+
+def test_stacked_frames_are_not_exported(tmp_path):
+    space = flat_space(4)._replace(frames=3)
+    params = mlp().make(space, NUMBERS).init(jax.random.PRNGKey(0))
+    moments = Moments(np.float32(1e6), np.zeros(4, np.float32), np.ones(4, np.float32))
+    policy = TrainedPolicy("Some-v1", 4, NUMBERS, mlp(), params, moments, observation_space=space)
+    with pytest.raises(
+        ValueError, match=r"^frame_stack=3: policies with stacked frames cannot be exported; stack them in"
+    ):
+        export_policy(policy, tmp_path)

@@ -42,7 +42,8 @@ class GymnasiumEnvironment:
         self.plan = plan
         self.name = plan.source.name
         self.observations = plan.observations
-        self.observation_size, self.action_size = plan.observations.size, plan.actions.size
+        self.observation_space = plan.observations.space
+        self.observation_size, self.action_size = self.observation_space.size, plan.actions.size
         self.action_low, self.action_high, self.action_counts, self.action_shape = plan.actions.space
         self.episode_length = plan.episode_length
         self.info_columns = tuple(column for column, _ in plan.info)
@@ -66,10 +67,12 @@ class GymnasiumEnvironment:
         keys = base.env_keys(key, num_envs)
         shapes = (
             jax.ShapeDtypeStruct((num_envs, HANDLE_SIZE), jnp.uint32),
-            jax.ShapeDtypeStruct((num_envs, self.observation_size), jnp.float32),
+            jax.ShapeDtypeStruct((num_envs, self.observations.size), jnp.float32),
+            *self._images(num_envs, 1),
         )
         call = jax.ffi.ffi_call("jaxtrpo_gymnasium_reset", shapes, has_side_effect=True)
-        handle, obs = call(keys, host=np.int64(self._host.number))
+        handle, obs, *pixels = call(keys, host=np.int64(self._host.number))
+        obs = self._joined(obs, pixels)
         no, zero = jnp.zeros(num_envs, bool), jnp.zeros(num_envs, jnp.float32)
         nothing = jnp.full((num_envs, len(self.info_columns)), jnp.nan, jnp.float32)
         physics = (handle, nothing) if self.info_columns else handle
@@ -79,18 +82,32 @@ class GymnasiumEnvironment:
         self, state: base.EnvState, action: Float[Array, "env action"] | Int[Array, "env action"]
     ) -> base.EnvState:
         """Applies one action to each environment: choices counted from 0, or numbers in the simulator's units."""
-        num_envs = len(state.reward)
+        num_envs, of_obs = (
+            len(state.reward),
+            jax.ShapeDtypeStruct((len(state.reward), self.observations.size), jnp.float32),
+        )
         if action.shape != (num_envs, self.action_size):
             raise ValueError(f"actions have shape {action.shape}, expected {(num_envs, self.action_size)}")
         action = jnp.asarray(action, self.plan.actions.flat_dtype)
         handle, *info = state.physics if self.info_columns else (state.physics,)
-        fields = [handle, *state[1:8], *info]  # all but the key
+        fields = [handle, of_obs, of_obs, *state[3:8], *info, *self._images(num_envs, 2)]  # all but the key
         shapes = [jax.ShapeDtypeStruct(field.shape, field.dtype) for field in fields]
         call = jax.ffi.ffi_call("jaxtrpo_gymnasium_step", shapes, has_side_effect=True)
         # The handle identifies the host, so environments of equal sizes share compiled code.
         results = call(handle, action, state.elapsed, host=np.int64(0))
+        if self.observations.pixels:
+            *results, pixels, final_pixels = results
+            results[1:3] = self._joined(results[1], [pixels]), self._joined(results[2], [final_pixels])
         after = state._replace(**dict(zip(state._fields, results[:8], strict=False)))  # all but the key
         return after._replace(physics=(results[0], results[8])) if info else after
+
+    def _images(self, num_envs: int, number: int) -> list[jax.ShapeDtypeStruct]:
+        """Returns the shapes in which the images of `number` observations are passed; none without images."""
+        pixels = self.observations.pixels
+        return [jax.ShapeDtypeStruct((num_envs, pixels), jnp.uint8)] * number if pixels else []
+
+    def _joined(self, rows: Array, pixels: list[Array]) -> Any:
+        return self.observations.joined(rows, pixels[0]) if pixels else rows
 
     def info(self, state: base.EnvState) -> dict[str, Float[Array, " env"]]:
         """Returns the reported entries of `info` by column: those of the last episode that ended, or NaN."""
@@ -109,17 +126,17 @@ class GymnasiumEnvironment:
         plan = dataclasses.replace(self.plan, info=tuple(columns.items()))
         return self if plan.info == self.plan.info else GymnasiumEnvironment(plan)
 
-    def flatten(self, obs: Any) -> Float[np.ndarray, "*batch obs"]:
-        """Flattens an observation in the simulator's form, or a batch of them."""
+    def flatten(self, obs: Any) -> Any:
+        """Converts an observation in the simulator's form, or a batch of them."""
         return self.plan.observations.flatten(obs)
 
     def watched(
-        self, act: Callable[[np.ndarray], Any], seed: int, width: int, height: int
+        self, act: Callable[[Any], Any], seed: int, width: int, height: int
     ) -> tuple[float, Iterator[tuple[np.ndarray, float]]]:
         """Renders an episode of a separate simulator in this process, which determines the size of the frames.
 
         Args:
-          act: flat observations [1, obs] -> flat actions [1, action].
+          act: observations with the leading axis 1 -> flat actions [1, action].
           seed: seed of the initial state.
           width: ignored.
           height: ignored.
@@ -154,15 +171,16 @@ class GymnasiumEnvironment:
         self._host.abandon()
 
 
-def _reset(number: int, keys: np.ndarray, handle: np.ndarray, obs: np.ndarray) -> None:
+def _reset(number: int, keys: np.ndarray, handle: np.ndarray, *obs: np.ndarray) -> None:
     host = hosts.get(number)
     if host is None:
         raise SimulatorError("the environment to reset no longer exists; keep a reference to it")
     try:
-        host.reset(keys, handle, obs)
+        host.reset(keys, handle, *obs)
     except SimulatorError:
         handle[:] = host.number  # lets later steps find the failure
-        obs[:] = 0
+        for array in obs:
+            array[:] = 0
 
 
 def _step(_: int, handle: np.ndarray, action: np.ndarray, elapsed: np.ndarray, *results: np.ndarray) -> None:

@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from jaxtrpo.envs.observation_space import VECTOR
 from jaxtrpo.envs.observations import MASK, Observations
 
 if TYPE_CHECKING:  # keeps worker processes free of JAX
@@ -104,7 +105,10 @@ class MaskedEnvironment:
         self.wastes_steps, self.info_columns = env.wastes_steps, env.info_columns
         self.envs_per_simulator = env.envs_per_simulator
         self._choices = sum(env.action_counts)
-        self.observation_size = env.observation_size - self._choices
+        self.observation_space = observations.space
+        self.observation_size = self.observation_space.size
+        # Images beside a mask are named after a longer path.
+        self._names = dict(zip(_images(observations), _images(env.observations), strict=True))
 
     @property
     def failure(self) -> Exception | None:
@@ -135,15 +139,15 @@ class MaskedEnvironment:
         """See `jaxtrpo.envs.abilities.Grouped`."""
         return self._with(self._env.for_groups(groups))
 
-    def flatten(self, obs: Any) -> np.ndarray:
-        """Flattens an observation in the simulator's form, or a batch of them, without the mask."""
+    def flatten(self, obs: Any) -> Any:
+        """Converts an observation in the simulator's form, or a batch of them, without the mask."""
         return self.observations.flatten(obs)
 
     def watched(
         self, act: Callable[..., Any], seed: int, width: int, height: int
     ) -> tuple[float, Iterator[tuple[np.ndarray, float]]]:
         """See `jaxtrpo.envs.abilities.Watchable`; `act` takes the mask as its second argument."""
-        return self._env.watched(lambda rows: act(rows[:, self._choices :], self._mask(rows)), seed, width, height)
+        return self._env.watched(lambda obs: act(self._seen(obs), self._mask(obs)), seed, width, height)
 
     def close(self) -> None:
         """See `jaxtrpo.envs.abilities.Closeable`."""
@@ -160,16 +164,27 @@ class MaskedEnvironment:
     def _with(self, env: Any) -> MaskedEnvironment:
         return self if env is self._env else MaskedEnvironment(env, self.observations)
 
-    def _mask(self, rows: Any) -> Any:
-        return rows[:, : self._choices] > 0.5
+    def _mask(self, obs: Any) -> Any:
+        return (obs[VECTOR] if self._names else obs)[:, : self._choices] > 0.5
+
+    def _seen(self, obs: Any) -> Any:
+        """Returns observations without the mask."""
+        if not self._names:
+            return obs[:, self._choices :]
+        arrays = {name: obs[theirs] for name, theirs in self._names.items()}
+        return self.observation_space.joined({VECTOR: obs[VECTOR][:, self._choices :], **arrays})
 
     def _shown(self, whole: base.EnvState) -> base.EnvState:
         return whole._replace(
             physics=whole,
-            obs=whole.obs[:, self._choices :],
-            final_obs=whole.final_obs[:, self._choices :],
+            obs=self._seen(whole.obs),
+            final_obs=self._seen(whole.final_obs),
             mask=self._mask(whole.obs),
         )
+
+
+def _images(observations: Observations) -> list[str]:
+    return [leaf.name for leaf in observations.space.images]
 
 
 def draw_legal(rows: np.ndarray, counts: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:

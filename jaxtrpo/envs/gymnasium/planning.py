@@ -144,7 +144,7 @@ def _try_own_vector(source: Source, env: gymnasium.vector.VectorEnv, how: How) -
 
 
 def _shapes(observations: Observations) -> list[Any]:
-    return [(part.path, part.shape, part.counts) for part in observations.parts]
+    return [(part.path, part.shape, part.counts, part.axes) for part in observations.parts]
 
 
 def _sampling_bounds(actions: Actions) -> tuple[np.ndarray, np.ndarray]:
@@ -211,7 +211,7 @@ def _try_steps(
     Raises:
       SimulatorError: the simulator violates Gymnasium's interface.
     """
-    sizes = RowSizes(num_envs, observations.size, actions.size, actions.flat_dtype.name)
+    sizes = RowSizes(num_envs, observations.size, actions.size, actions.flat_dtype.name, pixels=observations.pixels)
     rows = sizes.on(bytearray(sizes.nbytes()))
     stepper = make_stepper(StepperConfig(source, sizes, (0, num_envs), vector, limit), rows)
     rng, durations, success = np.random.default_rng(0), [], False

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
+import jax
 import numpy as np
 
 from jaxtrpo.config.messages import described
@@ -18,7 +19,7 @@ DEFAULT_FPS = 30
 
 
 def episode_frames(
-    plan: SteppingPlan, act: Callable[[np.ndarray], Any], seed: int, max_steps: int
+    plan: SteppingPlan, act: Callable[[Any], Any], seed: int, max_steps: int
 ) -> tuple[float, Iterator[tuple[np.ndarray, float]]]:
     """Implements `GymnasiumEnvironment.watched`."""
     env = _make_renderable(plan)
@@ -30,7 +31,8 @@ def episode_frames(
             total, over, steps = 0.0, False, 0
             while not over:
                 yield np.asarray(env.render(), np.uint8), total
-                action = np.asarray(act(plan.observations.flatten(obs)[None]))
+                rows = jax.tree.map(lambda leaf: leaf[None], plan.observations.flatten(obs))
+                action = np.asarray(act(rows))
                 obs, reward, terminated, truncated, _ = env.step(plan.actions.each(action)[0])
                 total, steps = total + float(reward), steps + 1
                 over = terminated or truncated or steps >= max_steps

@@ -22,6 +22,8 @@ class Rows(NamedTuple):
     invalid: np.ndarray  # bool [env]
     elapsed: np.ndarray  # int32 [env]
     info: np.ndarray  # float32 [env, entry]: entries of the last info of the last episode that ended; NaN if missing
+    pixels: np.ndarray  # uint8 [env, number]: images of `obs`, channels last, one after another
+    final_pixels: np.ndarray  # uint8 [env, number]: images of `final_obs`
 
 
 class RowSizes(NamedTuple):
@@ -32,9 +34,11 @@ class RowSizes(NamedTuple):
     action_size: int
     action_dtype: str
     info_size: int = 0
+    pixels: int = 0
 
     def _shapes_and_dtypes(self) -> list[tuple[tuple[int, ...], str]]:
         num, obs, flag = self.num_envs, ((self.num_envs, self.observation_size), "float32"), ((self.num_envs,), "bool")
+        pixels = (num, self.pixels), "uint8"
         return [
             ((num,), "int64"),
             ((num, self.action_size), self.action_dtype),
@@ -47,6 +51,8 @@ class RowSizes(NamedTuple):
             flag,
             ((num,), "int32"),
             ((num, self.info_size), "float32"),
+            pixels,
+            pixels,
         ]
 
     def nbytes(self) -> int:

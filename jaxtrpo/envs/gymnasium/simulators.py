@@ -39,7 +39,7 @@ class Host:
         self._lock = threading.Lock()
         hosts[self.number] = self
 
-    def reset(self, keys: np.ndarray, handle: np.ndarray, obs: np.ndarray) -> None:
+    def reset(self, keys: np.ndarray, handle: np.ndarray, obs: np.ndarray, *pixels: np.ndarray) -> None:
         """Starts one simulator for each of `keys` uint32 [env, 2], after closing the previous ones."""
         self._require_working()
         with self._lock:
@@ -58,9 +58,11 @@ class Host:
             raise self._fail(error, "starting") from error
         handle[:] = running.handles
         obs[:] = running.rows.obs
+        for array in pixels:
+            array[:] = running.rows.pixels
 
     def step(self, handle: np.ndarray, action: np.ndarray, elapsed: np.ndarray, *results: np.ndarray) -> None:
-        """Steps the environments of `handle`; `results` are the fields of `EnvState` up to `elapsed`, then `info`."""
+        """Steps the environments of `handle`; for `results` see `_Share`."""
         self._require_working()
         running = self._running
         share = None if running is None else running.share(int(handle[0, 2]), len(handle))
@@ -120,7 +122,8 @@ class _Share(NamedTuple):
     stop: int
     rows: Rows  # of these environments only, like the following
     handles: np.ndarray
-    results: tuple[np.ndarray, ...]  # in the order of `EnvState`; then `info`, if there is any
+    # In the order of `EnvState`, up to `elapsed`; then `info`, and `pixels` and `final_pixels`, if there are any.
+    results: tuple[np.ndarray, ...]
 
 
 class _Running:
@@ -149,8 +152,9 @@ class _Running:
             rows, handles = Rows(*(array[envs] for array in self.rows)), self.handles[envs]
             results = (handles, rows.obs, rows.final_obs, rows.reward, rows.terminated, rows.truncated, rows.invalid)
             info = (rows.info,) if rows.info.size else ()
+            images = (rows.pixels, rows.final_pixels) if rows.pixels.size else ()
             share = self._shares[start, num] = _Share(
-                start, start + num, rows, handles, (*results, rows.elapsed, *info)
+                start, start + num, rows, handles, (*results, rows.elapsed, *info, *images)
             )
         return share
 

@@ -52,8 +52,8 @@ class SingleEnvs:
         """Starts the first episodes, with the seeds in the rows."""
         rows, envs = self.rows, slice(self.start, self.stop)
         first = [self._reset(env, seed=int(seed)) for env, seed in zip(self.envs, rows.seed[envs], strict=True)]
-        self._write(rows.obs[envs], first)
-        rows.final_obs[envs] = rows.obs[envs]
+        self._write(rows.obs[envs], rows.pixels[envs], first)
+        rows.final_obs[envs], rows.final_pixels[envs] = rows.obs[envs], rows.pixels[envs]
         rows.elapsed[envs] = 0
 
     def step(self, start: int, stop: int) -> None:
@@ -68,8 +68,8 @@ class SingleEnvs:
             observations, rewards, terminated, truncated, self.infos = zip(*results, strict=True)
         except (TypeError, ValueError):
             raise SimulatorError(_wrong_step_result(self.name, results)) from None
-        self._write(rows.final_obs, observations)
-        rows.obs[:] = rows.final_obs
+        self._write(rows.final_obs, rows.final_pixels, observations)
+        rows.obs[:], rows.pixels[:] = rows.final_obs, rows.final_pixels
         self._write_rewards(rows.reward, rewards)
         self._write_flags(rows.terminated, "terminated", terminated)
         self._write_flags(rows.truncated, "truncated", truncated)
@@ -112,8 +112,9 @@ class SingleEnvs:
             for i in done:
                 rows.info[i, column] = as_float(infos[i].get(entry) if isinstance(infos[i], Mapping) else None)
         first = np.empty((len(done), self.observations.size), np.float32)
-        self._write(first, [self._reset(envs[i]) for i in done])
-        rows.obs[done] = first
+        pixels = np.empty((len(done), self.observations.pixels), np.uint8)
+        self._write(first, pixels, [self._reset(envs[i]) for i in done])
+        rows.obs[done], rows.pixels[done] = first, pixels
         rows.elapsed[done] = 0
 
     def _reset(self, env: Any, **arguments: int) -> Any:
@@ -125,9 +126,9 @@ class SingleEnvs:
             raise SimulatorError(f"{self.name}: reset() must return (observation, info), but returned {short(result)}")
         return result[0]
 
-    def _write(self, into: np.ndarray, observations: Any) -> None:
+    def _write(self, into: np.ndarray, pixels: np.ndarray, observations: Any) -> None:
         try:
-            self.observations.write(into, observations)
+            self.observations.write(into, pixels, observations)
         except ValueError as error:
             raise SimulatorError(f"{self.name}: {error}") from None
         require_finite(self.name, "observation", into)

@@ -41,9 +41,8 @@ class SteppingPlan:
 
     def sizes(self, num_envs: int) -> RowSizes:
         """Sizes of the rows of `num_envs` environments."""
-        return RowSizes(
-            num_envs, self.observations.size, self.actions.size, self.actions.flat_dtype.name, len(self.info)
-        )
+        seen, actions = self.observations, self.actions
+        return RowSizes(num_envs, seen.size, actions.size, actions.flat_dtype.name, len(self.info), seen.pixels)
 
     def steppers(self, num_envs: int) -> tuple[list[StepperConfig], bool]:
         """Returns the steppers that share `num_envs` environments, and whether they run in worker processes."""

@@ -132,8 +132,8 @@ class _Vector:
 
     def reset(self) -> None:
         rows, self._done = self.rows, None
-        self._write(rows.obs, self._call_reset(seed=int(rows.seed[0])))
-        rows.final_obs[:] = rows.obs
+        self._write(rows.obs, rows.pixels, self._call_reset(seed=int(rows.seed[0])))
+        rows.final_obs[:], rows.final_pixels[:] = rows.obs, rows.pixels
         for flags in (rows.terminated, rows.truncated, rows.invalid, rows.elapsed):
             flags[:] = 0
 
@@ -158,14 +158,14 @@ class _Vector:
     def _next_step(self, obs: Any, terminated: Any, truncated: Any, reward: Any, info: dict) -> None:
         """Handles NEXT_STEP mode: the step after the end of an episode only resets it and is invalid."""
         rows, restarted = self.rows, self._done
-        before = None if restarted is None else rows.obs[restarted]
-        self._write(rows.obs, obs)
-        rows.final_obs[:] = rows.obs
+        before = None if restarted is None else (rows.obs[restarted], rows.pixels[restarted])
+        self._write(rows.obs, rows.pixels, obs)
+        rows.final_obs[:], rows.final_pixels[:] = rows.obs, rows.pixels
         self._set_ends(terminated, truncated, reward)
         rows.elapsed[:] += 1
         rows.invalid[:] = False
-        if restarted is not None:
-            rows.final_obs[restarted] = before
+        if restarted is not None and before is not None:
+            rows.final_obs[restarted], rows.final_pixels[restarted] = before
             rows.invalid[restarted] = rows.truncated[restarted] = True
             rows.terminated[restarted] = False
             rows.reward[restarted] = 0
@@ -179,42 +179,49 @@ class _Vector:
 
     def _same_step(self, obs: Any, terminated: Any, truncated: Any, reward: Any, info: dict) -> None:
         rows = self.rows
-        self._write(rows.obs, obs)
+        self._write(rows.obs, rows.pixels, obs)
         self._set_ends(terminated, truncated, reward)
-        rows.final_obs[:] = rows.obs
+        rows.final_obs[:], rows.final_pixels[:] = rows.obs, rows.pixels
         done = rows.terminated | rows.truncated
         for i in np.flatnonzero(done):
-            rows.final_obs[i] = self._final_obs(info, int(i))
+            self._write_final_obs(info, int(i))
         require_finite(self.name, "final_obs", rows.final_obs)
         self._write_info(done, info.get("final_info", {}) if isinstance(info, Mapping) else info)
         rows.elapsed[:] = np.where(done, 0, rows.elapsed + 1)
 
     def _disabled(self, obs: Any, terminated: Any, truncated: Any, reward: Any, info: dict) -> None:
         rows = self.rows
-        self._write(rows.final_obs, obs)
-        rows.obs[:] = rows.final_obs
+        self._write(rows.final_obs, rows.final_pixels, obs)
+        rows.obs[:], rows.pixels[:] = rows.final_obs, rows.final_pixels
         self._set_ends(terminated, truncated, reward)
         rows.elapsed[:] += 1
         rows.truncated[:] |= (rows.end | (rows.elapsed >= self.episode_length)) & ~rows.terminated
         done = rows.terminated | rows.truncated
         if done.any():
             self._write_info(done, info)
-            first = self._flatten(self._call_reset(options={"reset_mask": done.copy()}))
-            rows.obs[done] = first[done]
+            first, pixels = np.empty_like(rows.obs), np.empty_like(rows.pixels)
+            self._write(first, pixels, self._call_reset(options={"reset_mask": done.copy()}))
+            rows.obs[done], rows.pixels[done] = first[done], pixels[done]
             rows.elapsed[done] = 0
 
-    def _final_obs(self, info: dict, i: int) -> np.ndarray:
-        """Returns the last observation of the episode of environment i, which has already been reset."""
+    def _write_final_obs(self, info: dict, i: int) -> None:
+        """Writes the last observation of the episode of environment i, which has already been reset."""
+        final_obs, pixels = self.rows.final_obs[i : i + 1], self.rows.final_pixels[i : i + 1]
         if isinstance(info, list):  # SuperSuit, which only resets all agents together
             last = info[i].get("terminal_observation")
-            return self.rows.obs[i] if last is None else self.observations.flatten(last)
-        final_obs = info.get("final_obs") if isinstance(info, dict) else None
-        if final_obs is None:
+            if last is not None:
+                self.observations.write(final_obs, pixels, [last])
+            return
+        given = info.get("final_obs") if isinstance(info, dict) else None
+        if given is None:
             raise SimulatorError(f"{self.name}: infos of a vector environment in SAME_STEP mode must have 'final_obs'")
         try:
-            if isinstance(final_obs, np.ndarray) and final_obs.dtype == object:
-                return self.observations.flatten(final_obs[i])
-            return self.observations.flatten(final_obs)[i]
+            if isinstance(given, np.ndarray) and given.dtype == object:
+                self.observations.write(final_obs, pixels, [given[i]])
+            else:
+                all_obs, all_pixels = np.empty_like(self.rows.obs), np.empty_like(self.rows.pixels)
+                self.observations.write_batch(all_obs, all_pixels, given)
+                final_obs[:], pixels[:] = all_obs[i], all_pixels[i]
         except (ValueError, IndexError) as error:
             raise SimulatorError(f"{self.name}: final_obs of the vector environment: {error}") from None
 
@@ -255,19 +262,12 @@ class _Vector:
             )
         return array
 
-    def _flatten(self, obs: Any) -> np.ndarray:
-        try:
-            flat = self.observations.flatten(obs)
-            if flat.shape != self.rows.obs.shape:
-                raise ValueError(f"expected observations of {len(self.rows.obs)} environments, not {len(flat)}")
-        except ValueError as error:
-            raise SimulatorError(f"{self.name}: {error}") from None
-        require_finite(self.name, "observation", flat)
-        return flat
-
-    def _write(self, into: np.ndarray, obs: Any) -> None:
+    def _write(self, into: np.ndarray, pixels: np.ndarray, obs: Any) -> None:
         if type(obs) is np.ndarray and obs.shape == self._batch_shape and obs.dtype.kind in "fiub":
             into[:] = obs if obs.ndim == 2 else obs.reshape(into.shape)
-            require_finite(self.name, "observation", into)
         else:
-            into[:] = self._flatten(obs)
+            try:
+                self.observations.write_batch(into, pixels, obs)
+            except ValueError as error:
+                raise SimulatorError(f"{self.name}: {error}") from None
+        require_finite(self.name, "observation", into)

@@ -1,0 +1,264 @@
+"""Convolutional networks, and policies built from them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
+
+from jaxtrpo.config.checks import MOST_UNITS, require_sizes, require_whole
+from jaxtrpo.config.environment import VECTOR
+from jaxtrpo.config.messages import short
+from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
+from jaxtrpo.ops.convolution import convolve, framed
+from jaxtrpo.policies.distributions import Distribution
+from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
+from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
+from jaxtrpo.policies.value_head import SHARED, with_value_head
+
+KINDS = {"impala": ((16, 32, 32), 256), "nature": ((32, 64, 64), 512)}  # channels and units by default
+NATURE = ((8, 4), (4, 2), (3, 1))  # sizes and strides of kernels
+OF_VECTORS = 64  # units of the layer for numbers beside images
+POOLED_SIDE = 8  # pixels; smaller images are not halved
+ACTIVATION_BYTES = 2**30  # of the states that a network is applied to at once
+
+
+class Shape(NamedTuple):
+    """Settings of a convolutional network."""
+
+    kind: str
+    channels: tuple[int, ...]
+    hidden: int
+
+
+def shape_of(kind: Any, channels: Any, hidden: Any) -> Shape:
+    """Returns the settings of a network; None stands for what is usual for its kind.
+
+    Raises:
+      ValueError: a setting is out of range; the message names it.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"kind={short(kind)} must be {' or '.join(map(repr, KINDS))}")
+    usual_channels, usual_hidden = KINDS[kind]
+    channels = usual_channels if channels is None else channels
+    require_sizes(channels=channels)
+    if not channels or (kind == "nature" and len(channels) != len(NATURE)):
+        wanted = f"{len(NATURE)} sizes" if kind == "nature" else "at least one size"
+        raise ValueError(f"channels={short(channels)} must be {wanted}")
+    hidden = usual_hidden if hidden is None else hidden
+    require_whole(1, MOST_UNITS, hidden=hidden)
+    return Shape(kind, tuple(channels), hidden)
+
+
+class _Convolution(nn.Module):
+    outputs: int
+    side: int  # of the kernel
+    stride: int = 1
+    same: bool = False
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... height width inputs"]) -> Float[Array, "... height width outputs"]:
+        zeros = nn.initializers.zeros
+        kernel = self.param("kernel", zeros, (self.side, self.side, x.shape[-1], self.outputs))
+        return convolve(x, kernel, stride=self.stride, same=self.same) + self.param("bias", zeros, (self.outputs,))
+
+
+class Encoder(nn.Module):
+    """From observations with images to features; initialise it with `orthogonal`."""
+
+    shape: Shape
+
+    @nn.compact
+    def __call__(self, obs: dict[str, Array]) -> Float[Array, "... hidden"]:
+        """Applies convolutions to each image, and a layer to all of their outputs and those for other numbers."""
+        dense = functools.partial(nn.Dense, kernel_init=nn.initializers.zeros)
+        convolve = _impala if self.shape.kind == "impala" else _nature
+        parts = []
+        for name in sorted(obs.keys() - {VECTOR}):
+            found = convolve(_scaled(obs[name]), self.shape.channels, name)
+            parts.append(found.reshape(*found.shape[:-3], -1))
+        if VECTOR in obs:
+            parts.append(nn.relu(dense(OF_VECTORS, name=VECTOR)(obs[VECTOR])))
+        return nn.relu(dense(self.shape.hidden, name="joined")(jnp.concatenate(parts, axis=-1)))
+
+
+def _scaled(image: Num[Array, "... height width channel"]) -> Float[Array, "... height width channel"]:
+    """Returns numbers from 0 to 1."""
+    return image.astype(jnp.float32) / 255 if image.dtype == jnp.uint8 else image.astype(jnp.float32)
+
+
+def _impala(x: Array, channels: Sequence[int], name: str) -> Array:
+    """Residual blocks (Espeholt et al. 2018, figure 3): small images use as many sections as they can be halved."""
+    for section, size in enumerate(channels):
+        if section and min(x.shape[-3:-1]) < POOLED_SIDE:
+            break
+        conv = functools.partial(_Convolution, size, 3, same=True)
+        x = conv(name=f"{name}_{section}")(x)
+        x = _halved(x) if min(x.shape[-3:-1]) >= POOLED_SIDE else x
+        for block in range(2):
+            inner = conv(name=f"{name}_{section}_{block}_0")(nn.relu(x))
+            x = x + conv(name=f"{name}_{section}_{block}_1")(nn.relu(inner))
+    return nn.relu(x)
+
+
+def _halved(x: Array) -> Array:
+    """Largest values of 3 x 3 pixels, two pixels apart; by comparisons, whose products are cheap to linearise."""
+    for axis in (-3, -2):
+        size = x.shape[axis]
+        half = -(-size // 2)
+        missing = max(2 * half + 1 - size, 0)
+        padded = framed(x, axis, missing // 2, missing - missing // 2, -jnp.inf)
+        after = (slice(None),) * (-1 - axis)
+        first, second, third = (padded[(..., slice(i, i + 2 * half - 1, 2), *after)] for i in range(3))
+        x = jnp.maximum(jnp.maximum(first, second), third)
+    return x
+
+
+def _nature(x: Array, channels: Sequence[int], name: str) -> Array:
+    """Three convolutions (Mnih et al. 2015)."""
+    for layer, (size, (kernel, stride)) in enumerate(zip(channels, NATURE, strict=True)):
+        x = nn.relu(_Convolution(size, kernel, stride, name=f"{name}_{layer}")(x))
+    return x
+
+
+def smallest_side(kind: str) -> int:
+    """Returns the smallest side of an image, pixels."""
+    if kind == "impala":
+        return 3
+    side = 1
+    for kernel, stride in reversed(NATURE):
+        side = (side - 1) * stride + kernel
+    return side
+
+
+def require_images(observed: Observed, shape: Shape, part: str) -> ObservationSpace:
+    """Returns the space of observations that a network can take.
+
+    Args:
+      observed: observations that it is made for.
+      shape: settings of the network.
+      part: setting that chooses the network, for messages.
+
+    Raises:
+      ValueError: there are no images, or one is too small; one sentence.
+    """
+    space = as_space(observed)
+    if not space.images:
+        raise ValueError(f"{part} needs observations with images, but these are {space.size} numbers; use mlp")
+    least = smallest_side(shape.kind)
+    for image in space.images:
+        if min(image.shape[:2]) < least:
+            advice = f"; use {part.partition('=')[0]}=cnn" if shape.kind != "impala" else ""
+            raise ValueError(
+                f"{part}: the kernels need images of at least {least} x {least} pixels, but {image.name} has "
+                f"{image.shape[0]} x {image.shape[1]}{advice}"
+            )
+    return space
+
+
+def initial(network: nn.Module, space: ObservationSpace, key: PRNGKeyArray, *, last_scale: float) -> PyTree:
+    """Initialises a network for observations of a space like `orthogonal_init`."""
+    return orthogonal(network.init(key, space.zeros(1)), key, last_scale=last_scale)
+
+
+def in_parts(apply: Callable[[PyTree, Any], Any], space: ObservationSpace, channels: int) -> Callable[..., Any]:
+    """Returns the same function of parameters and observations, with less memory for many observations.
+
+    Args:
+      apply: function of parameters and observations; leaves of both results and observations have the same leading
+        axes.
+      space: of the observations.
+      channels: those of the first layer, whose outputs are the largest.
+    """
+    pixels = max(math.prod(image.shape[:2]) for image in space.images)
+    # Outputs of a few layers are in memory at the same time.
+    at_once = max(ACTIVATION_BYTES // (pixels * channels * 4 * 4), 1)
+    inner = {leaf.name: len(leaf.shape) for leaf in space.leaves}
+
+    def applied(params: PyTree, obs: dict[str, Array]) -> Any:
+        name, leaf = next(iter(obs.items()))
+        lead = leaf.shape[: leaf.ndim - inner[name]]
+        number = math.prod(lead)
+        if not isinstance(number, int) or number <= at_once:  # a symbol where a policy is exported
+            return apply(params, obs)
+        rows = {name: leaf.reshape(number, *leaf.shape[len(lead) :]) for name, leaf in obs.items()}
+        found = jax.lax.map(lambda row: apply(params, row), rows, batch_size=at_once)
+        return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), found)
+
+    return applied
+
+
+class _CNNPolicy(nn.Module):
+    shape: Shape
+    head: Head
+
+    @nn.compact
+    def __call__(self, obs: dict[str, Array]) -> Distribution | tuple[Distribution, Array]:
+        features = Encoder(self.shape)(obs)
+        outputs = nn.Dense(self.head.outputs, kernel_init=nn.initializers.zeros, name=LAST)(features)
+        return self.head.distribution(self, outputs)
+
+
+def cnn(
+    *,
+    kind: str = "impala",
+    channels: Sequence[int] | None = None,
+    hidden: int | None = None,
+    initial_log_std: float | int = INITIAL_LOG_STD,
+    state_dependent_std: bool = False,
+    shared: bool = False,
+) -> PolicyMaker:
+    """A convolutional network for observations with images; numbers beside them pass through a layer of their own.
+
+    Chosen by itself where an observation has an image. Unless another is chosen, the critic is a network of the same
+    kind.
+
+    Args:
+      kind: "impala", residual blocks with 3 x 3 kernels, or "nature", three convolutions for images of at least 36 x 36
+        pixels, which are faster.
+      channels: channels of each section of residual blocks, or of each convolution; None: (16, 32, 32) for impala, (32,
+        64, 64) for nature. Small images use as many sections as they can be halved before they have 7 pixels.
+      hidden: units of the layer after the convolutions; None: 256 for impala, 512 for nature.
+      initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
+        discrete actions.
+      state_dependent_std: whether the standard deviation depends on the observation.
+      shared: whether the network also predicts values, in place of a critic; see `mlp`.
+
+    Raises:
+      ValueError: a setting is invalid. `make` raises it if there are no images, or smaller ones than the kernels.
+    """
+    shape = shape_of(kind, channels, hidden)
+    require_head(initial_log_std, state_dependent_std, shared)
+    given = {"kind": kind, "channels": channels if channels is None else tuple(channels), "hidden": hidden}
+    return _cnn(shape, tuple(given.items()), float(initial_log_std), state_dependent_std, shared)
+
+
+@functools.cache
+def _cnn(shape: Shape, given: tuple, initial_log_std: float, state_dependent_std: bool, shared: bool) -> PolicyMaker:
+    settings = {**dict(given), "initial_log_std": initial_log_std, "state_dependent_std": state_dependent_std}
+    network_settings = spec_string_of(cnn, dict(given))
+
+    def make(observed: Observed, actions: ActionSpace) -> Policy:
+        space = require_images(observed, shape, f"policy={network_settings}").stacked
+        head = head_for(actions, initial_log_std, state_dependent_std, shared)
+        network = _CNNPolicy(shape, head)
+        apply = cast(Callable[..., Distribution], network.apply)
+        policy = Policy(
+            init=lambda key: initial(network, space, key, last_scale=0.01),
+            apply=in_parts(apply, space, shape.channels[0]),
+            noise_size=head.noise_size,
+            draw_noise=head.draw_noise,
+            apply_for_products=apply,
+        )
+        return with_value_head(policy) if shared else policy
+
+    spec_string = spec_string_of(cnn, {**settings, "shared": shared})
+    return PolicyMaker(spec_string, make, critic=SHARED if shared else network_settings)

@@ -1,0 +1,180 @@
+"""Convolutional networks."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from jax.flatten_util import ravel_pytree
+
+from jaxtrpo.critics.cnn import cnn as cnn_critic
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
+from jaxtrpo.ops.fisher import fisher_vector_product
+from jaxtrpo.policies import cnn as module
+from jaxtrpo.policies.cnn import cnn, in_parts
+from jaxtrpo.policies.custom import module_policy
+from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric, kl_divergence
+
+KEY = np.array([0, 1], np.uint32)
+CHOICES = ActionSpace(np.array([0]), np.array([2]), (3,))
+NUMBERS = ActionSpace(np.array([-1.0, -1.0]), np.array([1.0, 1.0]))
+
+
+def space_of(*shape: int, vector: int = 0, dtype: str = "uint8") -> ObservationSpace:
+    leaves = (Leaf("image", shape, dtype),)
+    return ObservationSpace((*leaves, Leaf("vector", (vector,))) if vector else leaves)
+
+
+def observations(space: ObservationSpace, *lead: int, seed: int = 0):
+    rng = np.random.default_rng(seed)
+
+    def draw(leaf: Leaf):
+        shape = (*lead, *leaf.shape)
+        numbers = rng.normal(size=shape) if not leaf.is_image else rng.integers(0, int(leaf.bounds[1]) + 1, shape)
+        return jnp.asarray(numbers.astype(leaf.dtype))
+
+    return space.map(draw)
+
+
+def shapes(params) -> dict[str, tuple[int, ...]]:
+    return {"/".join(p.key for p in path[1:]): leaf.shape for path, leaf in jax.tree.leaves_with_path(params)}
+
+
+@pytest.mark.parametrize(
+    ("size", "flat", "sections"),
+    [
+        ((84, 84, 4), 11 * 11 * 32, 3),
+        ((10, 10, 4), 5 * 5 * 16, 1),
+        ((7, 7, 3), 7 * 7 * 16, 1),
+        ((16, 16, 1), 4 * 4 * 32, 2),
+    ],  # fmt: skip
+)
+def test_impala_halves_images_as_often_as_they_can_be(size, flat, sections):
+    policy = cnn().make(space_of(*size), CHOICES)
+    found = shapes(jax.eval_shape(policy.init, KEY))
+    assert found["Encoder_0/joined/kernel"] == (flat, 256)
+    assert found["Encoder_0/image_0/kernel"] == (3, 3, size[-1], 16)
+    assert sum("_1_1/kernel" in name for name in found) == sections
+    assert found["last/kernel"] == (256, 3)
+
+
+def test_nature_has_the_shapes_of_its_paper():
+    found = shapes(jax.eval_shape(cnn(kind="nature").make(space_of(84, 84, 4), CHOICES).init, KEY))
+    kernels = [found[f"Encoder_0/image_{layer}/kernel"] for layer in range(3)]
+    assert kernels == [(8, 8, 4, 32), (4, 4, 32, 64), (3, 3, 64, 64)]
+    assert found["Encoder_0/joined/kernel"] == (7 * 7 * 64, 512)
+
+
+def test_halving_is_max_pooling():
+    x = np.random.default_rng(0).normal(size=(2, 9, 12, 3)).astype(np.float32)
+    np.testing.assert_array_equal(module._halved(jnp.asarray(x)), nn.max_pool(x, (3, 3), (2, 2), "SAME"))
+
+
+def test_kernels_are_orthogonal_and_the_last_layer_is_small():
+    params = cnn(channels=(8, 4), hidden=16).make(space_of(16, 16, 2, vector=3), NUMBERS).init(KEY)
+    for path, leaf in jax.tree.leaves_with_path(params):
+        if leaf.ndim < 2:
+            continue
+        matrix = np.asarray(leaf, np.float64).reshape(-1, leaf.shape[-1])
+        scale = 0.01 if path[1].key == "last" else 2**0.5
+        np.testing.assert_allclose(np.linalg.svd(matrix, compute_uv=False), scale, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "float32"])
+def test_pixels_are_from_0_to_1(dtype):
+    """The same picture gives the same distribution, in whichever dtype it is."""
+    space, policy = space_of(8, 8, 1, dtype=dtype), cnn(channels=(4,), hidden=8)
+    made = policy.make(space, CHOICES)
+    params = made.init(KEY)
+    lit = np.random.default_rng(0).integers(0, 2, (5, 8, 8, 1))
+    image = (lit * (255 if dtype == "uint8" else 1)).astype(dtype)
+    of_float = policy.make(space_of(8, 8, 1, dtype="float32"), CHOICES)
+    wanted = of_float.apply(params, {"image": jnp.asarray(lit, jnp.float32)})
+    found = made.apply(params, {"image": jnp.asarray(image)})
+    np.testing.assert_allclose(found.logits[0], wanted.logits[0], rtol=1e-5, atol=1e-7)
+
+
+def test_image_and_vector_both_matter():
+    space = space_of(8, 8, 1, vector=2)
+    policy = cnn(channels=(4,), hidden=8).make(space, NUMBERS)
+    params = jax.tree.map(lambda leaf: leaf + 0.1, policy.init(KEY))
+    obs, other = observations(space, 3), observations(space, 3, seed=1)
+    base = policy.apply(params, obs)
+    assert isinstance(base, Gaussian) and base.mean.shape == (3, 2)
+    for name in ("image", "vector"):
+        assert np.abs(policy.apply(params, {**obs, name: other[name]}).mean - base.mean).min() > 0
+
+
+@pytest.mark.parametrize("actions", [CHOICES, NUMBERS], ids=["choices", "numbers"])
+def test_fisher_products_are_those_of_the_dense_matrix(actions):
+    """The dense matrix is the Hessian of the KL divergence at the old parameters."""
+    space = space_of(8, 8, 1, vector=2)
+    policy = cnn(channels=(2,), hidden=3).make(space, actions)
+    params, unravel = ravel_pytree(jax.tree.map(lambda leaf: leaf + 0.05, policy.init(KEY)))
+    obs = observations(space, 6)
+    old = policy.apply(unravel(params), obs)
+    dense = jax.hessian(lambda p: jnp.sum(kl_divergence(old, policy.apply(unravel(p), obs))))(params)
+    product = fisher_vector_product(lambda p: policy.apply_for_products(unravel(p), obs), params, fisher_metric)
+    vector = np.random.default_rng(1).normal(size=params.shape).astype(np.float32)
+    wanted = np.asarray(dense) @ vector
+    np.testing.assert_allclose(product(vector), wanted, atol=2e-4 * np.abs(wanted).max())
+    assert np.abs(wanted).max() > 1e-3
+
+
+def test_many_observations_in_parts_are_as_at_once(monkeypatch):
+    monkeypatch.setattr(module, "ACTIVATION_BYTES", 3 * 8 * 8 * 4 * 4 * 4)  # three observations at once
+    space = space_of(8, 8, 1)
+    policy = cnn(channels=(4,), hidden=8).make(space, CHOICES)
+    params, obs = policy.init(KEY), observations(space, 2, 7)
+    found, wanted = policy.apply(params, obs), policy.apply_for_products(params, obs)
+    assert isinstance(found, Categorical) and found.logits[0].shape == (2, 7, 3)
+    np.testing.assert_allclose(found.logits[0], wanted.logits[0], atol=1e-6)
+    assert "while" in str(jax.make_jaxpr(policy.apply)(params, obs)) or "scan" in str(
+        jax.make_jaxpr(policy.apply)(params, obs)
+    )
+    assert in_parts(policy.apply_for_products, space, 4)(params, observations(space)).logits[0].shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("make", "space", "said"),
+    [
+        (cnn(), 7, "policy=cnn needs observations with images, but these are 7 numbers; use mlp"),
+        (
+            cnn(kind="nature"),
+            space_of(10, 12, 4),
+            "policy=cnn(kind='nature'): the kernels need images of at least 36 x 36 pixels, but image has 10 x 12; use "
+            "policy=cnn",
+        ),
+        (cnn(), space_of(2, 5, 1), "policy=cnn: the kernels need images of at least 3 x 3 pixels, but image has 2 x 5"),
+    ],
+)
+def test_observations_that_do_not_fit_are_refused(make, space, said):
+    with pytest.raises(ValueError) as error:
+        make.make(space, CHOICES)
+    assert str(error.value) == said and len(said) < 200
+
+
+def test_critic_refuses_numbers():
+    with pytest.raises(ValueError, match="critic=cnn needs observations with images, but these are 4 numbers; use mlp"):
+        cnn_critic().make(4)
+
+
+class OwnNetwork(nn.Module):
+    @nn.compact
+    def __call__(self, obs):
+        x = nn.relu(nn.Conv(2, (3, 3))(obs["image"] / 255.0))
+        x = jnp.concatenate([x.reshape(len(x), -1), obs["vector"]], axis=-1)
+        return Categorical((nn.Dense(3)(x),))
+
+
+def test_network_of_the_user_gets_the_arrays_by_name():
+    space = space_of(6, 7, 2, vector=2)
+    policy = module_policy(OwnNetwork()).make(space, CHOICES)
+    params = policy.init(KEY)
+    found = policy.apply(params, observations(space, 2, 4))
+    assert found.logits[0].shape == (2, 4, 3)
+    with pytest.raises(ValueError, match=r"OwnNetwork fails for observations of shape \(3, 5\)"):
+        module_policy(OwnNetwork()).make(5, CHOICES)

@@ -1,0 +1,83 @@
+"""Frame stacks."""
+
+from __future__ import annotations
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from camera_env import Camera
+
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
+from jaxtrpo.policies.frames import stacking, stacks
+from jaxtrpo.policies.recurrence import Sequences
+
+
+def gymnasiums(env: gymnasium.Env, frames: int, steps: int):
+    """Observations of episodes one after another, where each begins, and the stacks that Gymnasium makes of them."""
+    stacked = gymnasium.wrappers.FrameStackObservation(env, frames)
+    obs, _ = stacked.reset(seed=3)
+    found, first, over = [], [], True
+    for _ in range(steps):
+        found.append(obs)
+        first.append(over)
+        obs, _, terminated, truncated, _ = stacked.step(0)
+        over = terminated or truncated
+        if over:
+            obs, _ = stacked.reset()
+    return np.array(found), np.array(first)
+
+
+class Counting(gymnasium.Env):
+    """Observes two numbers, one of which counts."""
+
+    observation_space = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count, self.length = self.np_random.integers(50), self.np_random.integers(1, 7)
+        return np.array([self.count, -self.count], np.float32), {}
+
+    def step(self, action):
+        self.count, self.length = self.count + 1, self.length - 1
+        return np.array([self.count, -self.count], np.float32), 0.0, self.length == 0, False, {}
+
+
+@pytest.mark.parametrize("frames", [2, 4])
+@pytest.mark.parametrize("make", [Camera, Counting])
+def test_stacks_are_those_of_gymnasium(make, frames):
+    wanted, first = gymnasiums(make(), frames, 24)
+    newest = wanted[:, -1]
+    along = np.moveaxis(wanted, 1, -2).reshape(*newest.shape[:-1], -1)  # from the oldest on, along the last axis
+    name, dtype = ("image", "uint8") if make is Camera else ("vector", "float32")
+    space = ObservationSpace((Leaf(name, newest.shape[1:], dtype),), frames)
+    obs = space.joined({name: newest})
+    apply, recurrence = stacking(lambda params, stacked: stacked, space)
+    carry = recurrence.start(1)
+    # Step by step, as when acting; and in stretches of five steps, which begin in the middle of episodes.
+    begun = carry
+    for t in range(len(first)):
+        one = jax.tree.map(lambda leaf, t=t: leaf[t : t + 1], obs)
+        seen, carry = recurrence.step((), carry, one, first[t : t + 1])
+        np.testing.assert_array_equal(jax.tree.leaves(seen)[0][0], along[t])
+    for start in range(0, len(first), 5):
+        part = jax.tree.map(lambda leaf, start=start: jnp.asarray(leaf[start : start + 5, None]), obs)
+        inputs = Sequences(part, jnp.asarray(first[start : start + 5, None]), begun)
+        seen, carries = recurrence.unroll((), inputs)
+        np.testing.assert_array_equal(jax.tree.leaves(seen)[0][:, 0], along[start : start + 5])
+        assert jax.tree.leaves(apply((), inputs))[0].dtype == newest.dtype
+        begun = jax.tree.map(lambda leaf: leaf[-1], carries)
+
+
+def test_environments_are_independent():
+    rng = np.random.default_rng(0)
+    obs, first = rng.normal(size=(6, 3, 2)).astype(np.float32), rng.random((6, 3)) < 0.3
+    before = rng.normal(size=(3, 2, 2)).astype(np.float32)
+    together, _ = stacks(Sequences(jnp.asarray(obs), jnp.asarray(first), jnp.asarray(before)))
+    for env in range(3):
+        alone, _ = stacks(
+            Sequences(jnp.asarray(obs[:, [env]]), jnp.asarray(first[:, [env]]), jnp.asarray(before[[env]]))
+        )
+        np.testing.assert_array_equal(together[:, [env]], alone)
