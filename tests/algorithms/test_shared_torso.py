@@ -462,9 +462,10 @@ def test_best_action_for_each_observation_is_found(algorithm, updates, policy):
 @pytest.mark.parametrize("algorithm", ["ppo(learning_rate=0.003)", "a2c(learning_rate=0.01)"])
 def test_memory_is_learned(algorithm):
     """The choice must be what was shown up to four steps before; without memory, half of the choices are right."""
+    steps_per_update, total_steps = (256, 12_000) if "ppo" in algorithm else (128, 40_000)
     result = train(
         algorithm, "gru(hidden=16, bptt_steps=8, shared=True)", env=RecallEnvironment(), num_envs=16, segment_length=8,
-        steps_per_update=256 if "ppo" in algorithm else 128, total_steps=40_000, seed=100,
+        steps_per_update=steps_per_update, total_steps=total_steps, seed=100,
     )  # fmt: skip
     assert result.metrics["return_100"][-1] > 0.9
 
