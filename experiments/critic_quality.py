@@ -31,6 +31,7 @@ from jaxtrpo.config.specs import parse
 from jaxtrpo.critics.action_values import action_critic
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.reward_scale import value_unit
+from jaxtrpo.envs.abilities import observation_space
 from jaxtrpo.envs.base import action_space
 from jaxtrpo.ops.moments import merge, no_moments, weighted_moments
 from jaxtrpo.parallel.actors import first
@@ -74,7 +75,7 @@ class Judging:
         critic: Critic = parse("critic", run.config.critic or "mlp").make(run.env.observation_size)
         self.spec = Spec(
             run.env.observation_size, run.update.policy, critic, run.config.discount, None, True, 1024,
-            sizes.segment_steps, sizes.segment_length, action_space(run.env),
+            sizes.segment_steps, sizes.segment_length, action_space(run.env), observation_space(run.env),
         )  # fmt: skip
         self.map, self.key = run.actors.map, run.actors.replicate(jax.random.PRNGKey(0))
         self.replay = make_replay(

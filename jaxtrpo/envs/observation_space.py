@@ -17,7 +17,7 @@ SMALLEST_SIDE = 5  # of an image; smaller arrays are flattened
 class Leaf(NamedTuple):
     """One array of an observation."""
 
-    name: str
+    name: str  # `VECTOR`, or that of an image: its entry of the observation, `IMAGE` if it is the whole observation
     shape: tuple[int, ...]  # of an image: height, width, channels
     dtype: str = FLOAT  # of an image: uint8 from 0 to 255, bool, or float32 from 0 to 1
 
@@ -47,7 +47,7 @@ class ObservationSpace(NamedTuple):
     [..., size].
     """
 
-    leaves: tuple[Leaf, ...]
+    leaves: tuple[Leaf, ...]  # one, or the images and at most one vector
     frames: int = 1  # consecutive observations that a policy sees together
 
     @property
