@@ -9,9 +9,13 @@ import numpy as np
 import pytest
 from camera_env import Camera
 
-from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
-from jaxtrpo.policies.frames import stacking, stacks
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace, flat_space
+from jaxtrpo.policies.cnn import cnn
+from jaxtrpo.policies.frames import stacking, stacking_policy, stacks
+from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.recurrence import Sequences
+from jaxtrpo.policies.value_head import scaled_values
 
 
 def gymnasiums(env: gymnasium.Env, frames: int, steps: int):
@@ -81,3 +85,40 @@ def test_environments_are_independent():
             Sequences(jnp.asarray(obs[:, [env]]), jnp.asarray(first[:, [env]]), jnp.asarray(before[[env]]))
         )
         np.testing.assert_array_equal(together[:, [env]], alone)
+
+
+def test_values_of_a_shared_network_see_the_same_stacks_as_its_distributions():
+    space = flat_space(2)._replace(frames=3)
+    network = mlp(hidden=(5,), shared=True).make(space, ActionSpace(np.zeros(1, int), np.ones(1, int), (2,)))
+    policy = stacking_policy(network, space)
+    params = jax.tree.map(lambda leaf: leaf + 0.3, policy.init(jax.random.PRNGKey(0)))
+    rng = np.random.default_rng(1)
+    obs, first = jnp.float32(rng.normal(size=(6, 3, 2))), jnp.asarray(rng.random((6, 3)) < 0.3)
+    inputs = Sequences(obs, first, jnp.float32(rng.normal(size=(3, 2, 2))))
+    wanted = network.value_head.joint(params, stacks(inputs)[0])
+    assert np.std(wanted[1]) > 0
+    for found in (
+        policy.value_head.joint(params, inputs),
+        (policy.apply(params, inputs), policy.value_head.value(params, inputs)),
+        (policy.recurrence.unroll(params, inputs)[0], policy.value_head.recurrence.unroll(params, inputs)[0]),
+    ):
+        jax.tree.map(np.testing.assert_array_equal, found, wanted)
+
+
+@pytest.mark.parametrize("frames", [1, 2])
+def test_convolutional_network_predicts_values_beside_its_distributions(frames):
+    space = ObservationSpace((Leaf("image", (8, 8, 2), "uint8"),), frames)
+    network = cnn(channels=(4, 4), hidden=8, shared=True).make(
+        space, ActionSpace(np.zeros(1, int), np.ones(1, int), (2,))
+    )
+    rng = np.random.default_rng(1)
+    obs = {"image": jnp.asarray(rng.integers(0, 256, (5, 8, 8, 2 * frames), np.uint8))}
+    params = network.init(jax.random.PRNGKey(0))
+    distribution, value = network.value_head.joint(params, obs)
+    assert np.ptp(distribution.logits[0]) > 0 and not np.any(value)  # values are 0 at first
+    moved = jax.tree.map(lambda leaf: leaf + 0.1, params)
+    value = network.value_head.value(moved, obs)
+    assert value.shape == (5,) and np.ptp(value) > 0
+    shifted = scaled_values(moved, 2.0, 3.0)
+    np.testing.assert_allclose(network.value_head.value(shifted, obs), 2 * value + 3, rtol=1e-4)
+    np.testing.assert_array_equal(network.apply(shifted, obs).logits[0], network.apply(moved, obs).logits[0])
