@@ -77,9 +77,9 @@ PARTS = {
     },
     "policy": {
         **dict.fromkeys(("mlppolicy", "multiinputpolicy", "actorcriticpolicy"), "use mlp"),
-        "cnnpolicy": "use mlp, which flattens images, or a flax module of your own",
+        "cnnpolicy": "use cnn, the default for observations with images",
         **dict.fromkeys(("mlplstmpolicy", "multiinputlstmpolicy"), "use lstm"),
-        "cnnlstmpolicy": "use lstm, which flattens images",
+        "cnnlstmpolicy": "use cnn with frame_stack, because lstm takes no images",
     },
     "adapt": {},
     "critic": {},

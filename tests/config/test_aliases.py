@@ -141,7 +141,7 @@ def test_sweeps_get_the_name_that_they_use(name, algorithm, right, capsys):
         ),
         ("algorithm", "REINFORCE", "use pg"),
         ("policy", "MlpPolicy", "use mlp"),
-        ("policy", "CnnPolicy", "use mlp, which flattens images, or a flax module of your own"),
+        ("policy", "CnnPolicy", "use cnn, the default for observations with images"),
         ("critic", "MLP", "use mlp"),
     ],
 )
