@@ -19,7 +19,7 @@ from jaxtrpo.policies.value_head import scaled_values
 class SharedState(NamedTuple):
     """What predicting values takes. A learner state holds only the moments here, since `policy` has the parameters."""
 
-    params: PyTree  # of the policy; ()  in a learner state
+    params: PyTree  # of the policy; () in a learner state
     returns: Moments  # of all returns so far
 
 
