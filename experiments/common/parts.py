@@ -10,10 +10,11 @@ from jaxtyping import PyTree
 
 from common.words import defaults_of
 from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages, standardize
-from jaxtrpo.algorithms.natural_gradient import make_direction
+from jaxtrpo.algorithms.natural_gradient import damping_for, make_direction
 from jaxtrpo.algorithms.trpo import trpo
 from jaxtrpo.algorithms.trust_region import make_policy_step
 from jaxtrpo.config.specs import parse
+from jaxtrpo.envs.observation_space import flat_space
 from jaxtrpo.rollout.types import Batch, LearnerState
 from jaxtrpo.training.train import prepare
 
@@ -33,6 +34,7 @@ class Parts:
         """Prepares a run; `settings` are those of `trpo`."""
         self.run = prepare(name, algorithm=trpo(**settings), adapt="fixed", steps_per_update=steps_per_update)
         settings = {**defaults_of(trpo), **settings}
+        settings["cg_damping"] = damping_for(settings["cg_damping"], flat_space(self.run.env.observation_size))
         critic = parse("critic", self.run.config.critic).make(self.run.env.observation_size)
         step = make_policy_step(
             make_direction(self.run.update.policy, None, *(settings[name] for name in OF_DIRECTION)),

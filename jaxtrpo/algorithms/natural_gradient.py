@@ -15,6 +15,7 @@ from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.algorithms.fisher_states import States, draw_sequences, draw_states
 from jaxtrpo.algorithms.surrogates import Samples, Surrogate, importance_weighted_advantage
 from jaxtrpo.config.checks import require_not_negative, require_whole
+from jaxtrpo.envs.observation_space import ObservationSpace
 from jaxtrpo.ops.cg import CGInfo, conjugate_gradient
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.line_search import Trial
@@ -25,6 +26,7 @@ from jaxtrpo.policies.masking import plain_observations
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Sequences, entry, one_axis_of_steps
 
+DAMPING, DAMPING_WITH_IMAGES = 0.03, 0.001  # see `damping_for`
 # Why a torso must not be shared (see `Algorithm.refuses_shared`).
 CONTROLS_KL = "its step controls the KL of the policy, which the value loss would move, too"
 
@@ -239,10 +241,21 @@ def make_direction(
     )
 
 
-def require_natural_gradient(fisher_samples: int, cg_iterations: int, cg_damping: float) -> None:
+def damping_for(cg_damping: float | None, observations: ObservationSpace) -> float:
+    """Returns the damping of `natural_gradient`; by default less of it for images.
+
+    The activations of convolutional layers have large means. Along these, which shift all states alike, the curvature
+    is a large multiple of that along differences between states, which much damping would suppress.
+    """
+    usual = DAMPING_WITH_IMAGES if observations.images else DAMPING
+    return usual if cg_damping is None else cg_damping
+
+
+def require_natural_gradient(fisher_samples: int, cg_iterations: int, cg_damping: float | None) -> None:
     """Raises ValueError if a setting of `natural_gradient` is out of range."""
     require_whole(1, fisher_samples=fisher_samples, cg_iterations=cg_iterations)
-    require_not_negative(cg_damping=cg_damping)
+    if cg_damping is not None:
+        require_not_negative(cg_damping=cg_damping)
 
 
 def _fisher(

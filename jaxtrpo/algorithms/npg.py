@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, make_direction, require_natural_gradient
+from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, damping_for, make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import finish_step, no_path, step_to_bound, step_work
 from jaxtrpo.config.checks import require_positive, require_share
 from jaxtrpo.config.specs import spec_string_of
@@ -20,7 +20,7 @@ def npg(
     gae_lambda: float = 0.95,
     fisher_samples: int = 512,
     cg_iterations: int = 15,
-    cg_damping: float = 0.03,
+    cg_damping: float | None = None,
 ) -> Algorithm:
     """Natural policy gradient (NPG): the step of TRPO without its line search.
 
@@ -33,7 +33,8 @@ def npg(
       fisher_samples: number of states, over all actors, on which the Fisher matrix is estimated; taken as whole time
         steps of all environments.
       cg_iterations: maximum number of conjugate-gradient iterations; each computes one Fisher-vector product.
-      cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient.
+      cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient. None
+        for 0.03, or 0.001 where observations have images.
 
     Raises:
       ValueError: a setting is out of range; the message names it.
@@ -44,7 +45,8 @@ def npg(
     require_natural_gradient(fisher_samples, cg_iterations, cg_damping)
 
     def make(spec: Spec) -> Learner:
-        direction = make_direction(spec.policy, spec.surrogate, fisher_samples, cg_iterations, cg_damping)
+        damping = damping_for(cg_damping, spec.observations)
+        direction = make_direction(spec.policy, spec.surrogate, fisher_samples, cg_iterations, damping)
 
         def step(params, path, action, found, hyperparameters, key):
             natural = direction(params, action, found, key)

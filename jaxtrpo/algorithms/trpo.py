@@ -9,7 +9,7 @@ from jaxtyping import PyTree
 from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.advantages import compare_with_usual
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
-from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, make_direction, require_natural_gradient
+from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, damping_for, make_direction, require_natural_gradient
 from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, require_line_search, step_work
 from jaxtrpo.config.checks import require_positive, require_share, require_whole
 from jaxtrpo.config.specs import spec_string_of
@@ -35,7 +35,7 @@ def trpo(
     advantage_memory: int = 100,
     fisher_samples: int = 512,
     cg_iterations: int = 15,
-    cg_damping: float = 0.03,
+    cg_damping: float | None = None,
     line_search_shrink: float = 0.8,
     line_search_steps: int = 10,
 ) -> Algorithm:
@@ -50,7 +50,8 @@ def trpo(
       fisher_samples: number of states, over all actors, on which the Fisher matrix is estimated; taken as whole time
         steps of all environments.
       cg_iterations: maximum number of conjugate-gradient iterations; each computes one Fisher-vector product.
-      cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient.
+      cg_damping: added to the diagonal of the Fisher matrix, as a fraction of the curvature along the gradient. None
+        for 0.03, or 0.001 where observations have images.
       line_search_shrink: factor between successive trials of the line search.
       line_search_steps: maximum number of trials; if all of them fail, the policy is left unchanged.
 
@@ -65,8 +66,9 @@ def trpo(
     require_line_search(line_search_shrink, line_search_steps)
 
     def make(spec: Spec) -> Learner:
+        damping = damping_for(cg_damping, spec.observations)
         policy_step = make_policy_step(
-            make_direction(spec.policy, spec.surrogate, fisher_samples, cg_iterations, cg_damping),
+            make_direction(spec.policy, spec.surrogate, fisher_samples, cg_iterations, damping),
             line_search_shrink=line_search_shrink,
             line_search_steps=line_search_steps,
         )

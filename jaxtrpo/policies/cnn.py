@@ -45,7 +45,7 @@ def shape_of(kind: Any, channels: Any, hidden: Any) -> Shape:
     Raises:
       ValueError: a setting is out of range; the message names it.
     """
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"kind={short(kind)} must be {' or '.join(map(repr, KINDS))}")
     usual_channels, usual_hidden = KINDS[kind]
     channels = usual_channels if channels is None else channels

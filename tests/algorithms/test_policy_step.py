@@ -12,15 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.flatten_util import ravel_pytree
+from light_env import LightEnvironment
 from support import actors, counted_compilations, deal, first, random_batch, spread
 
 from jaxtrpo.algorithms import fisher_states
 from jaxtrpo.algorithms.advantages import Advantages
-from jaxtrpo.algorithms.natural_gradient import NaturalGradient, make_direction
+from jaxtrpo.algorithms.natural_gradient import NaturalGradient, damping_for, make_direction
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, step_to_bound
 from jaxtrpo.critics.critic import Targets
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace, flat_space
 from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.training.train import prepare
 
 SEGMENTS, LENGTH, ENVS = 4, 3, 4
 SHAPES = [(3, 2, (8,)), (2, 1, ())]  # observation size, action size, hidden layers
@@ -375,3 +378,29 @@ def test_scale_of_advantages_does_not_matter():
     small, large = (make_problem(6, SHAPES[1], advantages=size) for size in (0.3, 30.0))
     (one, _), (other, _) = (mapped_step(SHAPES[1])(*arguments(problem, 0.01)) for problem in (small, large))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-5), first(one), first(other))
+
+
+@pytest.mark.parametrize(
+    ("given", "space", "damping"),
+    [
+        (None, flat_space(3), 0.03),
+        (None, ObservationSpace((Leaf("image", (8, 8, 1), "uint8"), *flat_space(3).leaves)), 0.001),
+        (0.5, ObservationSpace((Leaf("image", (8, 8, 1), "uint8"),)), 0.5),
+        (0.0, flat_space(3), 0.0),
+    ],
+)
+def test_images_are_damped_less_by_default(given, space, damping):
+    assert damping_for(given, space) == damping
+
+
+@pytest.mark.parametrize("algorithm", ["trpo", "npg", "trpo_penalty"])
+def test_default_damping_is_that_of_the_observations(algorithm):
+    """A run with images is the one with this damping, and not that with the damping of vectors."""
+    parts = {"policy": "cnn(channels=(2,), hidden=4)", "critic": "none", "num_envs": 4, "steps_per_update": 64}
+    params = {}
+    for damping in (None, 0.001, 0.03):
+        words = f"{algorithm}(cg_damping={damping}, cg_iterations=3)"
+        run = prepare(LightEnvironment(), algorithm=words, actors=1, adapt="fixed", total_steps=128, seed=1, **parts)
+        params[damping] = ravel_pytree(jax.device_get(run.run(progress=False).state.learner.policy))[0]
+    np.testing.assert_array_equal(params[None], params[0.001])
+    assert np.any(params[None] != params[0.03])

@@ -82,7 +82,7 @@ BAD_OF_PARTS = [
     *((*part, "entropy_bonus", value) for part in FIRST_ORDER for value in (-1e-9, math.inf, None, "x")),
     *((*part, "gae_lambda", value) for part in ALGORITHMS for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*part, "line_search_shrink", value) for part in LINE_SEARCH for value in (0, 1, -0.5, 1.5, math.nan)),
-    *((*part, "cg_damping", value) for part in TRUST_REGION for value in (-1e-9, math.inf, None, "x")),
+    *((*part, "cg_damping", value) for part in TRUST_REGION for value in (-1e-9, math.inf, "x")),
     *((*REPLAY, "critic_cg_damping", value) for value in (-1e-9, math.inf, None, "x")),
     *((*POLICY, "initial_log_std", value) for value in (-11, 6, math.nan, -math.inf)),
     *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF, REPLAY) for value in ((0,), (64, -1), (1.5,), ("a",))),
@@ -128,7 +128,7 @@ def test_defaults_are_valid():
 
 def assert_names_setting_and_value(message, name, value):
     assert message.startswith(name) and "\n" not in message
-    shown = value[-1] if isinstance(value, tuple) else value
+    shown = value[-1] if isinstance(value, tuple) and value else value
     assert repr(shown) in message or repr(value) in message
 
 
