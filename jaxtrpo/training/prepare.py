@@ -29,11 +29,12 @@ from jaxtrpo.runs.compilation_cache import cache_compilations
 from jaxtrpo.runs.config_file import as_json, versions
 from jaxtrpo.runs.directory import has_checkpoint
 from jaxtrpo.training.defaults import fill_in, with_whole_episodes, with_whole_simulators
+from jaxtrpo.training.make_update import make_update, segment_parts, segments_of_run
 from jaxtrpo.training.options import Options, make_loggers, open_for, require_loggers, saving_of
 from jaxtrpo.training.parts import Parts, make_parts
 from jaxtrpo.training.programs import kind_of_run, programs_of
 from jaxtrpo.training.run import Plan, Run
-from jaxtrpo.training.update import Update, make_update, segment_parts, segments_of_run
+from jaxtrpo.training.update import Update
 from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
 
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened

@@ -19,9 +19,9 @@ from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, 
 from jaxtrpo.config import Sizes
 from jaxtrpo.config.specs import parse
 from jaxtrpo.rollout.types import TrainState
+from jaxtrpo.training.make_update import segments_of_run
 from jaxtrpo.training.metrics import no_episodes, report
 from jaxtrpo.training.prepare import prepare
-from jaxtrpo.training.update import segments_of_run
 
 FIRST = {"max_kl": jnp.float32(0.004), "steps_per_update": jnp.int32(2000)}
 

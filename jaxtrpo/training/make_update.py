@@ -1,0 +1,174 @@
+"""Assembles the update of a run from its parts, which are checked against each other and the environment."""
+
+from __future__ import annotations
+
+import functools
+
+from jaxtrpo.adapt import require_settings
+from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
+from jaxtrpo.config import Sizes
+from jaxtrpo.config.specs import is_built_in
+from jaxtrpo.critics.critic import Critic
+from jaxtrpo.critics.shared import shared_critic
+from jaxtrpo.envs.abilities import Informative, masks_actions, observation_space, observations_of
+from jaxtrpo.envs.base import Environment, action_space
+from jaxtrpo.envs.fixed_starts import Repeated
+from jaxtrpo.envs.observation_space import Observed, as_observed
+from jaxtrpo.parallel.actors import Actors, Trainings
+from jaxtrpo.policies.exploring import exploring
+from jaxtrpo.policies.making import policy_for
+from jaxtrpo.policies.networks import Policy
+from jaxtrpo.policies.recurrence import Recurrence
+from jaxtrpo.policies.value_head import SHARED
+from jaxtrpo.rollout.collect import CollectSegments, make_collect, whole_episodes
+from jaxtrpo.training.parts import Parts
+from jaxtrpo.training.programs import Programs
+from jaxtrpo.training.update import Update
+
+
+def make_update(
+    env: Environment,
+    parts: Parts,
+    sizes: Sizes,
+    actors: Actors,
+    total_steps: int,
+    trainings: Trainings | None = None,
+    programs: Programs | None = None,
+) -> Update:
+    """Checks that the parts of a run fit together, and builds its functions. Nothing is compiled.
+
+    Args:
+      env: environment to learn in.
+      parts: parts of the run.
+      sizes: batch sizes.
+      actors: devices that collect and learn.
+      total_steps: environment steps of the run.
+      trainings: trainings that this run is part of, if several are compiled as one program; `actors` is then one.
+      programs: of equal runs; None if there are none.
+
+    Raises:
+      ValueError: the parts do not fit each other or the environment; one sentence.
+    """
+    algorithm, rule = parts.algorithm, parts.rule
+    require_settings(rule, algorithm.hyperparameters, algorithm.spec_string)
+    space = observation_space(env)._replace(frames=parts.frame_stack)
+    _require_stackable(env, parts.frame_stack)
+    if masks_actions(env) and not action_space(env).counts:
+        raise ValueError(f"env={env.name}: action masks need discrete actions, but these are continuous")
+    policy = policy_for(parts.policy, as_observed(space), action_space(env), masked=masks_actions(env))
+    spec = Spec(
+        observation_size=env.observation_size,
+        policy=policy,
+        critic=_critic_of(parts, policy, as_observed(space)),
+        discount=parts.discount,
+        surrogate=parts.surrogate,
+        normalize_observations=parts.normalize_observations,
+        steps_per_update=int(algorithm.hyperparameters["steps_per_update"]),
+        segment_steps=sizes.segment_steps,
+        segment_length=sizes.segment_length,
+        actions=action_space(env),
+        observations=space,
+    )
+    if parts.surrogate is not None and not algorithm.uses_surrogate:
+        name = algorithm.spec_string.partition("(")[0]
+        raise ValueError(f"surrogate: {name} does not use a surrogate; trpo, npg, trpo_penalty, trpo_replay and ppo do")
+    learner = algorithm.make(spec)
+    if learner.asynchronous is not None and spec.steps_per_update < 2 * actors.count:
+        # Advantages are relative to their mean, so the advantage of a single step would be 0.
+        raise ValueError(
+            f"steps_per_update={spec.steps_per_update} must be at least {2 * actors.count}, two for each of the "
+            f"{actors.count} asynchronous actors"
+        )
+    # A policy with a value head has one memory, also for its values.
+    of_critic = spec.critic.recurrence if policy.value_head is None else None
+    acting = policy if algorithm.explore is None else exploring(policy, algorithm.explore)
+    starts, collect = _collecting(env, acting, of_critic, algorithm, sizes)
+    update = Update(
+        env=env,
+        actors=actors,
+        trainings=trainings,
+        algorithm=algorithm,
+        policy=policy,
+        learner=learner,
+        rule=rule,
+        sizes=sizes,
+        total_segments=segments_of_run(total_steps, sizes, segment_parts(learner, actors)),
+        programs=Programs() if programs is None else programs,
+        _starts=starts,
+        _collect=collect,
+        _recurrences=(policy.recurrence, of_critic),
+    )
+    logs_info = isinstance(env, Informative) and bool(env.info_columns)
+    reads = parts.rule_was_chosen and (rule.reads or not is_built_in("adapt", rule.spec_string))
+    if (reads or logs_info) and learner.waits:
+        update.require_columns()
+    return update
+
+
+def _critic_of(parts: Parts, policy: Policy, observed: Observed) -> Critic:
+    """Returns the critic of a run: the value head of the policy, if it has one.
+
+    Raises:
+      ValueError: policy, critic and algorithm do not fit each other; one sentence.
+    """
+    if policy.value_head is None:
+        return parts.critic.make(observed)
+    given = f"policy={parts.policy.spec_string}"
+    if reason := parts.algorithm.refuses_shared:
+        name = parts.algorithm.spec_string.partition("(")[0]
+        raise ValueError(f"{given}: {name} cannot train a shared torso, because {reason}; ppo, a2c and a3c can")
+    if parts.critic.spec_string != SHARED:
+        raise ValueError(f"critic={parts.critic.spec_string}: {given} predicts values itself; leave out the critic")
+    return shared_critic(policy)
+
+
+def _require_stackable(env: Environment, frame_stack: int) -> None:
+    """Raises ValueError if observations consist only of choices, of which no frames are stacked."""
+    structured = observations_of(env)
+    if frame_stack > 1 and structured is not None and all(part.counts for part in structured.parts):
+        raise ValueError(
+            f"frame_stack={frame_stack}: observations of {env.name} are choices ({structured.description}), neither "
+            "images nor vectors"
+        )
+
+
+def _collecting(
+    env: Environment, policy: Policy, critic_recurrence: Recurrence | None, algorithm: Algorithm, sizes: Sizes
+) -> tuple[Environment, CollectSegments]:
+    """Returns the environment in which batches are collected, and the function that collects them."""
+    make = functools.partial(
+        make_collect,
+        policy=policy,
+        segment_length=sizes.segment_length,
+        max_segments=sizes.max_segments,
+        critic_recurrence=critic_recurrence,
+    )
+    if algorithm.episodes is None:
+        return env, make(env)
+    repeated = Repeated(env, algorithm.episodes.conditions, sizes.segment_length)
+    return repeated, whole_episodes(make(repeated), repeated)
+
+
+def segment_parts(learner: Learner, actors: Actors) -> int:
+    """Returns the number of parts in which a segment of all actors is counted: asynchronous actors count their own."""
+    return 1 if learner.waits else actors.count
+
+
+def segments_of_run(total_steps: int, sizes: Sizes, parts: int) -> int:
+    """Returns the number of segments in a run.
+
+    Args:
+      total_steps: environment steps of the run.
+      sizes: batch sizes.
+      parts: parts in which a segment of all actors is counted (see `segment_parts`).
+
+    Raises:
+      ValueError: the number exceeds the integers of compiled programs; one sentence.
+    """
+    number = -(-total_steps * parts // sizes.segment_steps)
+    if number >= 2**31:
+        raise ValueError(
+            f"total_steps={total_steps} makes {number} segments of {sizes.segment_steps // parts} steps, but must make "
+            "fewer than 2**31; use more environments (num_envs) or longer segments (segment_length)"
+        )
+    return number
