@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.observation_space import FLOAT, IMAGE, VECTOR, Leaf, ObservationSpace, channels_last, image_shape
-
-if TYPE_CHECKING:  # keeps worker processes fast to start
-    pass
 
 MASK = "action_mask"  # entry of an observation, or of `info`, that says which choices are legal
 

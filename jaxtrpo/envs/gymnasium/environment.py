@@ -82,10 +82,8 @@ class GymnasiumEnvironment:
         self, state: base.EnvState, action: Float[Array, "env action"] | Int[Array, "env action"]
     ) -> base.EnvState:
         """Applies one action to each environment: choices counted from 0, or numbers in the simulator's units."""
-        num_envs, of_obs = (
-            len(state.reward),
-            jax.ShapeDtypeStruct((len(state.reward), self.observations.size), jnp.float32),
-        )
+        num_envs = len(state.reward)
+        of_obs = jax.ShapeDtypeStruct((num_envs, self.observations.size), jnp.float32)
         if action.shape != (num_envs, self.action_size):
             raise ValueError(f"actions have shape {action.shape}, expected {(num_envs, self.action_size)}")
         action = jnp.asarray(action, self.plan.actions.flat_dtype)
