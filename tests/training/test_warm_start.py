@@ -100,7 +100,7 @@ def test_value_head_is_taken_over_with_its_units_or_begins_anew(tmp_path):
     last, kept = (state.policy["params"]["MLP_0"]["last"] for state in (here, there))
     assert not last["kernel"][:, -1].any() and not last["bias"][-1] and kept["kernel"][:, -1].all()
     np.testing.assert_array_equal(last["kernel"][:, :-1], kept["kernel"][:, :-1])
-    assert here.critic.returns.count == 0 and "critic begins anew" in run.notes[0]
+    assert here.critic.returns.count == 0 and "critic starts untrained" in run.notes[0]
 
 
 @pytest.mark.parametrize(
