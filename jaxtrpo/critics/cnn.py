@@ -21,7 +21,7 @@ class _CNN(nn.Module):
     shape: Shape
 
     @nn.compact
-    def __call__(self, obs: dict[str, Array]) -> Float[Array, "..."]:
+    def __call__(self, obs: dict[str, Any]) -> Float[Array, "..."]:
         return nn.Dense(1, kernel_init=nn.initializers.zeros, name=LAST)(Encoder(self.shape)(obs))[..., 0]
 
 
@@ -65,7 +65,7 @@ def _cnn_critic(observed: Observed, shape: Shape, **fit: Any) -> Critic:
     space = require_images(observed, shape, "critic=cnn").stacked
     network = _CNN(shape)
 
-    def apply(params: PyTree, obs: dict[str, Array]) -> Float[Array, "..."]:
+    def apply(params: PyTree, obs: dict[str, Any]) -> Float[Array, "..."]:
         return jnp.asarray(network.apply(params, obs))
 
     predict = in_parts(apply, space, shape.channels[0])

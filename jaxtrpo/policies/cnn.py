@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
 from jaxtrpo.config.checks import MOST_UNITS, require_sizes, require_whole
 from jaxtrpo.config.environment import VECTOR
@@ -65,7 +65,7 @@ class _Convolution(nn.Module):
     same: bool = False
 
     @nn.compact
-    def __call__(self, x: Float[Array, "... height width inputs"]) -> Float[Array, "... height width outputs"]:
+    def __call__(self, x: Float[Array, "... height width inputs"]) -> Float[Array, "... rows columns outputs"]:
         zeros = nn.initializers.zeros
         kernel = self.param("kernel", zeros, (self.side, self.side, x.shape[-1], self.outputs))
         return convolve(x, kernel, stride=self.stride, same=self.same) + self.param("bias", zeros, (self.outputs,))
@@ -77,7 +77,7 @@ class Encoder(nn.Module):
     shape: Shape
 
     @nn.compact
-    def __call__(self, obs: dict[str, Array]) -> Float[Array, "... hidden"]:
+    def __call__(self, obs: dict[str, Any]) -> Float[Array, "... hidden"]:
         """Applies convolutions to each image, and a layer to all of their outputs and those for other numbers."""
         dense = functools.partial(nn.Dense, kernel_init=nn.initializers.zeros)
         convolve = _impala if self.shape.kind == "impala" else _nature
@@ -90,7 +90,7 @@ class Encoder(nn.Module):
         return nn.relu(dense(self.shape.hidden, name="joined")(jnp.concatenate(parts, axis=-1)))
 
 
-def _scaled(image: Num[Array, "... height width channel"]) -> Float[Array, "... height width channel"]:
+def _scaled(image: Shaped[Array, "... height width channel"]) -> Float[Array, "... height width channel"]:
     """Returns numbers from 0 to 1."""
     return image.astype(jnp.float32) / 255 if image.dtype == jnp.uint8 else image.astype(jnp.float32)
 
@@ -166,7 +166,7 @@ def require_images(observed: Observed, shape: Shape, part: str) -> ObservationSp
 
 def initial(network: nn.Module, space: ObservationSpace, key: PRNGKeyArray, *, last_scale: float) -> PyTree:
     """Initialises a network for observations of a space like `orthogonal_init`."""
-    return orthogonal(network.init(key, space.zeros(1)), key, last_scale=last_scale)
+    return orthogonal(network.init(key, jax.tree.map(jnp.asarray, space.zeros(1))), key, last_scale=last_scale)
 
 
 def in_parts(apply: Callable[[PyTree, Any], Any], space: ObservationSpace, channels: int) -> Callable[..., Any]:
@@ -183,7 +183,7 @@ def in_parts(apply: Callable[[PyTree, Any], Any], space: ObservationSpace, chann
     at_once = max(ACTIVATION_BYTES // (pixels * channels * 4 * 4), 1)
     inner = {leaf.name: len(leaf.shape) for leaf in space.leaves}
 
-    def applied(params: PyTree, obs: dict[str, Array]) -> Any:
+    def applied(params: PyTree, obs: dict[str, Any]) -> Any:
         name, leaf = next(iter(obs.items()))
         lead = leaf.shape[: leaf.ndim - inner[name]]
         number = math.prod(lead)
@@ -201,7 +201,7 @@ class _CNNPolicy(nn.Module):
     head: Head
 
     @nn.compact
-    def __call__(self, obs: dict[str, Array]) -> Distribution | tuple[Distribution, Array]:
+    def __call__(self, obs: dict[str, Any]) -> Distribution | tuple[Distribution, Array]:
         features = Encoder(self.shape)(obs)
         outputs = nn.Dense(self.head.outputs, kernel_init=nn.initializers.zeros, name=LAST)(features)
         return self.head.distribution(self, outputs)

@@ -53,7 +53,7 @@ def with_value_head(policy: Policy) -> Policy:
 def scaled_values(params: PyTree, scale: Float[Array, ""] | float, shift: Float[Array, ""] | float) -> PyTree:
     """Returns parameters with which a network predicts scale * value + shift; the distributions stay the same."""
 
-    def changed(path: tuple, leaf: Array) -> Array:
+    def changed(path: tuple, leaf: Any) -> Any:
         if not in_last_layer(path):
             return leaf
         added = shift if leaf.ndim == 1 else 0.0  # only a bias is a vector

@@ -214,6 +214,7 @@ def test_value_loss_matches_plain_formula(value_clip):
 @every_kind
 def test_targets_and_advantages_match_a_plain_loop(kind):
     problem, policy = make(kind), policy_of(kind)
+    problem = problem._replace(params=jax.tree.map(jnp.asarray, problem.params))
     if kind != "mlp":  # carries as they were when acting, so that values do not depend on where stretches start
         problem = problem._replace(carry=consistent_carry(problem))
     spec_critic = shared_critic(policy)
@@ -357,7 +358,9 @@ def test_without_value_loss_the_torso_moves_as_without_value_head(algorithm):
 
 def values_of(state: LearnerState, obs) -> np.ndarray:
     critic = shared_critic(policy_of("mlp"))
-    return np.asarray(critic.value(state.critic._replace(params=state.policy), obs, np.zeros(obs.shape[:-1])))
+    return np.asarray(
+        critic.value(state.critic._replace(params=state.policy), jnp.asarray(obs), jnp.zeros(obs.shape[:-1], int))
+    )
 
 
 @both

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -35,13 +36,13 @@ def plain(x, kernel, stride, same):
 def test_convolution_is_the_sum_over_what_the_kernel_covers(size, side, stride, same):
     rng = np.random.default_rng(0)
     x, kernel = rng.normal(size=(2, *size, 3)), rng.normal(size=(side, side, 3, 5))
-    found = convolve(x.astype(np.float32), kernel.astype(np.float32), stride=stride, same=same)
+    found = convolve(jnp.float32(x), jnp.float32(kernel), stride=stride, same=same)
     np.testing.assert_allclose(found, plain(x, kernel, stride, same), atol=1e-4)
 
 
 def test_leading_axes_are_independent():
     rng = np.random.default_rng(0)
-    x, kernel = rng.normal(size=(2, 3, 6, 7, 2)).astype(np.float32), rng.normal(size=(3, 3, 2, 4)).astype(np.float32)
+    x, kernel = jnp.float32(rng.normal(size=(2, 3, 6, 7, 2))), jnp.float32(rng.normal(size=(3, 3, 2, 4)))
     found = convolve(x, kernel, same=True)
     assert found.shape == (2, 3, 6, 7, 4)
     np.testing.assert_allclose(found[1, 2], convolve(x[1, 2], kernel, same=True), atol=1e-5)
@@ -49,7 +50,7 @@ def test_leading_axes_are_independent():
 
 def test_derivatives_are_those_of_xla():
     rng = np.random.default_rng(0)
-    x, kernel = rng.normal(size=(2, 12, 12, 3)).astype(np.float32), rng.normal(size=(4, 4, 3, 5)).astype(np.float32)
+    x, kernel = jnp.float32(rng.normal(size=(2, 12, 12, 3))), jnp.float32(rng.normal(size=(4, 4, 3, 5)))
 
     def theirs(kernel):
         numbers = ("NHWC", "HWIO", "NHWC")

@@ -18,7 +18,7 @@ from jaxtrpo.policies.cnn import cnn, in_parts
 from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric, kl_divergence
 
-KEY = np.array([0, 1], np.uint32)
+KEY = jnp.array([0, 1], jnp.uint32)
 CHOICES = ActionSpace(np.array([0]), np.array([2]), (3,))
 NUMBERS = ActionSpace(np.array([-1.0, -1.0]), np.array([1.0, 1.0]))
 

@@ -57,14 +57,14 @@ def test_stacks_are_those_of_gymnasium(make, frames):
     along = np.moveaxis(wanted, 1, -2).reshape(*newest.shape[:-1], -1)  # from the oldest on, along the last axis
     name, dtype = ("image", "uint8") if make is Camera else ("vector", "float32")
     space = ObservationSpace((Leaf(name, newest.shape[1:], dtype),), frames)
-    obs = space.joined({name: newest})
+    obs = space.joined({name: jnp.asarray(newest)})
     apply, recurrence = stacking(lambda params, stacked: stacked, space)
     carry = recurrence.start(1)
     # Step by step, as when acting; and in stretches of five steps, which begin in the middle of episodes.
     begun = carry
     for t in range(len(first)):
         one = jax.tree.map(lambda leaf, t=t: leaf[t : t + 1], obs)
-        seen, carry = recurrence.step((), carry, one, first[t : t + 1])
+        seen, carry = recurrence.step((), carry, one, jnp.asarray(first[t : t + 1]))
         np.testing.assert_array_equal(jax.tree.leaves(seen)[0][0], along[t])
     for start in range(0, len(first), 5):
         part = jax.tree.map(lambda leaf, start=start: jnp.asarray(leaf[start : start + 5, None]), obs)

@@ -92,7 +92,7 @@ def most_truncations(segment_length: int, episode_length: int) -> int:
                     elapsed = 0
                     # Fails as soon as the short episode is over, which brings the next one closest.
                     fails = survived and bool(limits.spread[0])
-                limits = next_time_limits(limits, np.array([survived]), np.array([failed]), episode_length)
+                limits = next_time_limits(limits, jnp.array([survived]), jnp.array([failed]), episode_length)
                 truncated.append(survived)
             window = np.convolve(truncated, np.ones(segment_length, int))
             most = max(most, int(window.max()))
@@ -109,9 +109,9 @@ def test_slots_suffice_for_staggered_time_limits(segment_length):
 def collected(env, segments=6, length=4, num_envs=6):
     policy = cnn(channels=(2,), hidden=4).make(env.observation_space, action_space(env))
     collect = make_collect(env, policy, segment_length=length, max_segments=segments)
-    actor = start_actors(env, np.array([0, 3], np.uint32), num_envs)
-    learner = LearnerState(policy.init(np.array([0, 1], np.uint32)), (), unknown_moments((0,)), ())
-    return collect(actor, learner, np.int32(segments))
+    actor = start_actors(env, jnp.array([0, 3], jnp.uint32), num_envs)
+    learner = LearnerState(policy.init(jnp.array([0, 1], jnp.uint32)), (), unknown_moments((0,)), ())
+    return collect(actor, learner, jnp.int32(segments))
 
 
 def test_ends_of_a_batch_are_what_its_steps_led_to():
