@@ -118,13 +118,9 @@ def require_plain_networks(spec: Spec, name: str) -> None:
         raise ValueError(f"frame_stack={spec.observations.frames}: {name} cannot stack frames; {others}")
     for part, recurrence in (("policy", spec.policy.recurrence), ("critic", spec.critic.recurrence)):
         if recurrence is not None:
-            raise ValueError(
-                f"{part}: {name} cannot train networks with memory; trpo, npg, trpo_penalty, ppo, pg, a2c and a3c can"
-            )
+            raise ValueError(f"{part}: {name} cannot train networks with memory; {others}")
     if spec.policy.is_masked:
-        raise ValueError(
-            f"algorithm: {name} cannot train with action masks; trpo, npg, trpo_penalty, ppo, pg, a2c and a3c can"
-        )
+        raise ValueError(f"algorithm: {name} cannot train with action masks; {others}")
 
 
 def starting_with(algorithm: Algorithm, **values: Any) -> Algorithm:
