@@ -78,8 +78,7 @@ PARTS = {
     "policy": {
         **dict.fromkeys(("mlppolicy", "multiinputpolicy", "actorcriticpolicy"), "use mlp"),
         "cnnpolicy": "use cnn, the default for observations with images",
-        **dict.fromkeys(("mlplstmpolicy", "multiinputlstmpolicy"), "use lstm"),
-        "cnnlstmpolicy": "use cnn with frame_stack, because lstm takes no images",
+        **dict.fromkeys(("mlplstmpolicy", "cnnlstmpolicy", "multiinputlstmpolicy"), "use lstm"),
     },
     "adapt": {},
     "critic": {},
