@@ -37,13 +37,13 @@ def test_every_algorithm_learns_from_an_image(name):
     algorithm, steps = ALGORITHMS[name]
     sizes = SIZES if name not in ("a2c", "a3c") else {"num_envs": 16, "actors": 1, "progress": False}
     settings = {"policy": SMALL, **sizes, "total_steps": steps, "algorithm": algorithm, "seed": 100}
-    result = jaxtrpo.train(LightEnvironment(), **settings)
+    result = jaxtrpo.train(LightEnvironment(), stop_at_return=5.1, **settings)
     assert result.config.critic.startswith(SMALL.removesuffix(")"))
     assert np.nanmax(result.metrics["return_100"]) > 5  # of 8; a guess gets 2
 
 
 def test_one_network_for_policy_and_values_learns_from_an_image():
-    settings = {**SIZES, "policy": "cnn(channels=(4,), hidden=16, shared=True)", "total_steps": 8_000, "seed": 100}
+    settings = {**SIZES, "policy": "cnn(channels=(4,), hidden=16, shared=True)", "total_steps": 8_000, "seed": 100, "stop_at_return": 5.1}
     result = jaxtrpo.train(LightEnvironment(), algorithm="ppo(learning_rate=0.003)", **settings)
     assert result.config.critic == "shared"
     assert np.nanmax(result.metrics["return_100"]) > 5
@@ -61,7 +61,7 @@ def test_one_network_for_policy_and_values_learns_from_an_image():
 )
 def test_trpo_learns_from_every_kind_of_observation(env):
     settings = {**FAST, "total_steps": 8_000, "algorithm": "trpo(max_kl=0.05)", "seed": 100}
-    result = jaxtrpo.train(env, **settings)
+    result = jaxtrpo.train(env, stop_at_return=7.2, **settings)
     assert jaxtrpo.evaluate(result.policy, env, episodes=8).mean > 7
     moments = result.state.learner.obs_moments
     assert moments.mean.shape[-1] == (2 if env.with_vector else 0)
@@ -258,7 +258,7 @@ def test_two_frames_show_what_one_does_not():
 def test_memory_knows_what_an_image_showed():
     settings = {**SIZES, "policy": SMALL_WITH_MEMORY, "algorithm": "ppo(learning_rate=0.003)", "seed": 100}
     of_images = {"env_options": {"as_image": True}}
-    result = jaxtrpo.train(Blink, total_steps=10_000, **of_images, **settings)
+    result = jaxtrpo.train(Blink, total_steps=10_000, stop_at_return=9.2, **of_images, **settings)
     assert result.config.critic.startswith(SMALL_WITH_MEMORY.removesuffix(")"))
     assert np.nanmax(result.metrics["return_100"]) > 9  # of 10; without memory, half of the blank images are guessed
     assert jaxtrpo.evaluate(result.policy, Blink, episodes=20, **of_images).mean > 9
