@@ -43,7 +43,13 @@ def test_every_algorithm_learns_from_an_image(name):
 
 
 def test_one_network_for_policy_and_values_learns_from_an_image():
-    settings = {**SIZES, "policy": "cnn(channels=(4,), hidden=16, shared=True)", "total_steps": 8_000, "seed": 100, "stop_at_return": 5.1}
+    settings = {
+        **SIZES,
+        "policy": "cnn(channels=(4,), hidden=16, shared=True)",
+        "total_steps": 8_000,
+        "seed": 100,
+        "stop_at_return": 5.1,
+    }
     result = jaxtrpo.train(LightEnvironment(), algorithm="ppo(learning_rate=0.003)", **settings)
     assert result.config.critic == "shared"
     assert np.nanmax(result.metrics["return_100"]) > 5
