@@ -14,6 +14,7 @@ import pytest
 from probe import BOTH, ProbeEnvironment
 from support import (
     DRAWS,
+    TWO_NUMBERS,
     actors,
     assert_no_key_is_used_twice,
     counted_compilations,

@@ -24,6 +24,7 @@ from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.recurrent import gru, lstm
+from jaxtrpo.policies.squashed import squashed
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, export_policy
 
@@ -68,6 +69,7 @@ def policy_of(maker, actions: ActionSpace) -> TrainedPolicy:
         (mlp(hidden=(8,), state_dependent_std=True), NUMBERS),
         (mlp(hidden=()), NUMBERS),
         (mlp(shared=True), NUMBERS),
+        (squashed(hidden=(8,)), NUMBERS),
         (mlp(shared=True), CHOICES),
         (policy_maker(Own()), NUMBERS),
         (mlp(), EXACT),
