@@ -1,112 +1,54 @@
-"""What memory is worth where velocities are hidden: recurrent policies beside feed-forward ones.
+"""What memory is worth where velocities are hidden: recurrent policies beside feed-forward ones and stacked frames.
 
-    python experiments/hidden_velocities.py [--quick]
+    pip install '.[experiments]'
+    python experiments/hidden_velocities.py [--tasks T ...] [--systems S ...] [--seeds N ...] [--python P] [--quick]
 
-Five seeds; the deterministic policy is evaluated on 100 episodes after training. Runs are made one at a time, and those
-that are in the table are not made again. Written to experiments/results/hidden_velocities/.
+Runs are made one at a time, and those that are in the table are not made again. `--python` names an interpreter that
+has sb3-contrib. Written to experiments/results/hidden_velocities/.
 """
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-from typing import Any, NamedTuple
+import functools
 
-import numpy as np
-
-import jaxtrpo
 from common.hidden import positions_only
-from common.tables import append_line, read_lines
+from common.runs_of_systems import Peer, Study, Task, main
 
-RESULTS = Path(__file__).parent / "results" / "hidden_velocities"
 SEEDS = (0, 1, 2, 3, 4)
-EPISODES = 100
-FIELDS = ("task", "system", "seed", "steps", "mean", "std", "seconds")
+CLASSIC, MUJOCO = 100_000, 1_000_000  # environment steps
+PPO = "ppo(learning_rate=0.001)"
 
 
-class Task(NamedTuple):
-    """An environment without its velocities."""
-
-    steps: int
-    settings: dict[str, Any]  # tuned for the task
-    published: str  # rl-zoo's tuned RecurrentPPO, with LSTM
+def task(name: str, steps: int, **more: object) -> Task:
+    return Task(functools.partial(positions_only, name), steps, **more)  # type: ignore[arg-type]
 
 
 TASKS = {
-    "CartPole-v1": Task(100_000, {}, "500"),
-    "Pendulum-v1": Task(100_000, {"discount": 0.9}, "-218"),
+    "CartPole-v1": task("CartPole-v1", CLASSIC, published="500"),
+    "Pendulum-v1": task("Pendulum-v1", CLASSIC, settings={"discount": 0.9}, published="-218"),
+    **{name: task(name, MUJOCO) for name in ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5")},
 }
 SYSTEMS = {
     "trpo, gru": {"algorithm": "trpo", "policy": "gru"},
     "trpo, lstm": {"algorithm": "trpo", "policy": "lstm"},
+    "ppo, gru": {"algorithm": PPO, "policy": "gru"},
     "trpo, mlp": {"algorithm": "trpo", "policy": "mlp"},
-    "ppo, gru": {"algorithm": "ppo(learning_rate=0.001)", "policy": "gru"},
+    "trpo, mlp, 4 frames": {"algorithm": "trpo", "policy": "mlp", "frame_stack": 4},
+    "ppo, mlp, 4 frames": {"algorithm": PPO, "policy": "mlp", "frame_stack": 4},
+    "RecurrentPPO (sb3-contrib)": Peer("recurrent_ppo.py", seeds=(0,), flags={"seconds": 300}),
 }
+ABOUT = """# Memory where velocities are hidden
 
-
-def run(task: str, system: str, seed: int, *, steps: int) -> dict[str, Any]:
-    """Trains once; returns the line of the table."""
-    settings = {**TASKS[task].settings, **SYSTEMS[system]}
-    result = jaxtrpo.train(positions_only(task), total_steps=steps, seed=seed, progress=False, **settings)
-    found = jaxtrpo.evaluate(result.policy, positions_only(task), episodes=EPISODES, seed=1)
-    seconds = float(result.metrics["wall_seconds"][-1])
-    values = (task, system, seed, steps, round(found.mean, 2), round(found.std, 2), round(seconds, 1))
-    return dict(zip(FIELDS, values, strict=True))
-
-
-def summary(lines: list[dict[str, Any]]) -> list[str]:
-    """Returns the lines of README.md."""
-    text = [
-        "# Memory where velocities are hidden",
-        "",
-        "Made by `python experiments/hidden_velocities.py`. Observations are positions and angles only. Return of the",
-        "deterministic policy after training, over 100 episodes: mean over seeds, and each seed. `discount=0.9` on",
-        "Pendulum and `learning_rate=0.001` of `ppo` were chosen on seed 100; everything else is the default.",
-        "",
-        "| task | steps | system | mean | seeds | seconds of a run | rl-zoo's RecurrentPPO, published |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for task, about in TASKS.items():
-        for system in SYSTEMS:
-            rows = [line for line in lines if (line["task"], line["system"]) == (task, system)]
-            if rows:
-                means = [float(line["mean"]) for line in rows]
-                seconds = np.median([float(line["seconds"]) for line in rows])
-                cells = [
-                    task,
-                    f"{about.steps:,}",
-                    system,
-                    f"{np.mean(means):.0f}",
-                    ", ".join(f"{mean:.0f}" for mean in means),
-                    f"{seconds:.0f}",
-                    about.published,
-                ]
-                text.append(f"| {' | '.join(cells)} |")
-    return [*text, "", "Gymnasium's simulators are stepped in Python."]
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one short run of each system, which is not kept")
-    quick = parser.parse_args().quick
-    if quick:
-        for task in TASKS:
-            for system in SYSTEMS:
-                print(run(task, system, 100, steps=2_000), flush=True)
-        return
-    table = RESULTS / "runs.jsonl"
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    lines = read_lines(table)
-    done = {(line["task"], line["system"], int(line["seed"])) for line in lines}
-    for seed in SEEDS:
-        for task, about in TASKS.items():
-            for system in SYSTEMS:
-                if (task, system, seed) not in done:
-                    line = run(task, system, seed, steps=about.steps)
-                    append_line(table, line)
-                    print(line, flush=True)
-    (RESULTS / "README.md").write_text("\n".join(summary(read_lines(table))) + "\n")
-
+Made by `python experiments/hidden_velocities.py`. Observations are positions and angles only. Return of the
+deterministic policy after training, over 100 episodes: mean over seeds, and each seed; "exploring" is the mean of the
+last 100 training episodes. `discount=0.9` on Pendulum and `learning_rate=0.001` of `ppo` were chosen on seed 100;
+everything else is the default. Published are the returns of rl-zoo's tuned RecurrentPPO, with LSTM.
+"""
+AFTER = """
+sb3-contrib's RecurrentPPO has its default settings and is stopped after 300 seconds, or at the number of steps that the
+others take. Seconds were taken while other work ran on the machine. Simulators of CartPole and Pendulum are stepped in
+Python by all of them, those of MuJoCo only by RecurrentPPO.
+"""
 
 if __name__ == "__main__":
-    main()
+    main(Study("hidden_velocities", ABOUT, TASKS, SYSTEMS, SEEDS, after=AFTER), __doc__)

@@ -13,7 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxtrpo.algorithms import a2c, a3c, dqn, gps, naf, npg, pg, ppo, trpo, trpo_penalty, trpo_replay
+    from jaxtrpo.algorithms import a2c, a3c, dqn, gps, naf, npg, pg, ppo, sac, trpo, trpo_penalty, trpo_replay
     from jaxtrpo.config import Config
     from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
     from jaxtrpo.envs.mujoco.mjx import MjxEnvironment
@@ -47,6 +47,7 @@ __all__ = [
     "npg",
     "pg",
     "ppo",
+    "sac",
     "save_policy",
     "set_env",
     "train",

@@ -21,6 +21,7 @@ import pandas as pd
 
 from common.words import in_full
 from jaxtrpo.algorithms.algorithm import starting_with
+from jaxtrpo.algorithms.natural_gradient import DAMPING
 from jaxtrpo.config import Config, for_batch, resolve_sizes
 from jaxtrpo.config.specs import parse
 from jaxtrpo.parallel.machine import available_cores
@@ -115,8 +116,9 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     sizes = resolve_sizes(config, actors, num_envs=num_envs, steps_per_update=steps)
     config = dataclasses.replace(
         config,
-        algorithm=in_full("algorithm", config.algorithm, **short),
-        policy=in_full("policy", config.policy),
+        # What None stands for here, where no observation has images.
+        algorithm=in_full("algorithm", config.algorithm, **short).replace("cg_damping=None", f"cg_damping={DAMPING}"),
+        policy=in_full("policy", config.policy or "mlp"),
         critic=in_full("critic", config.critic or algorithm.critic),
         adapt=in_full("adapt", config.adapt or algorithm.adapt),
         max_kl=None,

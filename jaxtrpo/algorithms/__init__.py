@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from jaxtrpo.algorithms.npg import npg
     from jaxtrpo.algorithms.pg import pg
     from jaxtrpo.algorithms.ppo import ppo
+    from jaxtrpo.algorithms.sac import sac
     from jaxtrpo.algorithms.trpo import trpo
     from jaxtrpo.algorithms.trpo_penalty import trpo_penalty
     from jaxtrpo.algorithms.trpo_replay.trpo_replay import trpo_replay
 
-__all__ = ["a2c", "a3c", "dqn", "gps", "naf", "npg", "pg", "ppo", "trpo", "trpo_penalty", "trpo_replay"]
+__all__ = ["a2c", "a3c", "dqn", "gps", "naf", "npg", "pg", "ppo", "sac", "trpo", "trpo_penalty", "trpo_replay"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,7 @@ from jaxtrpo.algorithms.shared_torso import VALUE_WEIGHT
 def a3c(
     *,
     learning_rate: float = 3e-3,
-    gae_lambda: float = 0.95,
+    gae_lambda: float = 0.98,
     entropy_bonus: float = 0.01,
     max_gradient_norm: float = 0.5,
     value_weight: float = VALUE_WEIGHT,

@@ -98,6 +98,7 @@ class Algorithm(NamedTuple):
     hyperparameters: Mapping[str, float]  # initial values of traced settings; must include steps_per_update
     make: Callable[[Spec], Learner]  # called once per run
     adapt: str = "fixed"  # default rule
+    policy: str | None = None  # default policy; None: that of the observations
     critic: str = "mlp"  # default critic
     num_envs: int = 16  # default number of environments, over all actors
     steps_of_each: int = 1  # minimum steps of each environment in the first batch; ignored if steps_per_update is given

@@ -118,7 +118,7 @@ def dqn(
             return buffer.draw_windows(ring, key, number, length)
 
         def loss(
-            params: Params, target: PyTree, rows: Transitions, unit: Float[Array, ""]
+            params: Params, target: PyTree, rows: Transitions, unit: Float[Array, ""], noise: Float[Array, "row noise"]
         ) -> tuple[Float[Array, ""], Float[Array, ""]]:
             """Returns the mean Huber loss and the mean squared Bellman error."""
             total, final_obs, share = n_step_return(rows, spec.discount)
@@ -131,8 +131,8 @@ def dqn(
             error = jnp.sum(weight * (found - worth) ** 2) / size
             return jnp.sum(weight * optax.losses.huber_loss(found, worth)) / size, error
 
-        def summary(params: PyTree, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
-            return {"value": unit * jnp.mean(jnp.max(values_of(spec.policy, params, obs), axis=-1))}
+        def summary(params: Params, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
+            return {"value": unit * jnp.mean(jnp.max(values_of(spec.policy, params[0], obs), axis=-1))}
 
         minibatches = minibatches_for(spec.num_envs, minibatch_size, minibatch_per_env, replay_ratio)
         bellman = Bellman(init, lambda params: params[0], draw, loss, summary)

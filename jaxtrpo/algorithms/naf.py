@@ -129,7 +129,7 @@ def naf(
             return policy.init(for_policy), network.init(for_critic, some_obs)
 
         def loss(
-            params: Params, target: PyTree, rows: Transitions, unit: Float[Array, ""]
+            params: Params, target: PyTree, rows: Transitions, unit: Float[Array, ""], noise: Float[Array, "row noise"]
         ) -> tuple[Float[Array, ""], Float[Array, ""]]:
             """Returns the mean squared Bellman error with and without the penalty on means outside the bounds."""
             of_policy, critic = params
@@ -144,8 +144,8 @@ def naf(
             beyond = jnp.sum(rows.weight * jnp.sum((mean - inside) ** 2, axis=-1)) / count
             return error + beyond, error
 
-        def summary(of_policy: PyTree, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
-            return policy.apply(of_policy, obs).summary()
+        def summary(params: Params, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
+            return policy.apply(params[0], obs).summary()
 
         bellman = Bellman(init, lambda params: params[1], buffer.draw, loss, summary)
         return q_learner(spec, bellman, buffer, minibatches, target_rate=target_rate, asynchronous=asynchronous)

@@ -44,10 +44,14 @@ class Bellman(NamedTuple):
     copied: Callable[[Params], PyTree]  # the parameters that the target network copies
     # (ring, key, number of rows) -> rows, drawn with replacement
     draw: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]
-    # (parameters, target, rows, unit of rewards) -> (loss, mean squared Bellman error)
-    loss: Callable[[Params, PyTree, Transitions, Float[Array, ""]], tuple[Float[Array, ""], Float[Array, ""]]]
-    # (policy parameters, normalised observations, unit of rewards) -> metrics
-    summary: Callable[[PyTree, Float[Array, "row obs"], Float[Array, ""]], Info]
+    # (parameters, target, rows, unit of rewards, noise of each row) -> (loss, mean squared Bellman error)
+    loss: Callable[
+        [Params, PyTree, Transitions, Float[Array, ""], Float[Array, "row noise"]],
+        tuple[Float[Array, ""], Float[Array, ""]],
+    ]
+    # (parameters, normalised observations, unit of rewards) -> metrics
+    summary: Callable[[Params, Float[Array, "row obs"], Float[Array, ""]], Info]
+    noise_size: int = 0  # standard normal numbers per row that the loss needs
 
 
 def q_learner(
@@ -88,17 +92,26 @@ def q_learner(
         number = minibatches.number(new_steps)
         unit = jnp.where(scale > 0, scale, 1.0)
 
-        def loss(params: Params, target: PyTree, rows: Transitions) -> tuple[Any, Any]:
+        def draw(
+            _: Any, key: PRNGKeyArray | UInt32[Array, "2"], number: int
+        ) -> tuple[Transitions, Float[Array, "row noise"]]:
+            if not bellman.noise_size:
+                return bellman.draw(ring, key, number), jnp.zeros((number, 0))
+            for_rows, for_noise = jax.random.split(key)
+            noise = jax.random.normal(for_noise, (number, bellman.noise_size))
+            return bellman.draw(ring, for_rows, number), noise
+
+        def loss(params: Params, target: PyTree, rows: Transitions, noise: Array) -> tuple[Any, Any]:
             seen = rows._replace(obs=normalize(rows.obs, moments), final_obs=normalize(rows.final_obs, moments))
-            return bellman.loss(params, target, seen, unit)
+            return bellman.loss(params, target, seen, unit, noise)
 
         gradient_of = jax.value_and_grad(loss, has_aux=True)
         # As one flat vector, Adam is one operation instead of one per leaf.
         first, unravel = ravel_pytree((learner.policy, learner.critic))
 
-        def step(carry, rows: Transitions):
+        def step(carry, drawn: tuple[Transitions, Array]):
             params, target, memory, total = carry
-            (_, error), gradient = gradient_of(unravel(params), target, rows)
+            (_, error), gradient = gradient_of(unravel(params), target, *drawn)
             direction, memory = optimizer.update(ravel_pytree(gradient)[0], memory)
             params = params - hyperparameters["learning_rate"] * jnp.asarray(direction)
             target = optax.incremental_update(bellman.copied(unravel(params)), target, target_rate)
@@ -109,7 +122,7 @@ def q_learner(
         params, target, memory, total = over_drawn_minibatches(
             step,
             start,
-            lambda _, key, number: bellman.draw(ring, key, number),
+            draw,
             for_draws,
             number=number.astype(jnp.int32),
             size=minibatches.size,
@@ -120,7 +133,7 @@ def q_learner(
         learned = optax.tree.where(all_finite((params, target)), learned, learner)
         some = normalize(buffer.draw(ring, for_summary, minibatches.size).obs, moments)
         return learned, {
-            **bellman.summary(learned.policy, some, scale),
+            **bellman.summary((learned.policy, learned.critic), some, scale),
             "bellman_error": scale * jnp.sqrt(total / number),  # root mean square, in units of reward
             "gradient_steps": number.astype(jnp.int32),
         }

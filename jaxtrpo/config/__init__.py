@@ -48,7 +48,7 @@ class Config:
     in the shell also your own, as MODULE:NAME or FILE.py:NAME, which policy, critic and adapt accept, too"""
     policy: str | None = None
     """policy network: mlp, cnn, "mlp(hidden=(128, 128))" or another spec string;
-    if not given, cnn for observations with images, mlp for others"""
+    if not given, cnn for observations with images, squashed for sac, mlp otherwise"""
     critic: str | None = None
     """critic, which predicts returns: mlp, linear, none or a spec string; if not given, the algorithm's default"""
     adapt: str | None = None

@@ -63,12 +63,12 @@ SENTENCES = {
          '--policy "mlp(shared=True)"'),
     ),
 }  # fmt: skip
-_REPLAY = "use trpo_replay or naf, which also learn from a replay buffer"
+_REPLAY = "use sac or trpo_replay, which also learn from a replay buffer"
 _DISCRETE = "use dqn, which has double Q-learning and n-step returns"
 # Names of parts elsewhere, and what to use here.
 PARTS = {
     "algorithm": {
-        **dict.fromkeys(("sac", "td3", "ddpg", "tqc", "redq", "crossq", "droq"), _REPLAY),
+        **dict.fromkeys(("td3", "ddpg", "tqc", "redq", "crossq", "droq"), _REPLAY),
         **dict.fromkeys(("ddqn", "qrdqn", "rainbow", "c51"), _DISCRETE),
         **dict.fromkeys(("reinforce", "vpg", "policy_gradient"), "use pg"),
         "ppo2": "use ppo",
@@ -78,8 +78,7 @@ PARTS = {
     "policy": {
         **dict.fromkeys(("mlppolicy", "multiinputpolicy", "actorcriticpolicy"), "use mlp"),
         "cnnpolicy": "use cnn, the default for observations with images",
-        **dict.fromkeys(("mlplstmpolicy", "multiinputlstmpolicy"), "use lstm"),
-        "cnnlstmpolicy": "use cnn with frame_stack, because lstm takes no images",
+        **dict.fromkeys(("mlplstmpolicy", "cnnlstmpolicy", "multiinputlstmpolicy"), "use lstm"),
     },
     "adapt": {},
     "critic": {},

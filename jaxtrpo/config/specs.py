@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 # Names and the modules of their factories, which are imported on demand.
-_ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf", "dqn", "gps")
+_ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf", "dqn", "sac", "gps")
 _RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "model_accuracy", "chain")
 KINDS: Mapping[str, Mapping[str, str]] = {
     "algorithm": {name: f"jaxtrpo.algorithms.{name}" for name in _ALGORITHMS},
@@ -25,6 +25,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
     "policy": {
         "mlp": "jaxtrpo.policies.networks",
         "cnn": "jaxtrpo.policies.cnn",
+        "squashed": "jaxtrpo.policies.squashed",
         **dict.fromkeys(("gru", "lstm"), "jaxtrpo.policies.recurrent"),
     },
 }

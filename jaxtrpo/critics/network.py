@@ -20,7 +20,6 @@ from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.parallel import collectives
 from jaxtrpo.policies.frames import stacking
-from jaxtrpo.policies.networks import LAST
 from jaxtrpo.policies.recurrence import (
     Recurrence,
     Sequences,
@@ -31,6 +30,7 @@ from jaxtrpo.policies.recurrence import (
     single_step,
     to_rows,
 )
+from jaxtrpo.policies.value_head import scaled_values
 
 
 class NetworkState(NamedTuple):
@@ -212,9 +212,6 @@ def _mean_over_actors(fit: tuple[Array, optax.OptState]) -> tuple[Array, optax.O
 
 def _rescaled(state: NetworkState, returns: Moments) -> NetworkState:
     """Replaces the moments of the returns and rescales the last layer so that predictions stay the same."""
-    last = state.params["params"][LAST]
     scale = state.returns.std / returns.std
     shift = (state.returns.mean - returns.mean) / returns.std
-    last = {"kernel": last["kernel"] * scale, "bias": last["bias"] * scale + shift}
-    params = {"params": {**state.params["params"], LAST: last}}
-    return NetworkState(params, state.optimizer, returns)
+    return NetworkState(scaled_values(state.params, scale, shift), state.optimizer, returns)

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from jaxtyping import Array, Float, PyTree
 
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker
 from jaxtrpo.critics.network import Network, network_critic, require_fit
-from jaxtrpo.envs.observation_space import Observed, single_size
+from jaxtrpo.envs.observation_space import Observed, as_space, require_no_frames
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
-from jaxtrpo.policies.recurrent import (
-    BPTT_STEPS,
-    ENCODER,
-    HIDDEN,
-    RecurrentNetwork,
-    initial_params,
-    require_recurrent,
-    start_of,
-)
+from jaxtrpo.policies.recurrent import BPTT_STEPS, HIDDEN, Memory, memory_of
 
 
 def gru(
     *,
     hidden: int = HIDDEN,
-    encoder: Sequence[int] = ENCODER,
+    encoder: Sequence[int] | None = None,
+    kind: str = "impala",
+    channels: Sequence[int] | None = None,
     bptt_steps: int = BPTT_STEPS,
     epochs: int = 10,
     minibatch_size: int = 128,
@@ -39,7 +33,9 @@ def gru(
 
     Args:
       hidden: size of the recurrent state.
-      encoder: sizes of the tanh layers before the recurrent layer.
+      encoder: sizes of the layers before the recurrent layer; see the policy of the same name.
+      kind: of the convolutions, "impala" or "nature"; only used with images. See the policy `cnn`.
+      channels: of the convolutions; only used with images. See the policy `cnn`.
       bptt_steps: steps through which gradients are propagated back in time.
       epochs: passes over the batch per fit.
       minibatch_size: environment steps per gradient step.
@@ -57,7 +53,9 @@ def gru(
 def lstm(
     *,
     hidden: int = HIDDEN,
-    encoder: Sequence[int] = ENCODER,
+    encoder: Sequence[int] | None = None,
+    kind: str = "impala",
+    channels: Sequence[int] | None = None,
     bptt_steps: int = BPTT_STEPS,
     epochs: int = 10,
     minibatch_size: int = 128,
@@ -70,7 +68,9 @@ def lstm(
 
     Args:
       hidden: size of the recurrent state.
-      encoder: sizes of the tanh layers before the recurrent layer.
+      encoder: sizes of the layers before the recurrent layer; see the policy of the same name.
+      kind: of the convolutions, "impala" or "nature"; only used with images. See the policy `cnn`.
+      channels: of the convolutions; only used with images. See the policy `cnn`.
       bptt_steps: steps through which gradients are propagated back in time.
       epochs: passes over the batch per fit.
       minibatch_size: environment steps per gradient step.
@@ -86,34 +86,30 @@ def lstm(
 
 
 def _recurrent(cell: str, factory: Callable[..., CriticMaker], given: Mapping[str, Any]) -> CriticMaker:
-    shape = ("hidden", "encoder", "bptt_steps")
-    require_recurrent(*(given[name] for name in shape))
-    fit = {name: value for name, value in given.items() if name not in shape}
+    memory = memory_of(cell, given)
+    fit = {name: value for name, value in given.items() if name not in memory.settings}
     require_fit(**fit)
-    settings = {**given, "encoder": tuple(given["encoder"])}
-
-    def make(observed: Observed) -> Critic:
-        size = single_size(observed, f"critic={cell}")
-        return _recurrent_critic(cell, size, settings["hidden"], settings["encoder"], settings["bptt_steps"], **fit)
-
-    return CriticMaker(spec_string_of(factory, settings), make)
+    return CriticMaker(
+        spec_string_of(factory, {**memory.settings, **fit}), lambda observed: _recurrent_critic(memory, observed, **fit)
+    )
 
 
-def _recurrent_critic(
-    cell: str, observation_size: int, hidden: int, encoder: tuple[int, ...], bptt_steps: int, **fit: Any
-) -> Critic:
-    network = RecurrentNetwork(cell, hidden, encoder, outputs=1)
+def _recurrent_critic(memory: Memory, observed: Observed, **fit: Any) -> Critic:
+    part = f"critic={memory.cell}"
+    require_no_frames(observed, part)
+    network = memory.network(as_space(observed), outputs=1)
+    # Predicts 0 at first, like `mlp`.
+    init, unroll_outputs = memory.functions(network, observed, part, last_scale=0.0)
 
     def unroll(params: PyTree, inputs: Sequences) -> tuple[Float[Array, "time env"], PyTree]:
-        outputs, carries = cast(Any, network.apply(params, inputs))
+        outputs, carries = unroll_outputs(params, inputs)
         return outputs[..., 0], carries
 
-    # Predicts 0 at first, like `mlp`.
     return network_critic(
         Network(
-            init=lambda key: initial_params(network, cell, hidden, observation_size, key, last_scale=0.0),
+            init=init,
             predict=lambda params, inputs: unroll(params, inputs)[0],
-            recurrence=Recurrence(start_of(cell, hidden), single_step(unroll), unroll, bptt_steps),
+            recurrence=Recurrence(memory.start, single_step(unroll), unroll, memory.bptt_steps),
         ),
         **fit,
     )

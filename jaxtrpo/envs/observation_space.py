@@ -150,12 +150,17 @@ def flat_size(observed: Observed, part: str) -> int:
     return space.stacked.size
 
 
-def single_size(observed: Observed, part: str) -> int:
-    """As `flat_size`, for a part that takes no stacks of frames either."""
+def require_no_frames(observed: Observed, part: str) -> None:
+    """Raises ValueError, with one sentence that names a part, if frames are stacked."""
     space = as_space(observed)
     if space.frames > 1:
         kind, _, name = part.partition("=")
         raise ValueError(f"frame_stack={space.frames}: {kind}={name} does not stack frames; use {kind}=mlp or cnn")
+
+
+def single_size(observed: Observed, part: str) -> int:
+    """As `flat_size`, for a part that takes no stacks of frames either."""
+    require_no_frames(observed, part)
     return flat_size(observed, part)
 
 

@@ -19,14 +19,16 @@ from jaxtrpo.config.checks import (
 )
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
-from jaxtrpo.envs.observation_space import Observed, flat_size
+from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
+from jaxtrpo.policies.cnn import Encoder, Shape, in_parts, initial, require_images, shape_of
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
 from jaxtrpo.policies.value_head import SHARED, with_value_head
 
-HIDDEN, ENCODER, BPTT_STEPS = 64, (64,), 16
+HIDDEN, ENCODER, BPTT_STEPS = 64, (64,), 16  # the encoder is that of observations without images
 RECURRENT = "recurrent"  # name of the matrix between a cell's steps
+IMAGES, REST = "images", "rest"  # parameters of the convolutions, and of the layers after them
 
 
 class Cell(NamedTuple):
@@ -98,25 +100,97 @@ class _RecurrentPolicy(nn.Module):
         return self.head.distribution(self, outputs), carries
 
 
-def start_of(cell: str, hidden: int) -> Callable[[int], tuple[Array, ...]]:
-    """Returns number of environments -> carry at the beginning of an episode."""
-    return lambda num_envs: (jnp.zeros((num_envs, hidden)),) * CELLS[cell].parts
+class Memory(NamedTuple):
+    """Settings of a recurrent network."""
+
+    cell: str  # a name in `CELLS`
+    hidden: int
+    encoder: tuple[int, ...] | None
+    kind: str
+    channels: tuple[int, ...] | None
+    bptt_steps: int
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings of `gru` and `lstm`."""
+        return {name: value for name, value in self._asdict().items() if name != "cell"}
+
+    @property
+    def convolutions(self) -> Shape:
+        """Settings of the network that images pass through."""
+        return shape_of(self.kind, self.channels, self.encoder[0] if self.encoder else None)
+
+    @property
+    def start(self) -> Callable[[int], tuple[Array, ...]]:
+        """Number of environments -> carry at the beginning of an episode."""
+        return lambda num_envs: (jnp.zeros((num_envs, self.hidden)),) * CELLS[self.cell].parts
+
+    def network(self, space: ObservationSpace, outputs: int) -> RecurrentNetwork:
+        """Returns the network for numbers, or for the features of images."""
+        encoder = ENCODER if self.encoder is None and not space.images else self.encoder or ()
+        return RecurrentNetwork(self.cell, self.hidden, encoder[1:] if space.images else encoder, outputs)
+
+    def functions(self, network: nn.Module, observed: Observed, part: str, *, last_scale: float) -> Functions:
+        """Returns functions of a network, or of a module around it, after the convolutions where there are images.
+
+        Args:
+          network: made by `network`, or around it.
+          observed: observations that it is made for.
+          part: setting that chooses it, for messages.
+          last_scale: scale of the initial matrix of the last layer.
+
+        Raises:
+          ValueError: an image is smaller than the kernels, or nothing follows the convolutions; one sentence.
+        """
+        space = as_space(observed)
+
+        def unroll(params: PyTree, inputs: Sequences) -> tuple[Any, PyTree]:
+            return cast(Any, network.apply(params, inputs))
+
+        def initial_of(size: int) -> Callable[[PRNGKeyArray], PyTree]:
+            return lambda key: initial_params(network, self, size, key, last_scale=last_scale)
+
+        if not space.images:
+            return Functions(initial_of(space.stacked.size), unroll)
+        require_images(space, self.convolutions, part)
+        if self.encoder == ():
+            raise ValueError(f"{part}: encoder=() must have at least one size where observations have images")
+        encoder = Encoder(self.convolutions)
+        encode = in_parts(cast(Callable[..., Array], encoder.apply), space, self.convolutions.channels[0])
+        init_rest = initial_of(self.convolutions.hidden)
+
+        def init(key: PRNGKeyArray) -> PyTree:
+            of_images, of_rest = jax.random.split(key)
+            return {IMAGES: initial(encoder, space, of_images, last_scale=1.0), REST: init_rest(of_rest)}
+
+        def unroll_features(params: PyTree, inputs: Sequences) -> tuple[Any, PyTree]:
+            return unroll(params[REST], inputs._replace(obs=encode(params[IMAGES], inputs.obs)))
+
+        return Functions(init, unroll_features)
+
+
+class Functions(NamedTuple):
+    """Functions of a recurrent network."""
+
+    init: Callable[[PRNGKeyArray], PyTree]
+    unroll: Callable[[PyTree, Sequences], tuple[Any, PyTree]]  # see `Recurrence`
 
 
 def initial_params(
-    network: nn.Module, cell: str, hidden: int, observation_size: int, key: PRNGKeyArray, *, last_scale: float
+    network: nn.Module, memory: Memory, input_size: int, key: PRNGKeyArray, *, last_scale: float
 ) -> PyTree:
     """Initialises like `orthogonal_init`; singular values of each gate's recurrent matrix are around 1."""
-    inputs = Sequences(jnp.zeros((1, 1, observation_size)), jnp.zeros((1, 1), bool), start_of(cell, hidden)(1))
-    return orthogonal(
-        network.init(key, inputs), key, last_scale=last_scale, scales={RECURRENT: CELLS[cell].gates ** 0.5}
-    )
+    inputs = Sequences(jnp.zeros((1, 1, input_size)), jnp.zeros((1, 1), bool), memory.start(1))
+    scales = {RECURRENT: CELLS[memory.cell].gates ** 0.5}
+    return orthogonal(network.init(key, inputs), key, last_scale=last_scale, scales=scales)
 
 
 def gru(
     *,
     hidden: int = HIDDEN,
-    encoder: Sequence[int] = ENCODER,
+    encoder: Sequence[int] | None = None,
+    kind: str = "impala",
+    channels: Sequence[int] | None = None,
     bptt_steps: int = BPTT_STEPS,
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
@@ -124,13 +198,17 @@ def gru(
 ) -> PolicyMaker:
     """A recurrent network with a gated recurrent unit, GRU (Cho et al. 2014).
 
-    Tanh layers feed the recurrent layer; the distributions depend on the outputs of both. Learning unrolls the network
+    Tanh layers, and the convolutions of `cnn` where observations have images, feed the recurrent layer; the
+    distributions depend on the outputs of both. Learning unrolls the network
     over sequences of `bptt_steps` steps, starting from the recurrent state that was recorded when the policy acted. The
     default critic is a network of the same kind with a state of its own.
 
     Args:
       hidden: size of the recurrent state.
-      encoder: sizes of the tanh layers before the recurrent layer.
+      encoder: sizes of the tanh layers before the recurrent layer; None: (64,). With images, the first is that of the
+        relu layer after the convolutions; None: that of `cnn`.
+      kind: of the convolutions, "impala" or "nature"; only used with images. See `cnn`.
+      channels: of the convolutions; only used with images. See `cnn`.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
         discrete actions.
@@ -146,7 +224,9 @@ def gru(
 def lstm(
     *,
     hidden: int = HIDDEN,
-    encoder: Sequence[int] = ENCODER,
+    encoder: Sequence[int] | None = None,
+    kind: str = "impala",
+    channels: Sequence[int] | None = None,
     bptt_steps: int = BPTT_STEPS,
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
@@ -156,7 +236,10 @@ def lstm(
 
     Args:
       hidden: size of the recurrent state.
-      encoder: sizes of the tanh layers before the recurrent layer.
+      encoder: sizes of the tanh layers before the recurrent layer; None: (64,). With images, the first is that of the
+        relu layer after the convolutions; None: that of `cnn`.
+      kind: of the convolutions, "impala" or "nature"; only used with images. See `cnn`.
+      channels: of the convolutions; only used with images. See `cnn`.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
         discrete actions.
@@ -169,50 +252,50 @@ def lstm(
     return _recurrent("lstm", lstm, locals())
 
 
-def require_recurrent(hidden: Any, encoder: Any, bptt_steps: Any) -> None:
-    """Raises ValueError if a setting of a recurrent network is out of range."""
-    require_whole(1, MOST_UNITS, hidden=hidden)
-    require_sizes(encoder=encoder)
-    require_whole(1, MOST_BPTT_STEPS, bptt_steps=bptt_steps)
+def memory_of(cell: str, given: Mapping[str, Any]) -> Memory:
+    """Returns the settings of a recurrent network, which are among those given.
+
+    Raises:
+      ValueError: a setting is out of range; the message names it.
+    """
+    encoder, channels = given["encoder"], given["channels"]
+    require_whole(1, MOST_UNITS, hidden=given["hidden"])
+    if encoder is not None:
+        require_sizes(encoder=encoder)
+    shape_of(given["kind"], channels, None)
+    require_whole(1, MOST_BPTT_STEPS, bptt_steps=given["bptt_steps"])
+    encoder, channels = (sizes if sizes is None else tuple(sizes) for sizes in (encoder, channels))
+    return Memory(cell, given["hidden"], encoder, given["kind"], channels, given["bptt_steps"])
 
 
 def _recurrent(cell: str, factory: Callable[..., PolicyMaker], given: Mapping[str, Any]) -> PolicyMaker:
-    require_recurrent(given["hidden"], given["encoder"], given["bptt_steps"])
-    require_head(given["initial_log_std"], given["state_dependent_std"], given["shared"])
-    settings = {**given, "encoder": tuple(given["encoder"]), "initial_log_std": float(given["initial_log_std"])}
-    return _maker(cell, factory, **settings)
+    log_std, state_dependent, shared = (given[name] for name in ("initial_log_std", "state_dependent_std", "shared"))
+    memory = memory_of(cell, given)
+    require_head(log_std, state_dependent, shared)
+    return _maker(factory, memory, float(log_std), state_dependent, shared)
 
 
 @functools.cache
 def _maker(
-    cell: str,
     factory: Callable[..., PolicyMaker],
-    *,
-    hidden: int,
-    encoder: tuple[int, ...],
-    bptt_steps: int,
+    memory: Memory,
     initial_log_std: float,
     state_dependent_std: bool,
     shared: bool,
 ) -> PolicyMaker:
     def make(observed: Observed, actions: ActionSpace) -> Policy:
-        observation_size = flat_size(observed, f"policy={cell}")
         head = head_for(actions, initial_log_std, state_dependent_std, shared)
-        network = _RecurrentPolicy(RecurrentNetwork(cell, hidden, encoder, head.outputs), head)
-
-        def unroll(params: PyTree, inputs: Sequences) -> tuple[Any, PyTree]:
-            return cast(Any, network.apply(params, inputs))
-
+        network = _RecurrentPolicy(memory.network(as_space(observed), head.outputs), head)
+        init, unroll = memory.functions(network, observed, f"policy={memory.cell}", last_scale=0.01)
         policy = Policy(
-            init=lambda key: initial_params(network, cell, hidden, observation_size, key, last_scale=0.01),
+            init=init,
             apply=lambda params, inputs: unroll(params, inputs)[0],
             noise_size=head.noise_size,
             draw_noise=head.draw_noise,
-            recurrence=Recurrence(start_of(cell, hidden), single_step(unroll), unroll, bptt_steps),
+            recurrence=Recurrence(memory.start, single_step(unroll), unroll, memory.bptt_steps),
         )
         return with_value_head(policy) if shared else policy
 
-    settings = {"hidden": hidden, "encoder": encoder, "bptt_steps": bptt_steps}
     of_policy = {"initial_log_std": initial_log_std, "state_dependent_std": state_dependent_std, "shared": shared}
-    critic = SHARED if shared else spec_string_of(factory, settings)
-    return PolicyMaker(spec_string_of(factory, {**settings, **of_policy}), make, critic=critic)
+    critic = SHARED if shared else spec_string_of(factory, memory.settings)
+    return PolicyMaker(spec_string_of(factory, {**memory.settings, **of_policy}), make, critic=critic)

@@ -174,7 +174,8 @@ def _plan(
         return make_parts(
             config,
             algorithm=options.algorithm,
-            policy=default if options.policy is None else options.policy,
+            policy=options.policy,
+            usual_policy=default,
             critic=options.critic,
             adapt=options.adapt,
             surrogate=options.surrogate,

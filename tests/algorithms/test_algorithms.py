@@ -14,6 +14,7 @@ import pytest
 from probe import BOTH, ProbeEnvironment
 from support import (
     DRAWS,
+    TWO_NUMBERS,
     actors,
     assert_no_key_is_used_twice,
     counted_compilations,
@@ -33,6 +34,7 @@ from jaxtrpo.critics.none import none
 from jaxtrpo.ops.moments import Moments, no_moments, normalize
 from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.policies.squashed import squashed
 from jaxtrpo.rollout.replay import inserted
 from jaxtrpo.training.prepare import plan
 from jaxtrpo.training.train import prepare
@@ -48,6 +50,7 @@ ALGORITHMS = tuple(name for name in KINDS["algorithm"] if name not in ("gps", "d
 SMALL = {
     "ppo": "ppo(minibatch_size=16)",
     "naf": "naf(hidden=(8,), replay=250, minibatch_size=16)",
+    "sac": "sac(hidden=(8,), replay=250, minibatch_size=16, learning_rate=0.003)",
     "trpo_replay": "trpo_replay(replay=250, minibatch_size=16, hidden=(8,))",
 }
 WAIT_FOR_EACH_OTHER = tuple(name for name in ALGORITHMS if name != "a3c")
@@ -56,7 +59,9 @@ COMMON = (
     "update", "env_steps", *SECONDS, "steps_per_update", "episodes", "mean_return", "return_100", "mean_length",
     "invalid_steps", "policy_std", "eval_return",
 )  # fmt: skip
-OF_A_CRITIC = ("entropy", "explained_variance", "advantage_std")  # reported by all but naf
+OF_A_CRITIC = ("entropy", "explained_variance", "advantage_std")  # reported by all but naf and sac
+# Parts other than those of `TINY`.
+OWN = {"naf": {"critic": "none"}, "sac": {"critic": "none", "policy": "squashed(hidden=(8,))"}}
 # A rule that varies the batch size and works with any algorithm.
 VARYING = "improvement(window=1, steps_delta=16, steps_bounds=(16, 64), kl_delta=None)"
 # One algorithm for each driver, and for each way in which a batch reaches it.
@@ -74,16 +79,15 @@ class ActingProbe(ProbeEnvironment):
 def tiny(algorithm) -> dict:
     """Returns settings for short runs of an algorithm."""
     name = algorithm if isinstance(algorithm, str) else ""
-    critic = {"critic": "none"} if name == "naf" else {}
-    return {**TINY, "algorithm": SMALL.get(name, algorithm), **critic}
+    return {**TINY, "algorithm": SMALL.get(name, algorithm), **OWN.get(name, {})}
 
 
 def varying(algorithm: str) -> dict:
     """Returns settings for runs whose batches vary; conjugate gradient makes few iterations, which amplify rounding."""
     if "trpo" in algorithm or algorithm == "npg":
         algorithm = SMALL.get(algorithm, f"{algorithm}()").replace("(", "(cg_iterations=4, ", 1)
-    critic = {"critic": "none"} if algorithm == "naf" else {}
-    return {**TINY, "algorithm": SMALL.get(algorithm, algorithm), **critic, "adapt": VARYING, "actors": 2}
+    own = OWN.get(algorithm, {})
+    return {**TINY, "algorithm": SMALL.get(algorithm, algorithm), **own, "adapt": VARYING, "actors": 2}
 
 
 def train(algorithm, out=None, **settings) -> jaxtrpo.Result:
@@ -97,7 +101,7 @@ def train_varying(algorithm: str, out=None, **settings) -> jaxtrpo.Result:
 def assert_trained(algorithm: str, result: jaxtrpo.Result, out: Path) -> None:
     """Asserts that the run reports finite metrics, and that its policy is saved."""
     metrics = result.metrics
-    assert set(metrics) >= {*COMMON, *(() if algorithm == "naf" else OF_A_CRITIC)}
+    assert set(metrics) >= {*COMMON, *(() if algorithm in OWN else OF_A_CRITIC)}
     # These may be NaN: without a finished episode, a previous step, an evaluation or a separate collection phase.
     may_be_blank = {"mean_return", "return_100", "mean_length", "gain_ratio", "eval_return", "collect_seconds"}
     for name in set(metrics) - may_be_blank:
@@ -168,10 +172,11 @@ def test_training_does_not_depend_on_number_of_actors(algorithm):
 @pytest.mark.parametrize("algorithm", WAIT_FOR_EACH_OTHER)
 def test_no_key_is_used_twice(algorithm):
     """Fails if two draws, two passes over the samples, or two updates share a key."""
-    critic = none().make(3) if algorithm == "naf" else mlp_critic(3, hidden=(8,), epochs=2, minibatch_size=16)
+    critic = none().make(3) if algorithm in OWN else mlp_critic(3, hidden=(8,), epochs=2, minibatch_size=16)
+    is_squashed = "policy" in OWN.get(algorithm, {})
     learner = learner_of(
         parse("algorithm", SMALL.get(algorithm, algorithm)),
-        gaussian_policy(3, 2, hidden=(8,)),
+        squashed(hidden=(8,)).make(3, TWO_NUMBERS) if is_squashed else gaussian_policy(3, 2, hidden=(8,)),
         critic,
         segment_steps=12,
         segment_length=3,

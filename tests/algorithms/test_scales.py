@@ -35,6 +35,7 @@ ALGORITHMS = {
     "a2c": {"algorithm": "a2c"},
     "a3c": {"algorithm": "a3c"},
     "naf": {"algorithm": "naf(replay=512, minibatch_size=16, hidden=(8,))"},
+    "sac": {"algorithm": "sac(replay=512, minibatch_size=16, hidden=(8,))", "policy": "squashed(hidden=(8,))"},
     "gps": {
         "algorithm": "gps(conditions=2, samples=4, imitation_steps=20)",
         **{"segment_length": None, "steps_per_update": None, "total_steps": UPDATES * 128},

@@ -132,8 +132,8 @@ def test_sweeps_get_the_name_that_they_use(name, algorithm, right, capsys):
     [
         ("algorithm", "PPO", "use ppo"),
         ("algorithm", "TRPO", "use trpo"),
-        ("algorithm", "sac", "use trpo_replay or naf, which also learn from a replay buffer"),
-        ("algorithm", "TD3", "use trpo_replay or naf, which also learn from a replay buffer"),
+        ("algorithm", "SAC", "use sac"),
+        ("algorithm", "TD3", "use sac or trpo_replay, which also learn from a replay buffer"),
         (
             "algorithm",
             "rainbow",

@@ -46,7 +46,8 @@ FIRST_ORDER = [("algorithm", name) for name in ("ppo", "pg", "a2c", "a3c")]
 ALGORITHMS = [*TRUST_REGION, *FIRST_ORDER]
 CLIPPED = [("algorithm", name) for name in ("ppo", "a2c", "a3c")]
 GPS = "algorithm", "gps"
-PPO, NAF, DQN = ("algorithm", "ppo"), ("algorithm", "naf"), ("algorithm", "dqn")
+PPO, NAF, DQN, SAC = (("algorithm", name) for name in ("ppo", "naf", "dqn", "sac"))
+SQUASHED = ("policy", "squashed")
 POLICY, CRITIC = ("policy", "mlp"), ("critic", "mlp")
 NOT_WHOLE, NOT_POSITIVE = (0, -1, 1.5, "3", True, math.nan), (0, -1.0, math.nan, math.inf, "1", True)
 MEMORY = ("gru", "lstm")
@@ -55,11 +56,14 @@ RECURRENT = [(kind, name) for kind in ("policy", "critic") for name in MEMORY]
 BAD_OF_PARTS = [
     *((*part, name, value) for part in (PPO, CRITIC) for name in ("epochs", "minibatch_size") for value in NOT_WHOLE),
     *((*CRITIC, "shared_from", value) for value in NOT_WHOLE),
-    *((*part, "minibatch_per_env", -1.0) for part in (PPO, CRITIC, NAF, DQN, REPLAY)),
-    *((*part, name, value) for part in (NAF, DQN, REPLAY) for name in ("replay", "minibatch_size")
+    *((*part, "minibatch_per_env", -1.0) for part in (PPO, CRITIC, NAF, DQN, SAC, REPLAY)),
+    *((*part, name, value) for part in (NAF, DQN, SAC, REPLAY) for name in ("replay", "minibatch_size")
       for value in NOT_WHOLE),
-    *((*part, "replay_ratio", value) for part in (NAF, DQN, REPLAY) for value in (*NOT_POSITIVE, None)),
-    *((*part, "target_rate", value) for part in (NAF, DQN, REPLAY) for value in (-0.01, 1.01, math.nan, "1", None)),
+    *((*part, "replay_ratio", value) for part in (NAF, DQN, SAC, REPLAY) for value in (*NOT_POSITIVE, None)),
+    *((*part, "target_rate", value) for part in (NAF, DQN, SAC, REPLAY)
+      for value in (-0.01, 1.01, math.nan, "1", None)),
+    *((*SAC, "temperature", value) for value in (*NOT_POSITIVE, None)),
+    *((*SAC, "target_entropy", value) for value in (math.nan, math.inf, "1")),
     *((*part, name, value) for part in TRUST_REGION for name in ("fisher_samples", "cg_iterations")
       for value in NOT_WHOLE),
     *((*part, "line_search_steps", value) for part in LINE_SEARCH for value in NOT_WHOLE),
@@ -70,7 +74,7 @@ BAD_OF_PARTS = [
       for value in (*NOT_POSITIVE, None)),
     *(("algorithm", "trpo_penalty", "target_kl", value) for value in (*NOT_POSITIVE, None)),
     *(("algorithm", "trpo_penalty", "penalty", value) for value in NOT_POSITIVE),
-    *((*part, "learning_rate", value) for part in (CRITIC, NAF, DQN, REPLAY, *FIRST_ORDER)
+    *((*part, "learning_rate", value) for part in (CRITIC, NAF, DQN, SAC, REPLAY, *FIRST_ORDER)
       for value in (*NOT_POSITIVE, None)),
     *((*part, "max_gradient_norm", value) for part in CLIPPED for value in (*NOT_POSITIVE, None)),
     *((*DQN, "epsilon", value) for value in (-0.01, 1.01, math.nan, "1", None)),
@@ -84,14 +88,14 @@ BAD_OF_PARTS = [
     *((*part, "line_search_shrink", value) for part in LINE_SEARCH for value in (0, 1, -0.5, 1.5, math.nan)),
     *((*part, "cg_damping", value) for part in TRUST_REGION for value in (-1e-9, math.inf, "x")),
     *((*REPLAY, "critic_cg_damping", value) for value in (-1e-9, math.inf, None, "x")),
-    *((*POLICY, "initial_log_std", value) for value in (-11, 6, math.nan, -math.inf)),
-    *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF, REPLAY) for value in ((0,), (64, -1), (1.5,), ("a",))),
-    *((*part, "hidden", value) for part in (POLICY, CRITIC, NAF, REPLAY) for value in (64, None, "64")),
+    *((*part, "initial_log_std", value) for part in (POLICY, SQUASHED) for value in (-11, 6, math.nan, -math.inf)),
+    *((*part, "hidden", value) for part in (POLICY, SQUASHED, CRITIC, NAF, SAC, REPLAY)
+      for value in ((0,), (64, -1), (1.5,), ("a",), 64, None, "64")),
     *((*part, name, value) for part in RECURRENT for name in ("hidden", "bptt_steps") for value in NOT_WHOLE),
     *((*part, "bptt_steps", 10_001) for part in RECURRENT),
-    *((*part, "encoder", value) for part in RECURRENT for value in ((0,), (1.5,), 64, None)),
-    *((*part, "kind", value) for part in CNNS for value in ("resnet", 1, None)),
-    *((*part, "channels", value) for part in CNNS for value in ((0,), (1.5,), 64, ())),
+    *((*part, "encoder", value) for part in RECURRENT for value in ((0,), (1.5,), 64)),
+    *((*part, "kind", value) for part in (*CNNS, *RECURRENT) for value in ("resnet", 1, None)),
+    *((*part, "channels", value) for part in (*CNNS, *RECURRENT) for value in ((0,), (1.5,), 64, ())),
     *((*part, "hidden", value) for part in CNNS for value in NOT_WHOLE),
     *(("policy", name, "initial_log_std", value) for name in (*MEMORY, "cnn") for value in (-11, 6, math.nan)),
     *(("policy", name, "state_dependent_std", value) for name in (*MEMORY, "cnn") for value in (1, None, "no")),
@@ -105,7 +109,7 @@ BAD_OF_PARTS = [
     *((*REPLAY, "value_hidden", value) for value in ((0,), (1.5,), ("a",), 64, None, "64")),
     *((*POLICY, setting, value) for setting in ("state_dependent_std", "shared") for value in (1, None, "no")),
     *((*CRITIC, "normalize_returns", value) for value in (1, None, "no")),
-    *((*part, "asynchronous", value) for part in (NAF, DQN, ("algorithm", "a2c")) for value in (1, None, "no")),
+    *((*part, "asynchronous", value) for part in (NAF, DQN, SAC, ("algorithm", "a2c")) for value in (1, None, "no")),
     *(("critic", "linear", "ridge", value) for value in (*NOT_POSITIVE, None)),
     *((*GPS, name, value) for name in ("conditions", "samples", "imitation_steps", "minibatch_size")
       for value in NOT_WHOLE),

@@ -12,7 +12,9 @@ from support import TWO_NUMBERS
 
 from jaxtrpo.config.specs import parse
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
 from jaxtrpo.policies import recurrent
+from jaxtrpo.policies.cnn import Encoder, Shape
 from jaxtrpo.policies.distributions import Categorical
 from jaxtrpo.policies.recurrence import Sequences, from_rows, in_stretches, num_stretches, to_rows
 from jaxtrpo.policies.recurrent import CELLS, gru, lstm
@@ -86,6 +88,32 @@ def test_unroll_matches_plain_loop(cell, actions):
     for part, wanted in zip(found, zip(*carries, strict=True), strict=True):
         np.testing.assert_allclose(part, np.stack(wanted), rtol=1e-4, atol=1e-4)
     jax.tree.map(np.testing.assert_array_equal, policy.apply(params, inputs), distribution)
+
+
+@pytest.mark.parametrize("cell", ["gru", "lstm"])
+def test_images_pass_through_convolutions_first(cell):
+    space = ObservationSpace((Leaf("image", (6, 7, 2), "uint8"), Leaf("vector", (3,))))
+    policy = parse("policy", f"{cell}(hidden=6, encoder=(5, 4), channels=(3,))").make(space, CHOICES)
+    params = with_random_weights(policy.init(jax.random.PRNGKey(0)))
+    rng = np.random.default_rng(2)
+    images = rng.integers(0, 256, (TIME, ENVS, 6, 7, 2), np.uint8)
+    obs = {"image": images, "vector": rng.normal(size=(TIME, ENVS, 3)).astype(np.float32)}
+    inputs = sequences(6, CELLS[cell].parts)._replace(obs=obs)
+    encoder = Encoder(Shape("impala", (3,), 5))
+    features = [encoder.apply(params["images"], jax.tree.map(lambda leaf, t=t: leaf[t], obs)) for t in range(TIME)]
+    outputs, carries = plain_unroll(network_of(params["rest"]), cell, inputs.carry, features, inputs.first)
+    distribution, found = policy.recurrence.unroll(params, inputs)
+    np.testing.assert_allclose(np.concatenate(distribution.logits, axis=-1), outputs, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found[-1], np.stack([carry[-1] for carry in carries]), rtol=1e-4, atol=1e-4)
+    assert np.asarray(features).std() > 0.1 and np.asarray(outputs).std() > 0.1
+
+
+def test_features_of_images_are_as_many_as_those_of_a_network_without_memory():
+    space = ObservationSpace((Leaf("image", (40, 40, 1), "uint8"),))
+    for settings, units in (("", 256), ("kind='nature'", 512), ("encoder=(9, 4)", 9)):
+        params = jax.eval_shape(parse("policy", f"gru({settings})").make(space, CHOICES).init, jax.random.PRNGKey(0))
+        assert params["images"]["params"]["joined"]["bias"].shape == (units,)
+    assert params["rest"]["params"]["network"]["Dense_0"]["kernel"].shape == (9, 4)
 
 
 @pytest.mark.parametrize("maker", [gru, lstm])

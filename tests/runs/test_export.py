@@ -24,6 +24,7 @@ from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.recurrent import gru, lstm
+from jaxtrpo.policies.squashed import squashed
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, export_policy
 
@@ -32,6 +33,7 @@ NUMBERS = ActionSpace(np.float32([-1, -2]), np.float32([1, 0.5]))
 EXACT = ActionSpace(np.float64([-np.pi, -0.2]), np.float64([np.pi, 0.7]))
 HALVES = ActionSpace(np.float16([-0.1, -np.inf]), np.float16([0.1, 0.5]), shape=(2, 1))
 ONE_CHOICE = ActionSpace(np.float32([0]), np.float32([1]), counts=(2,), shape=())
+SQUASHED = squashed(hidden=(8,))
 # Runs in another process, in which importing JAX, Flax or jaxtrpo fails.
 ALONE = """
 import sys
@@ -68,6 +70,7 @@ def policy_of(maker, actions: ActionSpace) -> TrainedPolicy:
         (mlp(hidden=(8,), state_dependent_std=True), NUMBERS),
         (mlp(hidden=()), NUMBERS),
         (mlp(shared=True), NUMBERS),
+        (SQUASHED, NUMBERS),
         (mlp(shared=True), CHOICES),
         (policy_maker(Own()), NUMBERS),
         (mlp(), EXACT),
@@ -97,7 +100,7 @@ def test_exported_actions_are_the_same_without_jaxtrpo(maker, actions, tmp_path)
         assert many.dtype == (np.float16 if actions.dtype == np.float16 else np.float32)
         flat = many.reshape(len(many), -1)
         assert np.all(flat >= actions.low) and np.all(flat <= actions.high)
-        assert np.any(np.isclose(flat, actions.high, rtol=1e-6, atol=0))
+        assert maker is SQUASHED or np.any(np.isclose(flat, actions.high, rtol=1e-6, atol=0))
 
 
 def test_policy_with_user_network_is_saved_and_loaded(tmp_path):
@@ -175,11 +178,19 @@ def test_exported_mask_is_an_input(maker, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "side", "dtype"), [("impala", 6, "bool"), ("impala", 17, "uint8"), ("nature", 37, "uint8")]
+    ("maker", "side", "dtype"),
+    [
+        (cnn(channels=(4, 4, 4), hidden=8), 6, "bool"),
+        (cnn(kind="nature", channels=(4, 4, 4), hidden=8), 37, "uint8"),
+        (gru(channels=(4, 4, 4), encoder=(8,), hidden=6), 17, "uint8"),
+    ],
+    ids=["impala", "nature", "gru"],
 )
-def test_arrays_of_observations_with_images_are_inputs(kind, side, dtype, tmp_path):
-    space = ObservationSpace((Leaf("image", (side, side, 2), dtype), Leaf("vector", (2,))))
-    maker, rng = cnn(kind=kind, channels=(4, 4, 4), hidden=8), np.random.default_rng(0)
+def test_arrays_of_observations_with_images_are_inputs(maker, side, dtype, tmp_path):
+    space, rng = (
+        ObservationSpace((Leaf("image", (side, side, 2), dtype), Leaf("vector", (2,)))),
+        np.random.default_rng(0),
+    )
     params = jax.jit(maker.make(space, NUMBERS).init)(jax.random.PRNGKey(0))
     params = jax.tree.map(lambda leaf: leaf + 0.05 * rng.normal(size=leaf.shape).astype(np.float32), params)
     moments = Moments(np.float32(1e6), np.float32([1, 2]), np.float32([0.1, 4]))
@@ -191,9 +202,11 @@ def test_arrays_of_observations_with_images_are_inputs(kind, side, dtype, tmp_pa
     image = rng.integers(0, 2 if dtype == "bool" else 256, (5, side, side, 2)).astype(dtype)
     obs = {"image": image, "vector": rng.normal(size=(5, 2)).astype(np.float32)}
     wanted = policy(obs)
-    np.testing.assert_allclose(session.run(["action"], obs)[0], wanted, atol=1e-5)
+    state = {"state_0": np.zeros((5, 6), np.float32)} if policy.network.recurrence else {}
+    np.testing.assert_allclose(session.run(["action"], {**obs, **state})[0], wanted, atol=1e-5)
     compiled = jax.export.deserialize((tmp_path / STABLEHLO_FILE).read_bytes())
-    np.testing.assert_allclose(compiled.call(obs["image"], obs["vector"]), wanted, atol=1e-5)
+    found = compiled.call(obs["image"], obs["vector"], *state.values())
+    np.testing.assert_allclose(found[0] if state else found, wanted, atol=1e-5)
     assert np.ptp(np.asarray(wanted), axis=0).min() > 1e-3
 
 

@@ -1,0 +1,209 @@
+"""Soft actor-critic, SAC (Haarnoja et al. 2018): off-policy learning that also maximises entropy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_plain_networks
+from jaxtrpo.algorithms.q_learning import Bellman, Params, q_learner
+from jaxtrpo.config.checks import (
+    require_bool,
+    require_not_negative,
+    require_number,
+    require_positive,
+    require_replay_ratio,
+    require_share,
+    require_sizes,
+    require_whole,
+)
+from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.ops.minibatches import minibatches_for
+from jaxtrpo.policies.distributions import encoded
+from jaxtrpo.policies.networks import Policy
+from jaxtrpo.policies.squashed import SquashedGaussian
+from jaxtrpo.rollout.replay import Transitions, make_replay
+
+NUM_ENVS, STEPS_PER_UPDATE = 16, 256
+CRITICS = 2  # the smaller value counts
+
+
+class Critics(NamedTuple):
+    """What is learned beside the policy."""
+
+    values: PyTree  # networks Q(s, a), stacked along the first axis of every leaf
+    log_temperature: Float[Array, ""]  # in units of `reward_scale.value_unit`
+
+
+class ActionValue(nn.Module):
+    """A ReLU network for Q(s, a)."""
+
+    hidden: Sequence[int]
+
+    @nn.compact
+    def __call__(self, obs: Float[Array, "... obs"], action: Float[Array, "... action"]) -> Float[Array, "..."]:
+        """Returns values for observations and actions on the last axis."""
+        x = jnp.concatenate([obs, action], axis=-1)
+        for size in self.hidden:
+            x = nn.relu(nn.Dense(size)(x))
+        return nn.Dense(1)(x)[..., 0]
+
+
+def sac(
+    *,
+    learning_rate: float = 3e-4,
+    hidden: Sequence[int] = (256, 256),
+    replay: int = 300_000,
+    replay_ratio: float = 1.0,
+    minibatch_size: int = 256,
+    minibatch_per_env: float = 0.25,
+    target_rate: float = 0.005,
+    target_entropy: float | None = None,
+    temperature: float = 1.0,
+    asynchronous: bool = False,
+) -> Algorithm:
+    """Soft actor-critic (SAC), for continuous actions between bounds.
+
+    Two networks Q learn from a replay buffer towards
+
+        r + discount (min Q'(s', a') - alpha log pi(a' | s')),   a' drawn from the policy,
+
+    with slow copies Q'; the policy maximises min Q(s, a) - alpha log pi(a | s). The temperature alpha is learned such
+    that the policy keeps a given entropy (Haarnoja et al. 2018, "Soft actor-critic algorithms and applications",
+    equations 5, 9 and 18). The policy is `squashed`.
+
+    Args:
+      learning_rate: learning rate of Adam.
+      hidden: sizes of the hidden layers of each Q network.
+      replay: capacity of the replay buffer, environment steps.
+      replay_ratio: gradient steps per environment step; fewer, in proportion, if `minibatch_per_env` makes minibatches
+        larger.
+      minibatch_size: environment steps per gradient step.
+      minibatch_per_env: minimum size of a minibatch, in steps per environment.
+      target_rate: fraction by which the copies Q' move towards Q in each gradient step.
+      target_entropy: entropy of the policy, nats, where [-1, 1] is the range of an action; None for minus the number of
+        action coordinates.
+      temperature: initial temperature, relative to the scale of values.
+      asynchronous: whether actors keep collecting while the networks learn. If learning is slower than collecting,
+        fewer gradient steps are taken. Runs are then not reproducible bit by bit, and batches that are learned from
+        together share their learning metrics.
+
+    Raises:
+      ValueError: a setting is out of range; the message names it.
+    """
+    spec_string = spec_string_of(sac, locals())
+    require_positive(learning_rate=learning_rate, temperature=temperature)
+    require_sizes(hidden=hidden)
+    require_whole(1, replay=replay, minibatch_size=minibatch_size)
+    require_replay_ratio(replay_ratio=replay_ratio)
+    require_not_negative(minibatch_per_env=minibatch_per_env)
+    require_share(target_rate=target_rate)
+    if target_entropy is not None:
+        require_number("a number", lambda value: True, target_entropy=target_entropy)
+    require_bool(asynchronous=asynchronous)
+
+    def make(spec: Spec) -> Learner:
+        require_plain_networks(spec, "sac")
+        if jax.tree.leaves(jax.eval_shape(spec.critic.init, jax.random.PRNGKey(0))):
+            raise ValueError("critic: sac has its own value functions; use critic=none")
+        if spec.actions.counts:
+            raise ValueError("algorithm: sac needs continuous actions, but these are discrete; use dqn, trpo or ppo")
+        some_obs, size = jnp.zeros(spec.observation_size), spec.actions.size
+        policy, network = spec.policy, ActionValue(tuple(hidden))
+        shapes = jax.eval_shape(lambda key: policy.apply(policy.init(key), some_obs), jax.random.PRNGKey(0))
+        if not isinstance(shapes, SquashedGaussian):
+            raise ValueError("policy: sac needs squashed actions; use policy=squashed")
+        wanted = float(-size if target_entropy is None else target_entropy)
+        buffer = make_replay(
+            replay,
+            segment_steps=spec.segment_steps,
+            segment_length=spec.segment_length,
+            observation_size=spec.observation_size,
+            action_size=size,
+        )
+
+        def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> Params:
+            keys = jax.random.split(for_critic, CRITICS)
+            values = jax.vmap(lambda key: network.init(key, some_obs, jnp.zeros(size)))(keys)
+            return policy.init(for_policy), Critics(values, jnp.log(jnp.float32(temperature)))
+
+        def summary(params: Params, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
+            of_policy, critics = params
+            distribution = cast(SquashedGaussian, policy.apply(of_policy, obs))
+            value = jnp.mean(jnp.min(values_of(network, critics.values, obs, distribution.mode()), axis=0))
+            return {
+                "entropy": jnp.mean(distribution.entropy()),
+                "value": unit * value,
+                "temperature": unit * jnp.exp(critics.log_temperature),
+                **distribution.summary(),
+            }
+
+        loss = soft_loss(policy, network, spec.actions, discount=spec.discount, target_entropy=wanted)
+        minibatches = minibatches_for(spec.num_envs, minibatch_size, minibatch_per_env, replay_ratio)
+        bellman = Bellman(init, lambda params: params[1].values, buffer.draw, loss, summary, noise_size=2 * size)
+        return q_learner(spec, bellman, buffer, minibatches, target_rate=target_rate, asynchronous=asynchronous)
+
+    starts: dict[str, Any] = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}
+    return Algorithm(
+        spec_string,
+        starts,
+        make,
+        policy="squashed",
+        critic="none",
+        num_envs=NUM_ENVS,
+        refuses_shared="it learns action values",
+    )
+
+
+def values_of(
+    network: ActionValue, params: PyTree, obs: Float[Array, "row obs"], action: Float[Array, "row action"]
+) -> Float[Array, "critic row"]:
+    """Returns the values of all networks."""
+    return jax.vmap(lambda one: cast(Array, network.apply(one, obs, action)))(params)
+
+
+def soft_loss(
+    policy: Policy, network: ActionValue, actions: ActionSpace, *, discount: float, target_entropy: float
+) -> Callable[..., tuple[Float[Array, ""], Float[Array, ""]]]:
+    """Returns `Bellman.loss`: the sum of three losses, each of which has a gradient in one part of the parameters.
+
+    Args:
+      policy: squashed policy.
+      network: network for values.
+      actions: action space.
+      discount: discount factor per step.
+      target_entropy: entropy that the temperature maintains, nats.
+    """
+
+    def drawn(params: PyTree, obs: Array, noise: Array) -> tuple[Float[Array, "row action"], Float[Array, " row"]]:
+        return cast(SquashedGaussian, policy.apply(params, obs)).sample_with_log_prob(noise)
+
+    def loss(
+        params: Params, target: PyTree, rows: Transitions, unit: Float[Array, ""], noise: Float[Array, "row noise"]
+    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
+        of_policy, critics = params
+        fixed, held = jax.lax.stop_gradient((of_policy, critics))
+        temperature = jnp.exp(held.log_temperature)
+        of_later, of_now = jnp.split(noise, 2, axis=-1)
+        count = jnp.maximum(jnp.sum(rows.weight), 1.0)
+
+        later, log_prob = drawn(fixed, rows.final_obs, of_later)
+        ahead = jnp.min(values_of(network, target, rows.final_obs, later), axis=0) - temperature * log_prob
+        worth = rows.reward / unit + discount * (1 - rows.terminated) * ahead
+        found = values_of(network, critics.values, rows.obs, encoded(rows.action, actions))
+        squared = jnp.sum(rows.weight * (found - worth) ** 2, axis=-1) / count
+
+        action, log_prob = drawn(of_policy, rows.obs, of_now)
+        best = jnp.min(values_of(network, held.values, rows.obs, action), axis=0)
+        of_policies = temperature * log_prob - best
+        of_temperatures = -critics.log_temperature * (jax.lax.stop_gradient(log_prob) + target_entropy)
+        total = 0.5 * jnp.sum(squared) + jnp.sum(rows.weight * (of_policies + of_temperatures)) / count
+        return total, jnp.mean(squared)
+
+    return loss
