@@ -19,7 +19,7 @@ from jaxtrpo.policies.squashed import squashed
 from jaxtrpo.rollout.replay import Transitions
 from jaxtrpo.training.train import prepare
 
-ROWS, UNIT, WANTED, LOSS_DISCOUNT = 40, 4.0, -1.5, 0.9
+ROWS, UNIT, WANTED, LOSS_DISCOUNT = 40, jnp.float32(4.0), -1.5, 0.9
 POLICY, NETWORK = squashed(hidden=(8,)).make(3, TWO_NUMBERS), ActionValue((8,))
 
 

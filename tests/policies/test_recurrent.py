@@ -98,6 +98,7 @@ def test_images_pass_through_convolutions_first(cell):
     rng = np.random.default_rng(2)
     images = rng.integers(0, 256, (TIME, ENVS, 6, 7, 2), np.uint8)
     obs = {"image": images, "vector": rng.normal(size=(TIME, ENVS, 3)).astype(np.float32)}
+    obs = jax.tree.map(jnp.asarray, obs)
     inputs = sequences(6, CELLS[cell].parts)._replace(obs=obs)
     encoder = Encoder(Shape("impala", (3,), 5))
     features = [encoder.apply(params["images"], jax.tree.map(lambda leaf, t=t: leaf[t], obs)) for t in range(TIME)]
