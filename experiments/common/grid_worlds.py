@@ -1,0 +1,12 @@
+"""Minigrid's environments, of which a policy sees the part of the grid before the agent."""
+
+from __future__ import annotations
+
+import gymnasium
+
+
+def grid_world(name: str) -> gymnasium.Env:
+    """Makes an environment of Minigrid whose observation is its image, 7 x 7 cells of three small numbers."""
+    from minigrid.wrappers import ImgObsWrapper
+
+    return ImgObsWrapper(gymnasium.make(name))
