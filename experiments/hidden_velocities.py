@@ -39,8 +39,8 @@ ABOUT = """# Memory where velocities are hidden
 
 Made by `python experiments/hidden_velocities.py`. Observations are positions and angles only. Return of the
 deterministic policy after training, over 100 episodes: mean over seeds, and each seed; "exploring" is the mean of the
-last 100 training episodes, where it was recorded. `discount=0.9` on Pendulum and `learning_rate=0.001` of `ppo` were chosen on seed 100;
-everything else is the default. Published are the returns of rl-zoo's tuned RecurrentPPO, with LSTM.
+last 100 training episodes, where it was recorded. `discount=0.9` on Pendulum and `learning_rate=0.001` of `ppo` were
+chosen on seed 100; everything else is the default. Published are the returns of rl-zoo's tuned RecurrentPPO, with LSTM.
 """
 AFTER = """
 Seconds were taken while other work ran on the machine. Simulators of CartPole and Pendulum are stepped in Python."""
