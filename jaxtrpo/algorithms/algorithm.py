@@ -13,7 +13,7 @@ from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace
 from jaxtrpo.policies.exploring import Explore
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.rollout.replay import Replay
+from jaxtrpo.rollout.replay import Replay, make_replay
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
 Info = dict[str, Array]  # metrics of one update: scalars by column name in metrics.csv
@@ -98,7 +98,7 @@ class Algorithm(NamedTuple):
     hyperparameters: Mapping[str, float]  # initial values of traced settings; must include steps_per_update
     make: Callable[[Spec], Learner]  # called once per run
     adapt: str = "fixed"  # default rule
-    policy: str | None = None  # default policy; None: that of the observations
+    policy: str = "mlp"  # default policy where observations have no images
     critic: str = "mlp"  # default critic
     num_envs: int = 16  # default number of environments, over all actors
     steps_of_each: int = 1  # minimum steps of each environment in the first batch; ignored if steps_per_update is given
@@ -122,6 +122,17 @@ def require_plain_networks(spec: Spec, name: str) -> None:
             raise ValueError(f"{part}: {name} cannot train networks with memory; {others}")
     if spec.policy.is_masked:
         raise ValueError(f"algorithm: {name} cannot train with action masks; {others}")
+
+
+def replay_for(spec: Spec, capacity: int, action_size: int) -> Replay:
+    """Builds a replay buffer of so many environment steps for the batches of a run."""
+    return make_replay(
+        capacity,
+        segment_steps=spec.segment_steps,
+        segment_length=spec.segment_length,
+        observation_size=spec.observation_size,
+        action_size=action_size,
+    )
 
 
 def starting_with(algorithm: Algorithm, **values: Any) -> Algorithm:

@@ -9,24 +9,24 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
-from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_plain_networks
-from jaxtrpo.algorithms.q_learning import Bellman, Params, q_learner
-from jaxtrpo.config.checks import (
-    require_bool,
-    require_not_negative,
-    require_positive,
-    require_replay_ratio,
-    require_share,
-    require_whole,
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, replay_for, require_plain_networks
+from jaxtrpo.algorithms.q_learning import (
+    NUM_ENVS,
+    STEPS_PER_UPDATE,
+    Bellman,
+    Params,
+    is_network,
+    q_learner,
+    require_settings,
 )
+from jaxtrpo.config.checks import require_bool, require_share, require_whole
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.policies.distributions import Categorical, Distribution
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.rollout.replay import Ring, Transitions, make_replay
+from jaxtrpo.rollout.replay import Ring, Transitions
 from jaxtrpo.rollout.types import Hyperparameters
 
-NUM_ENVS, STEPS_PER_UPDATE = 16, 256
 LEAST_PROBABILITY = 1e-30  # of a choice, so that its logarithm is finite
 N_STEP = 3  # by default
 LAST_EPSILON = 0.01  # at the end of a run
@@ -79,15 +79,20 @@ def dqn(
       ValueError: a setting is out of range; the message names it.
     """
     spec_string = spec_string_of(dqn, locals())
-    require_bool(double=double, asynchronous=asynchronous)
-    require_positive(learning_rate=learning_rate)
-    require_replay_ratio(replay_ratio=replay_ratio)
-    require_whole(1, replay=replay, minibatch_size=minibatch_size)
+    require_settings(
+        learning_rate=learning_rate,
+        replay=replay,
+        replay_ratio=replay_ratio,
+        minibatch_size=minibatch_size,
+        minibatch_per_env=minibatch_per_env,
+        target_rate=target_rate,
+        asynchronous=asynchronous,
+    )
+    require_bool(double=double)
+    require_share(epsilon=epsilon)
     if n_step is not None:
         require_whole(1, MOST_STEPS, n_step=n_step)
     length = n_step or (1 if asynchronous else N_STEP)
-    require_not_negative(minibatch_per_env=minibatch_per_env)
-    require_share(target_rate=target_rate, epsilon=epsilon)
     if asynchronous and length > 1:
         raise ValueError(
             f"n_step={n_step} of dqn needs asynchronous=False, because asynchronous actors take turns in the buffer"
@@ -95,7 +100,7 @@ def dqn(
 
     def make(spec: Spec) -> Learner:
         require_plain_networks(spec, "dqn")
-        if jax.tree.leaves(jax.eval_shape(spec.critic.init, jax.random.PRNGKey(0))) and spec.policy.value_head is None:
+        if is_network(spec.critic) and spec.policy.value_head is None:
             raise ValueError("critic: the values of dqn are those of its policy; use critic=none")
         if len(spec.actions.counts) != 1:
             raise ValueError(
@@ -103,13 +108,7 @@ def dqn(
                 "ppo"
             )
         (count,) = spec.actions.counts
-        buffer = make_replay(
-            replay,
-            segment_steps=spec.segment_steps,
-            segment_length=spec.segment_length,
-            observation_size=spec.observation_size,
-            action_size=1,
-        )
+        buffer = replay_for(spec, replay, 1)
 
         def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> Params:
             return spec.policy.init(for_policy), ()

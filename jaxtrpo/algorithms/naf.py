@@ -10,23 +10,22 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_plain_networks
-from jaxtrpo.algorithms.q_learning import Bellman, Params, q_learner
-from jaxtrpo.config.checks import (
-    require_bool,
-    require_not_negative,
-    require_positive,
-    require_replay_ratio,
-    require_share,
-    require_sizes,
-    require_whole,
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, replay_for, require_plain_networks
+from jaxtrpo.algorithms.q_learning import (
+    NUM_ENVS,
+    STEPS_PER_UPDATE,
+    Bellman,
+    Params,
+    is_network,
+    q_learner,
+    require_settings,
 )
+from jaxtrpo.config.checks import require_sizes
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.policies.distributions import encoded
-from jaxtrpo.rollout.replay import Transitions, make_replay
+from jaxtrpo.rollout.replay import Transitions
 
-NUM_ENVS, STEPS_PER_UPDATE = 16, 256
 # Bounds of the logarithm of the diagonal of L(s). Where the advantage has no peak, the best fit has zero curvature, and
 # a mean with zero curvature gets no gradient and never moves again; the lower bound lets it follow the slope.
 LOG_DIAGONAL = -2.0, 5.0
@@ -97,33 +96,29 @@ def naf(
       ValueError: a setting is out of range; the message names it.
     """
     spec_string = spec_string_of(naf, locals())
-    require_positive(learning_rate=learning_rate)
-    require_replay_ratio(replay_ratio=replay_ratio)
+    require_settings(
+        learning_rate=learning_rate,
+        replay=replay,
+        replay_ratio=replay_ratio,
+        minibatch_size=minibatch_size,
+        minibatch_per_env=minibatch_per_env,
+        target_rate=target_rate,
+        asynchronous=asynchronous,
+    )
     require_sizes(hidden=hidden)
-    require_whole(1, replay=replay, minibatch_size=minibatch_size)
-    require_not_negative(minibatch_per_env=minibatch_per_env)
-    require_share(target_rate=target_rate)
-    require_bool(asynchronous=asynchronous)
 
     def make(spec: Spec) -> Learner:
         require_plain_networks(spec, "naf")
-        key = jax.random.PRNGKey(0)
-        if jax.tree.leaves(jax.eval_shape(spec.critic.init, key)):
+        if is_network(spec.critic):
             raise ValueError("critic: naf has its own value function; use critic=none")
         policy, some_obs = spec.policy, jnp.zeros(spec.observation_size)
-        action = jax.eval_shape(lambda key: policy.apply(policy.init(key), some_obs).mode(), key)
+        action = jax.eval_shape(lambda key: policy.apply(policy.init(key), some_obs).mode(), jax.random.PRNGKey(0))
         if not jnp.issubdtype(action.dtype, jnp.floating):
             raise ValueError("algorithm: naf needs continuous actions, but these are discrete; use trpo or ppo")
         minibatches = minibatches_for(spec.num_envs, minibatch_size, minibatch_per_env, replay_ratio)
         network = ValueAndCurvature(tuple(hidden), action.shape[-1])
         apply = cast(Callable[[PyTree, Array], tuple[Array, Array]], network.apply)
-        buffer = make_replay(
-            replay,
-            segment_steps=spec.segment_steps,
-            segment_length=spec.segment_length,
-            observation_size=spec.observation_size,
-            action_size=action.shape[-1],
-        )
+        buffer = replay_for(spec, replay, action.shape[-1])
 
         def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> Params:
             return policy.init(for_policy), network.init(for_critic, some_obs)

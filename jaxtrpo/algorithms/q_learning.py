@@ -14,6 +14,15 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 from jaxtrpo.algorithms.actor_critic import no_observations, with_rewards
 from jaxtrpo.algorithms.advantages import valid_weight
 from jaxtrpo.algorithms.algorithm import Info, Learner, Replaying, Spec
+from jaxtrpo.config.checks import (
+    require_bool,
+    require_not_negative,
+    require_positive,
+    require_replay_ratio,
+    require_share,
+    require_whole,
+)
+from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import Drawn, over_drawn_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
@@ -22,6 +31,7 @@ from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.rollout.replay import Replay, Ring, Transitions
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
+NUM_ENVS, STEPS_PER_UPDATE = 16, 256  # by default
 Params = tuple[PyTree, PyTree]  # of policy and critic
 
 
@@ -52,6 +62,30 @@ class Bellman(NamedTuple):
     # (parameters, normalised observations, unit of rewards) -> metrics
     summary: Callable[[Params, Float[Array, "row obs"], Float[Array, ""]], Info]
     noise_size: int = 0  # standard normal numbers per row that the loss needs
+
+
+def require_settings(
+    *,
+    learning_rate: Any,
+    replay: Any,
+    replay_ratio: Any,
+    minibatch_size: Any,
+    minibatch_per_env: Any,
+    target_rate: Any,
+    asynchronous: Any,
+) -> None:
+    """Raises ValueError if a setting that all these algorithms have is out of range; the message names it."""
+    require_positive(learning_rate=learning_rate)
+    require_replay_ratio(replay_ratio=replay_ratio)
+    require_whole(1, replay=replay, minibatch_size=minibatch_size)
+    require_not_negative(minibatch_per_env=minibatch_per_env)
+    require_share(target_rate=target_rate)
+    require_bool(asynchronous=asynchronous)
+
+
+def is_network(critic: Critic) -> bool:
+    """Returns whether a critic has parameters."""
+    return bool(jax.tree.leaves(jax.eval_shape(critic.init, jax.random.PRNGKey(0))))
 
 
 def q_learner(

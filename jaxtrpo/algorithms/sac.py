@@ -10,27 +10,25 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_plain_networks
-from jaxtrpo.algorithms.q_learning import Bellman, Params, q_learner
-from jaxtrpo.config.checks import (
-    require_bool,
-    require_not_negative,
-    require_number,
-    require_positive,
-    require_replay_ratio,
-    require_share,
-    require_sizes,
-    require_whole,
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, replay_for, require_plain_networks
+from jaxtrpo.algorithms.q_learning import (
+    NUM_ENVS,
+    STEPS_PER_UPDATE,
+    Bellman,
+    Params,
+    is_network,
+    q_learner,
+    require_settings,
 )
+from jaxtrpo.config.checks import require_number, require_positive, require_sizes
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.policies.distributions import encoded
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.squashed import SquashedGaussian
-from jaxtrpo.rollout.replay import Transitions, make_replay
+from jaxtrpo.rollout.replay import Transitions
 
-NUM_ENVS, STEPS_PER_UPDATE = 16, 256
 CRITICS = 2  # the smaller value counts
 
 
@@ -98,19 +96,23 @@ def sac(
       ValueError: a setting is out of range; the message names it.
     """
     spec_string = spec_string_of(sac, locals())
-    require_positive(learning_rate=learning_rate, temperature=temperature)
+    require_settings(
+        learning_rate=learning_rate,
+        replay=replay,
+        replay_ratio=replay_ratio,
+        minibatch_size=minibatch_size,
+        minibatch_per_env=minibatch_per_env,
+        target_rate=target_rate,
+        asynchronous=asynchronous,
+    )
+    require_positive(temperature=temperature)
     require_sizes(hidden=hidden)
-    require_whole(1, replay=replay, minibatch_size=minibatch_size)
-    require_replay_ratio(replay_ratio=replay_ratio)
-    require_not_negative(minibatch_per_env=minibatch_per_env)
-    require_share(target_rate=target_rate)
     if target_entropy is not None:
         require_number("a number", lambda value: True, target_entropy=target_entropy)
-    require_bool(asynchronous=asynchronous)
 
     def make(spec: Spec) -> Learner:
         require_plain_networks(spec, "sac")
-        if jax.tree.leaves(jax.eval_shape(spec.critic.init, jax.random.PRNGKey(0))):
+        if is_network(spec.critic):
             raise ValueError("critic: sac has its own value functions; use critic=none")
         if spec.actions.counts:
             raise ValueError("algorithm: sac needs continuous actions, but these are discrete; use dqn, trpo or ppo")
@@ -120,13 +122,7 @@ def sac(
         if not isinstance(shapes, SquashedGaussian):
             raise ValueError("policy: sac needs squashed actions; use policy=squashed")
         wanted = float(-size if target_entropy is None else target_entropy)
-        buffer = make_replay(
-            replay,
-            segment_steps=spec.segment_steps,
-            segment_length=spec.segment_length,
-            observation_size=spec.observation_size,
-            action_size=size,
-        )
+        buffer = replay_for(spec, replay, size)
 
         def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> Params:
             keys = jax.random.split(for_critic, CRITICS)

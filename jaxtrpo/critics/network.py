@@ -30,7 +30,7 @@ from jaxtrpo.policies.recurrence import (
     single_step,
     to_rows,
 )
-from jaxtrpo.policies.value_head import scaled_values
+from jaxtrpo.policies.value_head import in_units_of
 
 
 class NetworkState(NamedTuple):
@@ -212,6 +212,4 @@ def _mean_over_actors(fit: tuple[Array, optax.OptState]) -> tuple[Array, optax.O
 
 def _rescaled(state: NetworkState, returns: Moments) -> NetworkState:
     """Replaces the moments of the returns and rescales the last layer so that predictions stay the same."""
-    scale = state.returns.std / returns.std
-    shift = (state.returns.mean - returns.mean) / returns.std
-    return NetworkState(scaled_values(state.params, scale, shift), state.optimizer, returns)
+    return NetworkState(in_units_of(state.params, state.returns, returns), state.optimizer, returns)

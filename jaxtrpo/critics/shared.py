@@ -13,7 +13,7 @@ from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.parallel.collectives import Work, sum_over_actors
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Sequences, single_step
-from jaxtrpo.policies.value_head import scaled_values
+from jaxtrpo.policies.value_head import in_units_of
 
 
 class SharedState(NamedTuple):
@@ -75,6 +75,4 @@ def moments_of(targets: Targets) -> Moments:
 def with_returns(state: SharedState, seen: Moments) -> SharedState:
     """Adds returns to the moments, and rescales the value head so that predictions stay the same."""
     returns = merge(state.returns, seen)
-    scale = state.returns.std / returns.std
-    shift = (state.returns.mean - returns.mean) / returns.std
-    return SharedState(scaled_values(state.params, scale, shift), returns)
+    return SharedState(in_units_of(state.params, state.returns, returns), returns)

@@ -61,7 +61,7 @@ class SquashedGaussian(NamedTuple):
     ) -> tuple[Float[Array, "... action"], Float[Array, "..."]]:
         """Computes an action and its log density; unlike `log_prob`, it is accurate however near the bounds it is."""
         inner = self.inner.sample(noise)
-        return jnp.tanh(inner), self.inner.log_prob(inner) - jnp.sum(_log_slope(inner), axis=-1)
+        return jnp.tanh(inner), self._log_prob_at(inner)
 
     def mode(self) -> Float[Array, "... action"]:
         """Returns tanh(mean), the median, which SAC evaluates; the density can be largest at the bounds."""
@@ -69,7 +69,9 @@ class SquashedGaussian(NamedTuple):
 
     def log_prob(self, action: Float[Array, "... action"]) -> Float[Array, "..."]:
         """Computes the log density, log p(u) - sum log(1 - tanh(u)^2)."""
-        inner = jnp.arctanh(jnp.clip(action, -LARGEST, LARGEST))
+        return self._log_prob_at(jnp.arctanh(jnp.clip(action, -LARGEST, LARGEST)))
+
+    def _log_prob_at(self, inner: Float[Array, "... action"]) -> Float[Array, "..."]:
         return self.inner.log_prob(inner) - jnp.sum(_log_slope(inner), axis=-1)
 
     def entropy(self) -> Float[Array, "..."]:
@@ -136,8 +138,11 @@ def _squashed(hidden: tuple[int, ...], initial_log_std: float) -> PolicyMaker:
     def make(observed: Observed, actions: ActionSpace) -> Policy:
         size = flat_size(observed, "policy=squashed")
         if actions.counts or not np.all(actions.bounded):
-            kind = "discrete" if actions.counts else "without bounds"
-            raise ValueError(f"policy=squashed needs continuous actions between bounds, but these are {kind}; use mlp")
+            kind, instead = ("discrete", "dqn") if actions.counts else ("without bounds", "trpo")
+            raise ValueError(
+                f"policy=squashed needs continuous actions between bounds, but these are {kind}; use mlp (and "
+                f"{instead} in place of sac)"
+            )
         network = _Network(hidden, Head(actions.size, (), initial_log_std, state_dependent_std=True))
         return Policy(
             init=lambda key: orthogonal_init(network, key, size, last_scale=0.01),

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.heads import in_last_layer
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
 
@@ -60,6 +61,11 @@ def scaled_values(params: PyTree, scale: Float[Array, ""] | float, shift: Float[
         return jnp.asarray(leaf).at[..., -1].set(leaf[..., -1] * scale + added)
 
     return jax.tree_util.tree_map_with_path(changed, params)
+
+
+def in_units_of(params: PyTree, before: Moments, after: Moments) -> PyTree:
+    """Returns parameters whose outputs, in units of other moments of the returns, stand for the same values."""
+    return scaled_values(params, before.std / after.std, (before.mean - after.mean) / after.std)
 
 
 def _one_of_two(recurrence: Recurrence | None, which: int) -> Recurrence | None:

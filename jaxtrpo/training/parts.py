@@ -35,15 +35,13 @@ def make_parts(
     *,
     algorithm: Algorithm | str,
     policy: Any,
-    usual_policy: str,
     critic: CriticMaker | str | None,
     adapt: Rule | str | None,
     surrogate: Surrogate | None,
 ) -> tuple[Parts, int]:
     """Builds the parts from spec strings and the algorithm's defaults; also returns its default steps_per_update.
 
-    The arguments besides the settings in `config` are those of `train`, and the policy that observations of this kind
-    have by default.
+    The arguments besides the settings in `config` are those of `train`.
     """
 
     def value(kind: str, given: Any, wanted: type) -> Any:
@@ -56,7 +54,7 @@ def make_parts(
     usual_steps = int(chosen.hyperparameters["steps_per_update"])
     given = {"max_kl": config.max_kl, "steps_per_update": config.steps_per_update}
     chosen = starting_with(chosen, **{name: number for name, number in given.items() if number is not None})
-    maker = policy_maker(policy if policy is not None else chosen.policy or usual_policy)
+    maker = policy_maker(chosen.policy if policy is None else policy)
     parts = Parts(
         algorithm=chosen,
         policy=maker,

@@ -38,7 +38,7 @@ from jaxtrpo.training.update import Update
 from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
 
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened
-FLAT_POLICY, IMAGE_POLICY = "mlp", "cnn"  # by default
+IMAGE_POLICY = "cnn"  # by default
 
 
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
@@ -170,18 +170,17 @@ def _plan(
             "evaluations"
         )
 
-    def parts_with(default: str) -> tuple[Parts, int]:
+    def parts_with(policy: Any) -> tuple[Parts, int]:
         return make_parts(
             config,
             algorithm=options.algorithm,
-            policy=options.policy,
-            usual_policy=default,
+            policy=policy,
             critic=options.critic,
             adapt=options.adapt,
             surrogate=options.surrogate,
         )
 
-    parts, usual_steps = parts_with(FLAT_POLICY)
+    parts, usual_steps = parts_with(options.policy)
     actors = actors or actors_of(env, config)  # starts JAX, which tells `open_for` whether this is the first process
     directory = open_for(options)
     saved = None

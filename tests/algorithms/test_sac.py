@@ -160,7 +160,7 @@ def test_defaults():
     [
         ({"critic": "mlp"}, "critic: sac has its own value functions; use critic=none"),
         ({"policy": "mlp"}, "policy: sac needs squashed actions; use policy=squashed"),
-        ({"policy": "gru"}, "policy: sac "),
+        ({"policy": "gru"}, "policy: sac cannot train networks with memory; trpo, npg, "),
         ({"surrogate": lambda new, samples: new}, "surrogate: sac does not use a surrogate; "),
     ],
 )

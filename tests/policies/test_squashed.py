@@ -110,14 +110,14 @@ def test_standard_deviation_depends_on_the_observation():
 
 
 @pytest.mark.parametrize(
-    ("space", "kind"),
+    ("space", "kind", "instead"),
     [
-        (ActionSpace(np.array([-1.0, -np.inf]), np.ones(2)), "without bounds"),
-        (ActionSpace(np.zeros(1), np.ones(1), (2,)), "discrete"),
+        (ActionSpace(np.array([-1.0, -np.inf]), np.ones(2)), "without bounds", "trpo"),
+        (ActionSpace(np.zeros(1), np.ones(1), (2,)), "discrete", "dqn"),
     ],
 )
-def test_actions_without_bounds_are_refused(space, kind):
+def test_actions_without_bounds_are_refused(space, kind, instead):
     with pytest.raises(ValueError) as error:
         squashed().make(3, space)
-    sentence = f"policy=squashed needs continuous actions between bounds, but these are {kind}; use mlp"
-    assert str(error.value) == sentence
+    sentence = f"policy=squashed needs continuous actions between bounds, but these are {kind}; use mlp (and {instead} "
+    assert str(error.value) == f"{sentence}in place of sac)"

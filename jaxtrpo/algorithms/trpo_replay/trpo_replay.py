@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms.actor_critic import about, gather_samples, no_observations, with_observations, with_rewards
 from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, estimate_advantages, standardize
-from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, require_plain_networks
+from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, replay_for, require_plain_networks
 from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, require_natural_gradient
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trpo_replay.combined_step import DirectionMemory, combined_direction, no_directions
@@ -35,7 +35,7 @@ from jaxtrpo.ops.running_mean import RunningMean, no_mean
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import after, num_actors, side_by_side, without_collectives, worth_side_by_side
 from jaxtrpo.policies.distributions import Differentiable
-from jaxtrpo.rollout.replay import Ring, make_replay
+from jaxtrpo.rollout.replay import Ring
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
 VALUE_CRITIC = "mlp(hidden=(128, 128))"
@@ -146,13 +146,7 @@ def trpo_replay(
             target_rate=target_rate,
             at_once=minibatches.at_once,
         )
-        buffer = make_replay(
-            replay,
-            segment_steps=spec.segment_steps,
-            segment_length=spec.segment_length,
-            observation_size=spec.observation_size,
-            action_size=spec.actions.size,
-        )
+        buffer = replay_for(spec, replay, spec.actions.size)
 
         def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> ReplayState:
             for_values, for_actions = jax.random.split(for_critic)
