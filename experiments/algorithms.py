@@ -66,7 +66,7 @@ def main() -> None:
 
 def cases() -> Iterator[tuple[str, str, int]]:
     """Task, algorithm and seed of every run; seeds outermost: stopped early, everything has some."""
-    for seed in range(5):
+    for seed in range(10):
         for env in (*GYMNASIUM, *MUJOCO):
             for algorithm in ALL:
                 if seed in seeds_of(env, algorithm):

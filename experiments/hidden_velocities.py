@@ -9,8 +9,6 @@ experiments/results/hidden_velocities/.
 
 from __future__ import annotations
 
-import functools
-
 from common.hidden import positions_only
 from common.runs_of_systems import Study, Task, main
 
@@ -19,13 +17,9 @@ STEPS = 100_000
 PPO = "ppo(learning_rate=0.001)"
 
 
-def task(name: str, steps: int, **more: object) -> Task:
-    return Task(functools.partial(positions_only, name), steps, **more)  # type: ignore[arg-type]
-
-
 TASKS = {
-    "CartPole-v1": task("CartPole-v1", STEPS, published="500"),
-    "Pendulum-v1": task("Pendulum-v1", STEPS, settings={"discount": 0.9}, published="-218"),
+    "CartPole-v1": Task(positions_only("CartPole-v1"), STEPS, published="500"),
+    "Pendulum-v1": Task(positions_only("Pendulum-v1"), STEPS, {"discount": 0.9}, published="-218"),
 }
 SYSTEMS = {
     "trpo, gru": {"algorithm": "trpo", "policy": "gru"},

@@ -15,7 +15,7 @@ from common.runs_of_systems import Study, Task, main
 
 SEEDS = (0, 1, 2, 3, 4)
 DOOR = "MiniGrid-DoorKey-5x5-v0"
-TASKS = {DOOR: Task(lambda: functools.partial(grid_world, DOOR), 150_000)}
+TASKS = {DOOR: Task(functools.partial(grid_world, DOOR), 150_000)}
 SYSTEMS = {name: {"algorithm": name, "actors": 1} for name in ("ppo", "trpo")}
 ABOUT = """# Learning from images
 

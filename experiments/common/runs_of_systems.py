@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import jaxtrpo
+from common.store import RESULTS
 from common.tables import append_line, read_lines
 
-EXPERIMENTS = Path(__file__).parents[1]
 QUICK_STEPS = 5_000
 
 
 class Task(NamedTuple):
     """What is learned."""
 
-    env: Callable[[], Any]  # makes what `train` takes
+    env: Any  # what `train` takes
     steps: int
     settings: Mapping[str, Any] = {}  # of all systems
     published: str = ""  # a figure of others, with its source
@@ -41,9 +40,9 @@ class Study(NamedTuple):
 def trained(task: Task, settings: Mapping[str, Any], seed: int, *, steps: int, episodes: int) -> dict[str, Any]:
     """Trains once, and evaluates the deterministic policy."""
     start = time.perf_counter()
-    result = jaxtrpo.train(task.env(), total_steps=steps, seed=seed, progress=False, **{**task.settings, **settings})
+    result = jaxtrpo.train(task.env, total_steps=steps, seed=seed, progress=False, **{**task.settings, **settings})
     seconds = time.perf_counter() - start
-    found = jaxtrpo.evaluate(result.policy, task.env(), episodes=episodes, seed=1)
+    found = jaxtrpo.evaluate(result.policy, task.env, episodes=episodes, seed=1)
     return {
         "steps": int(result.metrics["env_steps"][-1]),
         "mean": round(found.mean, 3),
@@ -61,7 +60,7 @@ def main(study: Study, description: str | None) -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=list(study.seeds), help="only some seeds")
     parser.add_argument("--quick", action="store_true", help="one short run of each system, which is not kept")
     given = parser.parse_args()
-    folder = EXPERIMENTS / "results" / study.name
+    folder = RESULTS / study.name
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "runs.jsonl"
     done = {(line["task"], line["system"], line["seed"]) for line in read_lines(table)}

@@ -118,7 +118,7 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         config,
         # What None stands for here, where no observation has images.
         algorithm=in_full("algorithm", config.algorithm, **short).replace("cg_damping=None", f"cg_damping={DAMPING}"),
-        policy=in_full("policy", config.policy or algorithm.policy or "mlp"),
+        policy=in_full("policy", config.policy or algorithm.policy),
         critic=in_full("critic", config.critic or algorithm.critic),
         adapt=in_full("adapt", config.adapt or algorithm.adapt),
         max_kl=None,
