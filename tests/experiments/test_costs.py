@@ -1,20 +1,10 @@
 """Counted costs of programs against arithmetic by hand, and against XLA's own analysis."""
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import pytest
 
-EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 ROWS, WIDTH, LOOPS = 32, 16, 7
-
-
-@pytest.fixture(autouse=True, scope="module")
-def experiments():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(EXPERIMENTS))
-        yield
 
 
 def total(function, *arguments, trips=None):

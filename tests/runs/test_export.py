@@ -181,16 +181,15 @@ def test_exported_mask_is_an_input(maker, tmp_path):
     ("maker", "side", "dtype"),
     [
         (cnn(channels=(4, 4, 4), hidden=8), 6, "bool"),
+        (cnn(channels=(4, 4, 4), hidden=8), 17, "uint8"),
         (cnn(kind="nature", channels=(4, 4, 4), hidden=8), 37, "uint8"),
         (gru(channels=(4, 4, 4), encoder=(8,), hidden=6), 17, "uint8"),
     ],
-    ids=["impala", "nature", "gru"],
+    ids=["impala, bool", "impala", "nature", "gru"],
 )
 def test_arrays_of_observations_with_images_are_inputs(maker, side, dtype, tmp_path):
-    space, rng = (
-        ObservationSpace((Leaf("image", (side, side, 2), dtype), Leaf("vector", (2,)))),
-        np.random.default_rng(0),
-    )
+    space = ObservationSpace((Leaf("image", (side, side, 2), dtype), Leaf("vector", (2,))))
+    rng = np.random.default_rng(0)
     params = jax.jit(maker.make(space, NUMBERS).init)(jax.random.PRNGKey(0))
     params = jax.tree.map(lambda leaf: leaf + 0.05 * rng.normal(size=leaf.shape).astype(np.float32), params)
     moments = Moments(np.float32(1e6), np.float32([1, 2]), np.float32([0.1, 4]))

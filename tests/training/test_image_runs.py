@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import gymnasium
 import jax
 import numpy as np
@@ -85,7 +87,8 @@ def test_convolutional_networks_are_chosen_for_images_only():
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "policy", "frames"), [("ppo", SMALL, 1), ("trpo", SMALL, 3), ("trpo", SMALL_WITH_MEMORY, 1)]
+    ("algorithm", "policy", "frames"),
+    [*itertools.product(("trpo", "ppo"), (SMALL,), (1, 3)), ("trpo", SMALL_WITH_MEMORY, 1)],
 )
 def test_resumed_run_is_bit_identical(tmp_path, algorithm, policy, frames):
     settings = {**FAST, "algorithm": algorithm, "policy": policy, "seed": 3, "frame_stack": frames}
@@ -105,7 +108,8 @@ def test_resumed_run_is_bit_identical(tmp_path, algorithm, policy, frames):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "policy", "frames"), [("trpo", SMALL, 2), ("ppo", SMALL_WITH_MEMORY, 1), ("a2c", SMALL, 2)]
+    ("algorithm", "policy", "frames"),
+    [*itertools.product(("trpo", "ppo", "a2c"), (SMALL,), (2,)), ("ppo", SMALL_WITH_MEMORY, 1)],
 )
 def test_two_actors_learn_the_same_as_one(algorithm, policy, frames):
     settings = {**FAST, "policy": policy, "frame_stack": frames, "algorithm": algorithm, "seed": 3, "adapt": "fixed"}
