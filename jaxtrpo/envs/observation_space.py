@@ -145,7 +145,7 @@ def flat_size(observed: Observed, part: str) -> int:
     if space.images:
         raise ValueError(
             f"{part} takes no images, but observations have {space.images[0].name} {list(space.images[0].shape)}; use "
-            f"{part.partition('=')[0]}=cnn, or flatten them with gymnasium.wrappers.FlattenObservation"
+            f"{part.partition('=')[0]}=cnn, or wrap the environment so that it returns vectors"
         )
     return space.stacked.size
 

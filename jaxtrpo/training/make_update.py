@@ -116,7 +116,7 @@ def _critic_of(parts: Parts, policy: Policy, observed: Observed) -> Critic:
     given = f"policy={parts.policy.spec_string}"
     if reason := parts.algorithm.refuses_shared:
         name = parts.algorithm.spec_string.partition("(")[0]
-        raise ValueError(f"{given}: {name} cannot train a shared torso, because {reason}; ppo, a2c and a3c can")
+        raise ValueError(f"{given}: {name} cannot train a shared torso, because {reason}; ppo, a2c, a3c and dqn can")
     if parts.critic.spec_string != SHARED:
         raise ValueError(f"critic={parts.critic.spec_string}: {given} predicts values itself; leave out the critic")
     return shared_critic(policy)

@@ -44,6 +44,8 @@ class Stopping:
         if goal is not None and not self._config.eval_every and self._episodes >= EPISODES and self._return >= goal:
             return f"stopped: return_100 {self._return:.1f} has reached stop_at_return={goal:g}"
         if patience is not None and self._waited >= patience:
+            if self._waited == 1:
+                return f"stopped: the last evaluation was not better than {self.best:.1f}"
             return f"stopped: none of the last {self._waited} evaluations was better than {self.best:.1f}"
         return None
 

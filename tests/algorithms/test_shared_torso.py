@@ -489,15 +489,15 @@ def test_masked_policy_learns_without_an_illegal_move():
     [
         *(
             ({"algorithm": name}, f"policy=mlp(shared=True): {name} cannot train a shared torso, because its step "
-             "controls the KL of the policy, which the value loss would move, too; ppo, a2c and a3c can")
+             "controls the KL of the policy, which the value loss would move, too; ppo, a2c, a3c and dqn can")
             for name in ("trpo", "npg", "trpo_penalty", "trpo_replay")
         ),
         ({"algorithm": "pg"}, "policy=mlp(shared=True): pg cannot train a shared torso, because it trains policy and "
-         "critic separately; ppo, a2c and a3c can"),
+         "critic separately; ppo, a2c, a3c and dqn can"),
         ({"algorithm": "naf", "critic": "none"}, "policy=mlp(shared=True): naf cannot train a shared torso, because it "
-         "learns action values; ppo, a2c and a3c can"),
+         "learns action values; ppo, a2c, a3c and dqn can"),
         ({"algorithm": "gps"}, "policy=mlp(shared=True): gps cannot train a shared torso, because it learns no values; "
-         "ppo, a2c and a3c can"),
+         "ppo, a2c, a3c and dqn can"),
         ({"algorithm": "ppo", "critic": "mlp"}, "critic=mlp: policy=mlp(shared=True) predicts values itself; leave out "
          "the critic"),
         ({"algorithm": "a2c", "critic": "gru", "policy": "gru(shared=True)"}, "critic=gru: policy=gru(shared=True) "

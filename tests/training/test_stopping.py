@@ -64,6 +64,14 @@ def test_patience_matches_plain_loop(evaluations, patience):
     assert updates_until_stop(config, columns(evaluations)) == wanted
 
 
+@pytest.mark.parametrize(
+    ("patience", "said"), [(1, "the last evaluation was not"), (2, "none of the last 2 evaluations was")]
+)
+def test_reason_counts_the_evaluations_in_words(patience, said):
+    stopping = Stopping(Config(stop_after_evaluations=patience, eval_every=100), columns([3.0] + patience * [2.0]))
+    assert stopping.reason() == f"stopped: {said} better than 3.0"
+
+
 def test_patience_needs_evaluations():
     with pytest.raises(ValueError, match="stop_after_evaluations=3 needs eval_every"):
         prepare(PENDULUM, stop_after_evaluations=3)
