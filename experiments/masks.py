@@ -11,8 +11,6 @@ to experiments/results/masks/.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +20,7 @@ import numpy as np
 
 import jaxtrpo
 from common.legal_moves import BEST, CELLS, LIMIT, MOVES, MaskedWalk, Walk
+from common.peer import answer_of
 from common.tables import append_line, read_lines
 
 HERE = Path(__file__).parent
@@ -77,11 +76,7 @@ def ours(algorithm: str, masks: bool, seed: int, total_steps: int) -> dict[str, 
 def theirs(python: str, masks: bool, seed: int, total_steps: int) -> dict[str, Any]:
     """Trains with sb3-contrib in a process of its own; returns the same."""
     settings = {"total-steps": total_steps, "seed": seed, "target": TARGET, "masks": int(masks)}
-    command = [python, str(HERE / "baselines" / "maskable_ppo.py")]
-    command += [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-    environ = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    return answer_of("maskable_ppo.py", settings, python=python, threads=1)
 
 
 def run(system: str, masks: bool, seed: int, python: str, total_steps: int = STEPS) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,17 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxtrpo
+from common.positions import POSITIONS, positions_of
 from jaxtrpo.envs.base import Environment, EnvState
-
-# Numbers that are positions or angles.
-POSITIONS = {
-    "CartPole-v1": (0, 2),
-    "Pendulum-v1": (0, 1),
-    "Hopper-v5": range(5),
-    "Walker2d-v5": range(8),
-    "HalfCheetah-v5": range(8),
-}
-
 
 NATIVE = ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5")  # stepped inside of compiled code
 
@@ -52,14 +44,6 @@ class Hidden:
 
 def positions_only(name: str) -> Hidden | Callable[[], gymnasium.Env]:
     """Returns an environment without its velocities, as `train` takes it."""
-    keep = list(POSITIONS[name])
     if name in NATIVE:
-        return Hidden(jaxtrpo.make_env(name), keep)
-
-    def make() -> gymnasium.Env:
-        env = gymnasium.make(name)
-        space: Any = env.observation_space
-        seen = gymnasium.spaces.Box(space.low[keep], space.high[keep])
-        return gymnasium.wrappers.TransformObservation(env, lambda obs: obs[keep], seen)
-
-    return make
+        return Hidden(jaxtrpo.make_env(name), list(POSITIONS[name]))
+    return functools.partial(positions_of, name)

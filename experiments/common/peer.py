@@ -1,12 +1,14 @@
-"""Another library, timed in a process of its own that works only while it is asked to."""
+"""Another library, in a process of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
+import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,20 @@ def require_peers(modules: Sequence[str] = PEERS) -> None:
         raise SystemExit(f"{', '.join(missing)}: not installed; run: pip install '.[experiments,baselines]'")
 
 
+def answer_of(script: str, flags: Mapping[str, Any], *, python: str, threads: int | None = None) -> dict[str, Any]:
+    """Runs a script of `baselines` with another interpreter, and returns the line of JSON that it prints last."""
+    command = [python, str(BASELINES / script)]
+    command += [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+    environ = {**os.environ, "PYTHONPATH": str(BASELINES.parent)}
+    if threads is not None:
+        environ["OMP_NUM_THREADS"] = str(threads)
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 @contextlib.contextmanager
 def peer(script: str, words: Sequence[Any]) -> Iterator[Callable[[], float]]:
-    """Starts a script of `baselines` that says when it is ready; a call asks for one round and returns its seconds.
+    """Starts a script of `baselines` that works only while asked to: a call makes a round, and returns its seconds.
 
     Raises:
       RuntimeError: the script ended.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,10 +11,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import jaxtrpo
+from common.peer import answer_of
 from common.store import RESULTS
 from common.tables import append_line, read_lines
 
-QUICK_STEPS = 5_000
+QUICK_STEPS, QUICK_SEED = 5_000, 100
 
 
 class Task(NamedTuple):
@@ -25,13 +27,22 @@ class Task(NamedTuple):
     published: str = ""  # a figure of others, with its source
 
 
+class Peer(NamedTuple):
+    """A script of `baselines/`, which prints a line of JSON with `mean`, `std`, `steps` and `seconds`."""
+
+    script: str
+    tasks: Sequence[str]
+    seeds: Sequence[int]
+    flags: Mapping[str, Any] = {}
+
+
 class Study(NamedTuple):
     """Which runs are made, and what the README says of them."""
 
     name: str  # of the script, and of the folder of results
     about: str  # what stands before the table
     tasks: Mapping[str, Task]
-    systems: Mapping[str, Mapping[str, Any]]  # settings of `train`
+    systems: Mapping[str, Mapping[str, Any] | Peer]  # settings of `train`, or a peer
     seeds: Sequence[int]
     episodes: int = 100  # of the evaluation after training
     after: str = ""  # what stands behind the table
@@ -58,20 +69,26 @@ def main(study: Study, description: str | None) -> None:
     parser.add_argument("--tasks", nargs="+", choices=study.tasks, default=list(study.tasks), help="only some tasks")
     parser.add_argument("--systems", nargs="+", choices=study.systems, default=list(study.systems), help="only some")
     parser.add_argument("--seeds", nargs="+", type=int, default=list(study.seeds), help="only some seeds")
+    parser.add_argument("--python", default=sys.executable, help="an interpreter that has the peers")
     parser.add_argument("--quick", action="store_true", help="one short run of each system, which is not kept")
     given = parser.parse_args()
     folder = RESULTS / study.name
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "runs.jsonl"
     done = {(line["task"], line["system"], line["seed"]) for line in read_lines(table)}
-    for seed in [100] if given.quick else given.seeds:
+    for seed in [QUICK_SEED] if given.quick else given.seeds:
         for name in given.tasks:
             for system in given.systems:
-                if not given.quick and (name, system, seed) in done:
+                task, how = study.tasks[name], study.systems[system]
+                left_out = isinstance(how, Peer) and (name not in how.tasks or seed not in (*how.seeds, QUICK_SEED))
+                if left_out or (not given.quick and (name, system, seed) in done):
                     continue
-                task = study.tasks[name]
                 steps = QUICK_STEPS if given.quick else task.steps
-                found = trained(task, study.systems[system], seed, steps=steps, episodes=study.episodes)
+                if isinstance(how, Peer):
+                    flags = {"task": name, "total-steps": steps, "seed": seed, "episodes": study.episodes, **how.flags}
+                    found = answer_of(how.script, flags, python=given.python)
+                else:
+                    found = trained(task, how, seed, steps=steps, episodes=study.episodes)
                 line = {"task": name, "system": system, "seed": seed, **found}
                 print(line, flush=True)
                 if not given.quick:
@@ -83,8 +100,8 @@ def main(study: Study, description: str | None) -> None:
 def _readme(study: Study, lines: Sequence[Mapping[str, Any]]) -> str:
     text = [
         study.about,
-        "| task | steps | system | mean | seeds | exploring | seconds of a run | published |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| task | steps | system | mean | seeds | exploring | seconds of a run | steps per second | published |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for name, task in study.tasks.items():
         for system in study.systems:
@@ -99,6 +116,7 @@ def _readme(study: Study, lines: Sequence[Mapping[str, Any]]) -> str:
                     ", ".join(_number(line["mean"]) for line in sorted(rows, key=lambda line: line["seed"])),
                     _number(np.mean(exploring)) if exploring else "",
                     f"{np.median([line['seconds'] for line in rows]):.0f}",
+                    f"{np.median([line['steps'] / line['seconds'] for line in rows]):,.0f}",
                     task.published,
                 ]
                 text.append(f"| {' | '.join(cells)} |")
