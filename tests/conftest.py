@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import chex
 import jax
 import pytest
 from platformdirs import user_cache_path
@@ -112,4 +113,5 @@ def few_programs():
     if MAPS.exists() and MAPS.read_bytes().count(b"\n") > MANY_MAPS:
         PROGRAMS.clear()
         jax.clear_caches()
+        chex.clear_trace_counter()  # a function that a file has compiled for its tests is traced once more
         gc.collect()
