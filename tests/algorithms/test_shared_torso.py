@@ -451,15 +451,16 @@ def test_trainings_in_one_program_match_trainings_alone(algorithm, policy):
 
 @pytest.mark.parametrize("policy", ["mlp(hidden=(16,), shared=True)", "gru(hidden=8, bptt_steps=4, shared=True)"])
 @pytest.mark.parametrize(
-    ("algorithm", "updates", "atol"),
-    [("ppo(learning_rate=0.005, minibatch_size=32, epochs=4)", 60, 0.1), ("a2c(learning_rate=0.01)", 200, 0.1),
-     ("a3c(learning_rate=0.005)", 300, 0.2)],  # actors of a3c do not wait, so no two runs are equal: 0.07 in 10 runs
+    ("algorithm", "updates"),
+    [("ppo(learning_rate=0.005, minibatch_size=32, epochs=4)", 60), ("a2c(learning_rate=0.01)", 200),
+     ("a3c(learning_rate=0.01)", 200)],
     ids=["ppo", "a2c", "a3c"],
 )  # fmt: skip
-def test_best_action_for_each_observation_is_found(algorithm, updates, atol, policy):
-    result = train(algorithm, policy, num_envs=16, steps_per_update=128, total_steps=128 * updates, discount=0.5)
-    found = result.policy(np.float32([[1, 0], [-1, 0]]))
-    np.testing.assert_allclose(found[:, 0], [0.5, -0.5], atol=atol)
+def test_best_action_for_each_observation_is_found(algorithm, updates, policy):
+    # Actors of a3c do not wait, so no two runs are equal; as the learning rate decays, all come to the same actions.
+    settings = {"num_envs": 16, "steps_per_update": 128, "discount": 0.5, "adapt": "linear(learning_rate=0)"}
+    found = train(algorithm, policy, total_steps=128 * updates, **settings).policy(np.float32([[1, 0], [-1, 0]]))
+    np.testing.assert_allclose(found[:, 0], [0.5, -0.5], atol=0.1)
 
 
 @pytest.mark.parametrize("algorithm", ["ppo(learning_rate=0.003)", "a2c(learning_rate=0.01)"])
