@@ -50,6 +50,16 @@ class JaxProgram(Protocol):
 
 
 @runtime_checkable
+class Solving(Protocol):
+    """Says whether a JAX program solves linear equations by LAPACK; without this attribute it may.
+
+    LAPACK needs more threads than there are cores before JAX 0.11.2, which slow down everything else.
+    """
+
+    solves_equations: bool
+
+
+@runtime_checkable
 class Resumable(Protocol):
     """Says whether its states can be saved; without this attribute they can."""
 
@@ -169,6 +179,11 @@ class Watchable(Protocol):
 def is_jax_program(env: object) -> bool:
     """Whether the functions of an environment are JAX programs and nothing else."""
     return isinstance(env, JaxProgram) and env.is_program
+
+
+def solves_equations(env: object) -> bool:
+    """Whether an environment may call LAPACK inside of JAX programs."""
+    return is_jax_program(env) and not (isinstance(env, Solving) and not env.solves_equations)
 
 
 def saves_state(env: object) -> bool:

@@ -48,7 +48,7 @@ class Repeated:
         self.name, self.observation_size, self.action_size = env.name, env.observation_size, env.action_size
         self.action_low, self.action_high = env.action_low, env.action_high
         self.episode_length = min(episode_length or env.episode_length, env.episode_length)
-        for optional in ("action_counts", "action_shape", "observations", "is_program"):
+        for optional in ("action_counts", "action_shape", "observations", "is_program", "solves_equations"):
             if hasattr(env, optional):
                 setattr(self, optional, getattr(env, optional))
 

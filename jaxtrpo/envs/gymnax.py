@@ -65,6 +65,7 @@ class GymnaxEnvironment:
     """
 
     is_program = True
+    solves_equations = False
 
     def __init__(self, name: str, env: Any, params: Any):
         spaces: Any = importlib.import_module("gymnax.environments.spaces")

@@ -12,7 +12,15 @@ from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.environment import made_elsewhere
 from jaxtrpo.config.messages import short, type_name
 from jaxtrpo.envs._support.names import unknown_name
-from jaxtrpo.envs.abilities import abandon, copy_of, envs_per_simulator, for_groups, is_jax_program, with_info
+from jaxtrpo.envs.abilities import (
+    abandon,
+    copy_of,
+    envs_per_simulator,
+    for_groups,
+    is_jax_program,
+    solves_equations,
+    with_info,
+)
 from jaxtrpo.envs.base import Environment, has_time_limit
 from jaxtrpo.envs.modules import PREFIX as GYMNASIUM_PREFIX
 from jaxtrpo.envs.modules import functions_of, package_of, split, value_of, was_chosen
@@ -28,6 +36,7 @@ class Kind(NamedTuple):
     # whoever asks for them: Brax alone takes seconds.
     make: Callable[[str, int | None, dict[str, Any]], Environment]
     is_program: bool  # whether its environments are JAX programs
+    solves_equations: bool = True  # whether these may solve linear equations, in which many threads wait
 
 
 def _brax(name: str, steps: int | None, options: dict[str, Any]) -> Environment:
@@ -66,7 +75,7 @@ def _mjx(name: str, steps: int | None, options: dict[str, Any]) -> Environment:
 
 KINDS: Mapping[str, Kind] = {
     "brax:": Kind(_brax, is_program=True),
-    "gymnax:": Kind(_gymnax, is_program=True),
+    "gymnax:": Kind(_gymnax, is_program=True, solves_equations=False),
     "mjx:": Kind(_mjx, is_program=True),
     "playground:": Kind(_playground, is_program=True),
 }
@@ -223,6 +232,16 @@ def is_program(env: Any, options: Mapping[str, Any] = MappingProxyType({})) -> b
             return kind.is_program
     found = None if made_elsewhere(options) else split(env)
     return found is not None and is_jax_program(value_of(env, *found))
+
+
+def may_solve_equations(env: Any, options: Mapping[str, Any] = MappingProxyType({})) -> bool:
+    """Whether what a person may give as an environment, with options, is a JAX program that may call LAPACK."""
+    if not isinstance(env, str):
+        return solves_equations(env)
+    for prefix, kind in KINDS.items():
+        if env.startswith(prefix):
+            return kind.solves_equations
+    return is_program(env, options)
 
 
 def may_make_vectors(env: Any) -> bool:

@@ -26,6 +26,7 @@ def choose_actors(
     device: str = "cpu",
     for_good: bool = False,
     program: bool = False,
+    lapack: bool | None = None,
     processes: int | None = 1,
 ) -> Actors:
     """Chooses the devices that are actors, and starts JAX.
@@ -37,7 +38,8 @@ def choose_actors(
       device: cpu, gpu, tpu, or auto: the accelerators for a program if there are any, else the CPU.
       for_good: whether this process will need no other devices, so that JAX creates no more than `num`; an unused
         device costs a thread that competes with the others.
-      program: whether environments are JAX programs, which may solve equations by LAPACK.
+      program: whether environments are JAX programs.
+      lapack: whether they may solve equations by LAPACK; None: if they are JAX programs.
       processes: number of processes, each with the same number of actors; None if only known once JAX has started.
 
     Raises:
@@ -50,7 +52,8 @@ def choose_actors(
         )
     own = num and num // (processes or 1)
     already_started = not _make_devices(
-        min(own, available_cores()) if own and for_good else available_cores(), program=program
+        min(own, available_cores()) if own and for_good else available_cores(),
+        lapack=program if lapack is None else lapack,
     )
     # JAX starts its threads here.
     with nullcontext() if processes == 1 else _without_preemption():
@@ -131,7 +134,7 @@ def threads_may_run_out() -> bool:
     return jax.__version_info__ < LAPACK_FIXED and threads < PROGRAM_THREADS
 
 
-def _make_devices(number: int, *, program: bool) -> bool:
+def _make_devices(number: int, *, lapack: bool) -> bool:
     """Makes JAX create `number` CPU devices, unless the user set a number; returns False if it has already started."""
     # An actor's core must not lend threads to the matrix products of other actors.
     flags = os.environ.get("XLA_FLAGS", "")
@@ -145,6 +148,6 @@ def _make_devices(number: int, *, program: bool) -> bool:
         return False
     # Nor should there be more threads than actors: XLA would split small loops over them, which takes longer than
     # running each loop on one thread. JAX reads NPROC when it starts.
-    few = not program or jax.__version_info__ >= LAPACK_FIXED
+    few = not lapack or jax.__version_info__ >= LAPACK_FIXED
     os.environ.setdefault("NPROC", str(count if few else max(count, PROGRAM_THREADS)))
     return True

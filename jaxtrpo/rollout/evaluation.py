@@ -19,7 +19,7 @@ from jaxtrpo.envs.abilities import close, envs_per_simulator, masks_actions, obs
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, action_space
 from jaxtrpo.envs.modules import module_of
 from jaxtrpo.envs.observation_space import as_space
-from jaxtrpo.envs.registry import environment_for, is_known, is_program, make_env, same_spaces
+from jaxtrpo.envs.registry import environment_for, is_known, is_program, make_env, may_solve_equations, same_spaces
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, join_envs
@@ -106,7 +106,7 @@ def prepare_evaluation(
     if not isinstance(policy, TrainedPolicy):
         raise ValueError(f"policy={short(policy, 60)} must be a TrainedPolicy, such as train(...).policy")
     where, limit, options = where_to_act(policy, env, max_episode_steps, env_options)
-    actors = choose_actors(program=is_program(where, options))
+    actors = choose_actors(program=is_program(where, options), lapack=may_solve_equations(where, options))
     environment, _ = environment_for(where, actors.count, limit, options)
     require_fitting(policy, environment)
     run = make_evaluator(environment, policy.network, actors, episodes, stochastic=stochastic, record=record)

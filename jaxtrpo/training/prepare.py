@@ -18,7 +18,7 @@ from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import KINDS, require_one_value
 from jaxtrpo.envs.abilities import envs_per_simulator, observation_space, observations_of, saves_state, wastes_steps
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
-from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors
+from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors, may_solve_equations
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
 from jaxtrpo.parallel.devices import PROGRAM_THREADS, choose_actors, memory_of, threads_may_run_out
 from jaxtrpo.parallel.processes import expected, join, reporting_errors, require_count, require_same
@@ -76,7 +76,7 @@ def _notes(env: Environment, config: Config, replay: Replay | None) -> Iterator[
         )
     if replay is not None:
         yield replay.description()
-    if is_program(env) and threads_may_run_out():
+    if may_solve_equations(env) and threads_may_run_out():
         yield (
             f"{env.name}: JAX was started with few threads, for other environments; if this one solves equations, it "
             f"may hang. Start a new process for it, or set NPROC={PROGRAM_THREADS} before Python starts"
@@ -273,7 +273,8 @@ def _require_memory(config: Config, update: Update, memory: float) -> None:
 
 def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
     """Returns the actors of a training, over all processes; other arguments and errors as for `choose_actors`."""
-    program = is_program(env, options_of(config.env_options))
+    options = options_of(config.env_options)
+    program = is_program(env, options)
     if config.device in ("gpu", "tpu") and not program:
         name = getattr(env, "name", None) or (env if isinstance(env, str) else short(env))
         raise ValueError(
@@ -285,6 +286,7 @@ def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
         device=config.device,
         for_good=for_good,
         program=program,
+        lapack=may_solve_equations(env, options),
         processes=expected(config.processes),
     )
     require_count(config.processes)

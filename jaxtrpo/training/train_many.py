@@ -18,7 +18,7 @@ from jaxtrpo.config import Config
 from jaxtrpo.config.environment import names_string, options_of
 from jaxtrpo.envs.abilities import copy_of
 from jaxtrpo.envs.base import Environment
-from jaxtrpo.envs.registry import environment_for, is_program
+from jaxtrpo.envs.registry import environment_for, is_program, may_solve_equations
 from jaxtrpo.envs.traced_once import TracedOnce
 from jaxtrpo.parallel.actors import Actors, Trainings
 from jaxtrpo.parallel.devices import choose_actors
@@ -84,8 +84,12 @@ def prepare_many(
         arguments["log_info"] = names_string(arguments["log_info"])
     config = Config(**{name: arguments[name] for name in ("device", "env_options") if name in arguments})
     options = options_of(config.env_options)
-    program = is_program(env, options)
-    devices = choose_actors(arguments.pop("actors", None), device=config.device, program=program).devices
+    devices = choose_actors(
+        arguments.pop("actors", None),
+        device=config.device,
+        program=is_program(env, options),
+        lapack=may_solve_equations(env, options),
+    ).devices
     cases = [case._replace(arguments=_placed(case, out)) for case in cases_of(seeds, arguments)]
     environment, close = environment_for(env, 1, arguments.get("max_episode_steps"), options)
     try:
