@@ -90,7 +90,9 @@ def actor_critic(
             (params, memory, info), fitted = side_by_side(improve, lambda: fit(of_critic))
         else:
             params, memory, info = improve()
-            fitted = fit(after(params, of_critic))
+            fitted = fit(after((params, info), of_critic))
+            # What follows needs collectives as well, and so may the fit.
+            params, found = after(fitted, (params, found))
 
         def conclude() -> tuple[Moments, Info]:
             return with_observations(spec, learner.obs_moments, steps.obs, found), about(spec, params, of_policy)

@@ -29,13 +29,15 @@ def draw_states(
     num_segments: Int[Array, ""],
     key: PRNGKeyArray,
     fisher_samples: int,
+    *,
+    costly: bool = False,
 ) -> States:
     """Draws a fixed number of states, spread over the batch.
 
     The time axis of the batch is divided into equal intervals; one time step is drawn from each, and the states of all
     environments at that step are used, so the choice does not depend on the number of actors. A shorter batch
-    contributes all its states. Many states stay distributed over actors, at the price of one collective per product; a
-    few are gathered once.
+    contributes all its states. A few states are gathered once; many stay distributed over actors, at the price of one
+    collective per product, and so do those of a `costly` network, one with convolutions.
     """
     segments, length, envs = weight.shape
     moments = min(max(fisher_samples // (envs * num_actors()), 1), segments * length)
@@ -45,7 +47,7 @@ def draw_states(
         lambda leaf: leaf.reshape(-1, envs, *leaf.shape[3:])[chosen].reshape(-1, *leaf.shape[3:]), obs
     )
     chosen_weight = weight.reshape(-1, envs)[chosen] * counts[:, None]
-    few = chosen_weight.size * num_actors() <= FEW_STATES
+    few = not costly and chosen_weight.size * num_actors() <= FEW_STATES
     if few:
         chosen_obs, chosen_weight = gather_envs((chosen_obs, chosen_weight.reshape(-1)), axis=0)
     reduce = (lambda total: total) if few else sum_over_actors

@@ -190,8 +190,11 @@ def evaluate_batch(
             return one_axis_of_steps(policy.apply(unravel(candidate), obs))
         return (policy.apply_for_products or policy.apply)(unravel(candidate), obs)
 
-    drawn = draw_sequences if in_sequence else draw_states
-    states = drawn(obs, weight, num_segments, key, fisher_samples)
+    if in_sequence:
+        states = draw_sequences(obs, weight, num_segments, key, fisher_samples)
+    else:
+        costly = policy.multiply_adds is not None
+        states = draw_states(obs, weight, num_segments, key, fisher_samples, costly=costly)
     fisher = _fisher(apply_for_products, old_params, states)
     return BatchEvaluation(old_params, objectives, gradients, mean_entropy, evaluate, fisher)
 

@@ -66,7 +66,7 @@ def npg(
             del measured["line_search_steps"]
             return params, path, measured
 
-        work = step_work(fisher_samples, cg_iterations)
+        work = step_work(spec.policy, fisher_samples, cg_iterations)
         return actor_critic(spec, step=step, no_memory=no_path, work=work, gae_lambda=gae_lambda)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}

@@ -17,11 +17,12 @@ from jaxtrpo.algorithms.shared_torso import VALUE_WEIGHT, require_effect, shared
 from jaxtrpo.algorithms.surrogates import Samples
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_whole
 from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.ops.costs import of_forward_pass
 from jaxtrpo.ops.keys import numbered_key
-from jaxtrpo.ops.minibatches import pass_over_minibatches
+from jaxtrpo.ops.minibatches import Parts, gradient_of_sum, parts_for, pass_over_minibatches
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import Work, num_actors
+from jaxtrpo.parallel.collectives import Work, num_actors, sum_over_actors
 from jaxtrpo.policies.distributions import Distribution, entropy, kl_divergence, log_prob
 from jaxtrpo.policies.masking import plain_observations
 from jaxtrpo.policies.recurrence import entry, from_rows, gather_inputs, rows_of, to_rows
@@ -129,19 +130,24 @@ def ppo(
             num_rows = targets.num_segments * (len(rows.weight) // targets.weight.shape[0])
             size = max(minibatch_size, round(minibatch_per_env * targets.weight.shape[2] * num_actors()))
             size = rows_of(size, rows.weight)
-            samples = from_rows(rows, sequences=in_sequence)
-
-            def loss(candidate: Array, minibatch: _Rows) -> Float[Array, ""]:
-                new, value = outputs(policy, unravel(candidate), minibatch.obs)
-                each = gain(new, minibatch, hyperparameters["clip"]) + entropy_bonus * entropy(new)
-                if value is not None:
-                    each = each - value_weight * value_loss(value, minibatch.target, minibatch.old_value, value_clip)
-                count = jnp.maximum(jnp.sum(minibatch.weight), 1.0)
-                return -jnp.sum(minibatch.weight * each) / count
+            parts = parts_of(params, size * (rows.weight.size // len(rows.weight)))
+            # Actors that share gradients share what is measured at the end, too.
+            measured = to_rows(dealt, sequences=in_sequence) if parts.shared else rows
+            samples = from_rows(measured, sequences=in_sequence)
 
             def one_step(carry: tuple[Array, PyTree], minibatch: _Rows) -> tuple[Array, PyTree]:
                 candidate, state = carry
-                gradient = jax.grad(loss)(candidate, from_rows(minibatch, sequences=in_sequence))
+                count = jnp.maximum(jnp.sum(minibatch.weight), 1.0)
+
+                def loss(candidate: Array, rows: _Rows) -> Float[Array, ""]:
+                    rows = from_rows(rows, sequences=in_sequence)
+                    new, value = outputs(policy, unravel(candidate), rows.obs)
+                    each = gain(new, rows, hyperparameters["clip"]) + entropy_bonus * entropy(new)
+                    if value is not None:
+                        each = each - value_weight * value_loss(value, rows.target, rows.old_value, value_clip)
+                    return -jnp.sum(rows.weight * each) / count
+
+                gradient = gradient_of_sum(loss, candidate, minibatch, parts)
                 direction, state = optimizer.update(gradient, state, candidate)
                 return candidate - hyperparameters["learning_rate"] * direction, state
 
@@ -157,7 +163,9 @@ def ppo(
                 return go_on if kl_stop is None else go_on & (fit.kl <= kl_stop)
 
             def over_steps(values: Float[Array, "..."] | Bool[Array, "..."]) -> Float[Array, ""]:
-                return jnp.sum(samples.weight * values) / jnp.maximum(jnp.sum(samples.weight), 1.0)
+                sums = jnp.sum(samples.weight * values), jnp.sum(samples.weight)
+                total, count = sum_over_actors(sums) if parts.shared else sums
+                return total / jnp.maximum(count, 1.0)
 
             def mean_kl(candidate: Array) -> Float[Array, ""]:
                 return over_steps(kl_divergence(samples.old, policy.apply(unravel(candidate), samples.obs)))
@@ -182,10 +190,13 @@ def ppo(
             }
             return unravel(new_params), memory, info
 
+        def parts_of(params: PyTree, steps: int) -> Parts:
+            return Parts() if policy.multiply_adds is None else parts_for(policy.multiply_adds(params), steps)
+
         def work(params: PyTree, samples: int) -> Work:
-            steps = max(samples // minibatch_size, 1)
-            flops = epochs * optax.tree.size(params) * (6.0 * samples + 15.0 * steps)  # gradients, and Adam
-            return Work(flops, shared=False)
+            steps, of_adam = max(samples // minibatch_size, 1), 15.0 * optax.tree.size(params)
+            flops = epochs * (6.0 * of_forward_pass(policy.multiply_adds, params) * samples + of_adam * steps)
+            return Work(flops, parts_of(params, minibatch_size).shared)
 
         def no_memory(params: PyTree) -> optax.OptState:
             return optimizer.init(ravel_pytree(params)[0])

@@ -15,6 +15,7 @@ from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
 from jaxtrpo.critics.shared import SharedState, moments_of, with_returns
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.parallel.collectives import after
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState
 
 VALUE_WEIGHT = 0.5
@@ -79,10 +80,11 @@ def shared_torso(spec: Spec, *, step: Step, no_memory: Callable[[PyTree], PyTree
     ) -> tuple[LearnerState, Info]:
         joint = joint_batch(spec, learner, batch, gae_lambda)
         before = joint.state.params, learner.memory
-        *after, info = step(*before, joint.action, joint.to_follow, hyperparameters, key)
+        *stepped, info = step(*before, joint.action, joint.to_follow, hyperparameters, key)
         # While observations are normalised to 0, the torso would only learn to ignore them.
-        params, memory = optax.tree.where(learner.obs_moments.known, tuple(after), before)
-        moments = with_observations(spec, learner.obs_moments, batch.steps.obs, joint.found)
+        params, memory = optax.tree.where(learner.obs_moments.known, tuple(stepped), before)
+        params, found = after(params, (params, joint.found))
+        moments = with_observations(spec, learner.obs_moments, batch.steps.obs, found)
         more = about(spec, params, joint.to_follow)
         learned = LearnerState(params, joint.state._replace(params=()), moments, memory)
         return learned, {**more, **dict(sorted(info.items()))}

@@ -81,7 +81,7 @@ def trpo(
             params, path, info = policy_step(params, memory.path, action, found, bound, key)
             return params, Memory(path, usual), info._asdict()
 
-        work = step_work(fisher_samples, cg_iterations)
+        work = step_work(spec.policy, fisher_samples, cg_iterations)
         return actor_critic(spec, step=step, no_memory=no_memory, work=work, gae_lambda=gae_lambda)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}

@@ -99,7 +99,7 @@ def trpo_penalty(
         def no_memory(params) -> Memory:
             return Memory(no_path(params), jnp.float32(FIRST_PENALTY if penalty is None else penalty))
 
-        work = step_work(fisher_samples, cg_iterations)
+        work = step_work(spec.policy, fisher_samples, cg_iterations)
         return actor_critic(spec, step=step, no_memory=no_memory, work=work, gae_lambda=gae_lambda)
 
     changing = {"target_kl": target_kl} if penalty is None else {"penalty": penalty}

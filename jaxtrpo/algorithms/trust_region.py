@@ -7,15 +7,16 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.algorithms.natural_gradient import Direction, NaturalGradient
 from jaxtrpo.config.checks import require_number, require_whole
+from jaxtrpo.ops.costs import of_forward_pass
 from jaxtrpo.ops.line_search import LineSearchInfo, backtracking_line_search
 from jaxtrpo.parallel.collectives import Work
+from jaxtrpo.policies.networks import Policy
 
 
 class StepInfo(NamedTuple):
@@ -152,12 +153,12 @@ def make_policy_step(direction: Direction, *, line_search_shrink: float, line_se
     return policy_step
 
 
-def step_work(fisher_samples: int, cg_iterations: int) -> Callable[[PyTree, int], Work]:
+def step_work(policy: Policy, fisher_samples: int, cg_iterations: int) -> Callable[[PyTree, int], Work]:
     """Returns (policy parameters, samples) -> cost of a step: gradient, Fisher products, two line-search trials."""
 
     def work(params: PyTree, samples: int) -> Work:
         flops = 10.0 * samples + 8.0 * min(samples, fisher_samples) * cg_iterations
-        return Work(optax.tree.size(params) * flops, shared=True)
+        return Work(of_forward_pass(policy.multiply_adds, params) * flops, shared=True)
 
     return work
 

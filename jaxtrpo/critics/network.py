@@ -14,8 +14,9 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 from jaxtrpo.config.checks import require_bool, require_not_negative, require_positive, require_whole
 from jaxtrpo.critics.critic import Critic, Gradient, Targets
 from jaxtrpo.envs.observation_space import Observed, as_space
+from jaxtrpo.ops.costs import of_forward_pass
 from jaxtrpo.ops.keys import numbered_key
-from jaxtrpo.ops.minibatches import pass_over_minibatches
+from jaxtrpo.ops.minibatches import Parts, gradient_of_sum, parts_for, pass_over_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.parallel import collectives
@@ -55,6 +56,8 @@ class Network(NamedTuple):
     init: Callable[[PRNGKeyArray], PyTree]
     predict: Callable[[PyTree, Any], Float[Array, "..."]]  # (parameters, observations or `Sequences`) -> output
     recurrence: Recurrence | None = None  # of a network with memory; its state are the parameters
+    # Parameters -> multiply-adds of a forward pass for one step; None: about as many as there are parameters.
+    multiply_adds: Callable[[PyTree], float] | None = None
 
 
 def stacking_network(network: Network, observed: Observed) -> Network:
@@ -93,11 +96,11 @@ def network_critic(
 ) -> Critic:
     """Builds a critic from a network, fitted with Adam on minibatches.
 
-    With fewer than `shared_from` actors, the fit is not shared: every actor (or one of them, while the others do other
-    work) fits the network to the samples of all, so the result does not depend on the number of actors. The cost grows
-    with all samples, so larger numbers of actors share the fit. They do not share gradient steps, each of which is
-    shorter than a collective, but passes: after each pass, the parameters and the state of Adam are averaged
-    ("iterative parameter mixing", McDonald et al. 2010; McMahan et al. 2017).
+    With fewer than `shared_from` actors, every actor (or one of them, while the others do other work) fits the network
+    to the samples of all, so the result does not depend on the number of actors. Most gradient steps are shorter than a
+    collective; actors share only those with convolutions (see `minibatches.parts_for`). Since the cost grows with all
+    samples, larger numbers of actors share passes: after each pass over their own samples, the parameters and the state
+    of Adam are averaged ("iterative parameter mixing", McDonald et al. 2010; McMahan et al. 2017).
 
     Args:
       network: predicts (return - mean) / std. With memory, minibatches consist of whole stretches.
@@ -136,14 +139,18 @@ def network_critic(
         size = rows_of(max(minibatch_size, round(minibatch_per_env * num_envs)), weight)
         # As one flat vector, Adam is one operation instead of one per leaf.
         first_params, unravel = ravel_pytree(state.params)
-
-        def loss(params: Float[Array, " parameter"], rows: _Rows) -> Float[Array, ""]:
-            error = predict(unravel(params), rows.obs) - rows.value
-            return jnp.sum(rows.weight * error**2) / jnp.maximum(jnp.sum(rows.weight), 1.0)
+        parts = parts_of(state, size * (weight.size // len(weight)))
 
         def step(carry: tuple[Array, optax.OptState], minibatch: _Rows) -> tuple[Array, optax.OptState]:
             params, optimizer_state = carry
-            gradient = jax.grad(loss)(params, from_rows(minibatch, sequences=in_sequence))
+            count = jnp.maximum(jnp.sum(minibatch.weight), 1.0)
+
+            def loss(params: Float[Array, " parameter"], rows: _Rows) -> Float[Array, ""]:
+                rows = from_rows(rows, sequences=in_sequence)
+                error = predict(unravel(params), rows.obs) - rows.value
+                return jnp.sum(rows.weight * error**2) / count
+
+            gradient = gradient_of_sum(loss, params, minibatch, parts)
             updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
             return params + rate * jnp.asarray(updates), optimizer_state
 
@@ -183,11 +190,18 @@ def network_critic(
         updates, optimizer_state = optimizer.update(found.gradient, state.optimizer, flat_params)
         return NetworkState(unravel(flat_params + rate * jnp.asarray(updates)), optimizer_state, state.returns)
 
+    def parts_of(state: NetworkState, steps: int) -> Parts:
+        # The samples of a fit that is shared by passes are those of one actor.
+        if network.multiply_adds is None or collectives.num_actors() >= shared_from:
+            return Parts()
+        return parts_for(network.multiply_adds(state.params), steps)
+
     def work(state: NetworkState, samples: int) -> collectives.Work:
-        steps = max(samples // minibatch_size, 1)
-        # Gradients (6 flops per parameter and sample) and Adam (15 per parameter and step).
-        flops = epochs * optax.tree.size(state.params) * (6.0 * samples + 15.0 * steps)
-        return collectives.Work(flops, shared=collectives.num_actors() >= shared_from)
+        steps, forward = max(samples // minibatch_size, 1), of_forward_pass(network.multiply_adds, state.params)
+        # Gradients (6 flops per multiply-add and sample) and Adam (15 per parameter and step).
+        flops = epochs * (6.0 * forward * samples + 15.0 * optax.tree.size(state.params) * steps)
+        shared = collectives.num_actors() >= shared_from or parts_of(state, minibatch_size).shared
+        return collectives.Work(flops, shared)
 
     return Critic(init, value, fit, work, gradient, apply, _recurrence(network.recurrence, scaled))
 

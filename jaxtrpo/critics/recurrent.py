@@ -99,7 +99,7 @@ def _recurrent_critic(memory: Memory, observed: Observed, **fit: Any) -> Critic:
     require_no_frames(observed, part)
     network = memory.network(as_space(observed), outputs=1)
     # Predicts 0 at first, like `mlp`.
-    init, unroll_outputs = memory.functions(network, observed, part, last_scale=0.0)
+    init, unroll_outputs, multiply_adds = memory.functions(network, observed, part, last_scale=0.0)
 
     def unroll(params: PyTree, inputs: Sequences) -> tuple[Float[Array, "time env"], PyTree]:
         outputs, carries = unroll_outputs(params, inputs)
@@ -110,6 +110,7 @@ def _recurrent_critic(memory: Memory, observed: Observed, **fit: Any) -> Critic:
             init=init,
             predict=lambda params, inputs: unroll(params, inputs)[0],
             recurrence=Recurrence(memory.start, single_step(unroll), unroll, memory.bptt_steps),
+            multiply_adds=multiply_adds,
         ),
         **fit,
     )

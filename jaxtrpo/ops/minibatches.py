@@ -1,9 +1,10 @@
-"""Loops over random minibatches: passes over rows without replacement, and draws with replacement."""
+"""Loops over random minibatches: passes over rows without replacement, and draws with replacement; their gradients."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +12,21 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.permutation import shuffled
+from jaxtrpo.parallel.collectives import AXIS, num_actors, sum_over_actors
 
 Carry = TypeVar("Carry")
 
 # Gathering the rows of several minibatches at once takes half as long as gathering each in turn; more rows than this
 # would not fit into the cache.
 ROWS_AT_ONCE = 1_024
+
+# Multiply-adds of a forward pass over the rows whose gradient is computed at once on a CPU: what convolutions gather
+# for more of them does not fit into the cache. With 84 x 84 x 4 pixels these are 16 rows for `nature`, which take 0.6
+# times as long as 256 at once.
+MULTIPLY_ADDS_AT_ONCE = 1.6e8
+# Multiply-adds of a forward pass over a minibatch from which actors share its gradient: some 5 ms, a hundred times as
+# long as a sum over two actors.
+MULTIPLY_ADDS_TO_SHARE = 2e7
 
 
 def pass_over_minibatches(
@@ -54,6 +64,61 @@ def pass_over_minibatches(
         return _take_steps(step, carry, fetched, jnp.minimum(at_once, num_steps - number * at_once), size)
 
     return jax.lax.fori_loop(0, -(-num_steps // at_once), take_group, carry)
+
+
+class Parts(NamedTuple):
+    """How the gradient of a minibatch is computed."""
+
+    each: int = 1  # parts that an actor computes one after another
+    shared: bool = False  # whether each actor computes its own parts, and not all of them
+
+
+def parts_for(multiply_adds: float, steps: int) -> Parts:
+    """Inside a mapped function: returns in how many parts the gradient of a network with convolutions is computed.
+
+    Args:
+      multiply_adds: those of a forward pass for one step.
+      steps: steps of a minibatch.
+    """
+    if jax.default_backend() != "cpu":
+        return Parts()
+    # Between processes, a sum takes as long as what it would save.
+    shared = num_actors() > 1 and jax.process_count() == 1 and multiply_adds * steps >= MULTIPLY_ADDS_TO_SHARE
+    own = multiply_adds * steps / (num_actors() if shared else 1)
+    return Parts(max(math.ceil(own / MULTIPLY_ADDS_AT_ONCE), 1), shared)
+
+
+def gradient_of_sum(
+    function: Callable[[Float[Array, " parameter"], Any], Float[Array, ""]],
+    params: Float[Array, " parameter"],
+    rows: Any,
+    parts: Parts,
+) -> Float[Array, " parameter"]:
+    """Inside a mapped function: computes the gradient of a sum over rows, in which each row is weighted.
+
+    Args:
+      function: (parameters, rows) -> sum over these rows; it is called with parts of them.
+      params: parameters.
+      rows: a named tuple of arrays whose leading axis is the row, among them `weight`; the same on all actors.
+      parts: how to divide the rows.
+    """
+    actors = num_actors() if parts.shared else 1
+    if actors * parts.each == 1:
+        return jax.grad(function)(params, rows)
+    number = len(rows.weight)
+    size = -(-number // (actors * parts.each))
+    first = parts.each * (jax.lax.axis_index(AXIS) if parts.shared else 0)
+
+    def add(index: Int[Array, ""], total: Float[Array, " parameter"]) -> Float[Array, " parameter"]:
+        begin = (first + index) * size
+        start = jnp.minimum(begin, number - size)
+        part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), rows)
+        # The last part is as long as the others: what it has in common with those before it does not count.
+        own = (start + jnp.arange(size) >= begin).reshape(-1, *[1] * (part.weight.ndim - 1))
+        return total + jax.grad(function)(params, part._replace(weight=part.weight * own))
+
+    total = jax.lax.fori_loop(0, parts.each, add, jnp.zeros_like(params))
+    return sum_over_actors(total) if parts.shared else total
 
 
 class Drawn(NamedTuple):

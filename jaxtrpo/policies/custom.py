@@ -14,7 +14,7 @@ from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import parse
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
-from jaxtrpo.policies.cnn import in_parts
+from jaxtrpo.policies.cnn import for_one, in_parts
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 from jaxtrpo.policies.networks import Policy, PolicyMaker
 
@@ -92,6 +92,7 @@ def _policy(label: str, init: Init, apply: Apply, observed: Observed, actions: A
         noise_size=noise_size,
         draw_noise=draw_noise,
         apply_for_products=apply_to_all if space.images else None,
+        multiply_adds=for_one(apply_to_all, space) if space.images else None,
     )
 
 

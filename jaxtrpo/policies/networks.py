@@ -138,6 +138,8 @@ class Policy(NamedTuple):
     recurrence: Recurrence | None = None  # None: the policy has no memory
     is_masked: bool = False  # whether its inputs say which choices are legal (see `masking`)
     value_head: ValueHead | None = None  # of a network that serves as critic, too
+    # Parameters -> multiply-adds of a forward pass for one step; None: about as many as there are parameters.
+    multiply_adds: Callable[[PyTree], float] | None = None
 
     def step(
         self, params: PyTree, carry: PyTree, inputs: Any, first: Bool[Array, "..."]

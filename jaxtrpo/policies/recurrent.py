@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
@@ -20,7 +21,7 @@ from jaxtrpo.config.checks import (
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
-from jaxtrpo.policies.cnn import Encoder, Shape, in_parts, initial, require_images, shape_of
+from jaxtrpo.policies.cnn import Encoder, Shape, for_one, in_parts, initial, require_images, shape_of
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
@@ -166,7 +167,11 @@ class Memory(NamedTuple):
         def unroll_features(params: PyTree, inputs: Sequences) -> tuple[Any, PyTree]:
             return unroll(params[REST], inputs._replace(obs=encode(params[IMAGES], inputs.obs)))
 
-        return Functions(init, unroll_features)
+        def multiply_adds(params: PyTree) -> float:
+            of_images = for_one(cast(Callable[..., Array], encoder.apply), space)(params[IMAGES])
+            return of_images + optax.tree.size(params[REST])
+
+        return Functions(init, unroll_features, multiply_adds)
 
 
 class Functions(NamedTuple):
@@ -174,6 +179,7 @@ class Functions(NamedTuple):
 
     init: Callable[[PRNGKeyArray], PyTree]
     unroll: Callable[[PyTree, Sequences], tuple[Any, PyTree]]  # see `Recurrence`
+    multiply_adds: Callable[[PyTree], float] | None = None  # see `Policy`
 
 
 def initial_params(
@@ -286,13 +292,14 @@ def _maker(
     def make(observed: Observed, actions: ActionSpace) -> Policy:
         head = head_for(actions, initial_log_std, state_dependent_std, shared)
         network = _RecurrentPolicy(memory.network(as_space(observed), head.outputs), head)
-        init, unroll = memory.functions(network, observed, f"policy={memory.cell}", last_scale=0.01)
+        init, unroll, multiply_adds = memory.functions(network, observed, f"policy={memory.cell}", last_scale=0.01)
         policy = Policy(
             init=init,
             apply=lambda params, inputs: unroll(params, inputs)[0],
             noise_size=head.noise_size,
             draw_noise=head.draw_noise,
             recurrence=Recurrence(memory.start, single_step(unroll), unroll, memory.bptt_steps),
+            multiply_adds=multiply_adds,
         )
         return with_value_head(policy) if shared else policy
 

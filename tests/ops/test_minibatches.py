@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import counted_compilations
+from support import actors, counted_compilations, spread
 
 from jaxtrpo.ops import minibatches
-from jaxtrpo.ops.minibatches import minibatches_for, pass_over_minibatches
+from jaxtrpo.ops.minibatches import Parts, gradient_of_sum, minibatches_for, parts_for, pass_over_minibatches
 
 CAPACITY = 60
 
@@ -99,3 +100,88 @@ def test_minibatches_of_many_environments_see_as_many_samples(num_envs, size, pe
     assert larger >= size and larger >= per_env * num_envs - 0.5
     assert larger == size or larger <= per_env * num_envs + 0.5
     np.testing.assert_allclose(larger * steps, size * ratio)
+
+
+class Rows(NamedTuple):
+    """Rows of two steps each."""
+
+    x: np.ndarray  # [row, time, parameter]
+    weight: np.ndarray  # [row, time]
+
+
+def rows_of(number: int) -> Rows:
+    generator = np.random.default_rng(number)
+    return Rows(generator.normal(size=(number, 2, 3)).astype(np.float32), generator.random((number, 2), np.float32))
+
+
+def total(params, rows):
+    return jnp.sum(rows.weight * jnp.sin(rows.x @ params))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("each", [1, 2, 3])
+@pytest.mark.parametrize("number", [1, 2, 5, 6, 8])
+def test_gradient_in_parts_is_that_of_all_rows(count, each, number):
+    """By the sum of cos(x p) x over rows; parts may be fewer rows than parts, or not divide them."""
+    rows, params = rows_of(number), np.float32([0.3, -0.2, 0.5])
+    wanted = np.einsum("rt,rt,rti->i", rows.weight, np.cos(rows.x @ params), rows.x)
+    for shared in (False, True):
+        parts = Parts(each, shared)
+
+        def of_actor(params, rows, parts=parts):
+            return gradient_of_sum(total, params, rows, parts)
+
+        found = jax.device_get(actors(count).map(of_actor)(spread(params, count), spread(rows, count)))
+        for of_one in found:
+            np.testing.assert_allclose(of_one, wanted, rtol=2e-5, atol=2e-6)
+
+
+def test_each_actor_computes_its_own_parts():
+    """What an actor has alone, such as other rows, changes its part of the sum only."""
+    rows, params = rows_of(4), np.float32([0.3, -0.2, 0.5])
+    other = Rows(rows.x, np.stack([rows.weight[0], rows.weight[1], 2 * rows.weight[2], rows.weight[3]]))
+    both = jax.tree.map(lambda a, b: np.stack([a, b]), rows, other)
+
+    def of_actor(params, rows):
+        return gradient_of_sum(total, params, rows, Parts(1, shared=True))
+
+    found = jax.device_get(actors(2).map(of_actor)(spread(params, 2), both))
+    np.testing.assert_allclose(found[0], jax.grad(total)(params, other), rtol=2e-5)
+    np.testing.assert_allclose(found[1], found[0], rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("count", "multiply_adds", "steps", "parts"),
+    [
+        (1, 1e5, 128, Parts(1, False)),
+        (2, 1e5, 128, Parts(1, False)),
+        (2, 1e5, 200, Parts(1, True)),
+        (1, 1e7, 32, Parts(2, False)),
+        (1, 1e7, 33, Parts(3, False)),
+        (2, 1e7, 64, Parts(2, True)),
+        (1, 1e9, 1, Parts(7, False)),
+    ],
+)
+def test_parts_depend_on_arithmetic(count, multiply_adds, steps, parts):
+    chosen = []
+
+    def of_actor(value):
+        chosen.append(parts_for(multiply_adds, steps))
+        return value
+
+    actors(count).map(of_actor)(spread(np.float32(0), count))
+    assert chosen == [parts]
+
+
+def test_accelerators_and_processes_do_not_divide_gradients(monkeypatch):
+    chosen = []
+
+    def of_actor(value):
+        chosen.append(parts_for(1e7, 64))
+        return value
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    actors(2).map(of_actor)(spread(np.float32(0), 2))
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    actors(2).map(lambda value: of_actor(value) + 0)(spread(np.float32(0), 2))
+    assert chosen == [Parts(4, False), Parts(1, False)]

@@ -17,6 +17,7 @@ from jaxtrpo.policies import cnn as module
 from jaxtrpo.policies.cnn import cnn, in_parts
 from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric, kl_divergence
+from jaxtrpo.policies.making import policy_for
 
 KEY = jnp.array([0, 1], jnp.uint32)
 CHOICES = ActionSpace(np.array([0]), np.array([2]), (3,))
@@ -122,6 +123,15 @@ def test_fisher_products_are_those_of_the_dense_matrix(actions):
     wanted = np.asarray(dense) @ vector
     np.testing.assert_allclose(product(vector), wanted, atol=2e-4 * np.abs(wanted).max())
     assert np.abs(wanted).max() > 1e-3
+
+
+def test_multiply_adds_of_one_observation():
+    """Three convolutions of 84 x 84 x 4 pixels and two layers, by their sizes."""
+    space = space_of(84, 84, 4)
+    policy = cnn(kind="nature").make(space, CHOICES)
+    layers = 20**2 * 8**2 * 4 * 32 + 9**2 * 4**2 * 32 * 64 + 7**2 * 3**2 * 64 * 64 + 7**2 * 64 * 512 + 512 * 3
+    assert policy.multiply_adds(policy.init(KEY)) == layers
+    assert policy_for(cnn(kind="nature"), space, CHOICES, masked=True).multiply_adds(policy.init(KEY)) == layers
 
 
 def test_many_observations_in_parts_are_as_at_once(monkeypatch):

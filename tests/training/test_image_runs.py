@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 
 import gymnasium
@@ -12,6 +13,8 @@ from camera_env import Camera
 from light_env import LightEnvironment
 
 import jaxtrpo
+from jaxtrpo.ops.minibatches import Parts
+from jaxtrpo.parallel.collectives import num_actors
 from jaxtrpo.training.prepare import prepare
 
 SMALL = "cnn(channels=(4,), hidden=16)"
@@ -119,6 +122,40 @@ def test_two_actors_learn_the_same_as_one(algorithm, policy, frames):
     leaves = [jax.tree.leaves(result.policy.params) for result in (one, two)]
     for ours, theirs in zip(*leaves, strict=True):
         np.testing.assert_allclose(ours, theirs, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "policy"),
+    [
+        ("trpo", "cnn(channels=(4,), hidden=15)"),
+        ("ppo(kl_stop=0.001)", "cnn(channels=(4,), hidden=15)"),
+        ("ppo", "cnn(channels=(4,), hidden=15, shared=True)"),
+        ("ppo", "gru(hidden=8, encoder=(15,), channels=(4,), bptt_steps=8)"),
+    ],
+)
+def test_gradients_in_parts_are_those_of_whole_minibatches(monkeypatch, algorithm, policy):
+    env, settings = LightEnvironment(), {**FAST, "policy": policy, "algorithm": algorithm, "seed": 3, "adapt": "fixed"}
+    whole = jaxtrpo.train(env, total_steps=768, **settings)
+    chosen = []
+
+    def in_parts(multiply_adds, steps):
+        assert multiply_adds > 1_000 and steps in (64, 128)
+        chosen.append(Parts(each=3, shared=num_actors() > 1))
+        return chosen[-1]
+
+    for name in ("jaxtrpo.critics.network", "jaxtrpo.algorithms.ppo"):
+        monkeypatch.setattr(importlib.import_module(name), "parts_for", in_parts)
+    # With another discount, nothing that was compiled for whole minibatches is used again.
+    for actors in (1, 2):
+        result = jaxtrpo.train(env, total_steps=768, **{**settings, "actors": actors, "discount": 0.99 + 1e-9 * actors})
+        for ours, theirs in zip(
+            jax.tree.leaves(result.policy.params), jax.tree.leaves(whole.policy.params), strict=True
+        ):
+            np.testing.assert_allclose(ours, theirs, atol=2e-3)
+        for name in ("kl", "entropy", "clip_fraction", "epochs"):
+            if name in whole.metrics:
+                np.testing.assert_allclose(result.metrics[name], whole.metrics[name], rtol=0.02, atol=2e-4)
+    assert Parts(3, True) in chosen and Parts(3, False) in chosen
 
 
 def test_several_seeds_in_one_program_are_those_of_single_runs():

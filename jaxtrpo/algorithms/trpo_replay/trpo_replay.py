@@ -177,7 +177,7 @@ def trpo_replay(
             samples = unscaled.targets.weight.size * num_actors()
             split = worth_side_by_side(
                 [
-                    step_work(fisher_samples, 2 * cg_iterations)(learner.policy, samples),
+                    step_work(policy, fisher_samples, 2 * cg_iterations)(learner.policy, samples),
                     critic.work(learner.critic, samples),
                 ],
                 [actions.work(minibatches.per_step * samples)],
