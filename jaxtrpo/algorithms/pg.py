@@ -47,7 +47,7 @@ def pg(*, learning_rate: float = 3e-3, gae_lambda: float = 1.0, entropy_bonus: f
             spec,
             step=step,
             no_memory=lambda params: optimizer.init(ravel_pytree(params)[0]),
-            work=gradient_work(spec.policy),
+            work=gradient_work,
             gae_lambda=gae_lambda,
             learning_rate=learning_rate,
         )
