@@ -35,7 +35,7 @@ def of_forward_pass(known: Callable[[PyTree], float] | None, params: PyTree) -> 
 
 
 def _of_jaxpr(jaxpr: Jaxpr) -> float:
-    return sum(_of_equation(equation) for equation in jaxpr.eqns)
+    return float(sum(_of_equation(equation) for equation in jaxpr.eqns))
 
 
 def _of_equation(equation: JaxprEqn) -> float:
@@ -45,10 +45,10 @@ def _of_equation(equation: JaxprEqn) -> float:
         left, right, found = (variable.aval.shape for variable in variables)
         if name == "dot_general":
             (contracted, _), _ = settings["dimension_numbers"]
-            return math.prod(found) * math.prod(left[axis] for axis in contracted)
+            return float(math.prod(found) * math.prod(left[axis] for axis in contracted))
         return math.prod(found) * math.prod(right) / right[settings["dimension_numbers"].rhs_spec[0]]
     times = settings["length"] if name == "scan" else 1
-    return times * sum(_of_jaxpr(inner) for value in settings.values() for inner in _jaxprs(value))
+    return float(times * sum(_of_jaxpr(inner) for value in settings.values() for inner in _jaxprs(value)))
 
 
 def _jaxprs(value: Any) -> Iterator[Jaxpr]:
