@@ -65,11 +65,11 @@ class GymnaxEnvironment:
     """
 
     is_program = True
-    solves_equations = False
 
     def __init__(self, name: str, env: Any, params: Any):
         spaces: Any = importlib.import_module("gymnax.environments.spaces")
         self.name, self.env, self.params = name, env, params
+        self.solves_equations = not type(env).__module__.startswith("gymnax.")  # those that a user registers may
         self.episode_length = min(int(getattr(params, LIMIT, NEVER)), NEVER)
         observations, actions = env.observation_space(params), env.action_space(params)
         self._one_hot = int(observations.n) if isinstance(observations, spaces.Discrete) else None

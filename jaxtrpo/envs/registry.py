@@ -225,23 +225,25 @@ def same_spaces(name: str) -> str | None:
 
 def is_program(env: Any, options: Mapping[str, Any] = MappingProxyType({})) -> bool:
     """Whether what a person may give as an environment, with options, is a JAX program (see `Environment`)."""
-    if not isinstance(env, str):
-        return is_jax_program(env)
-    for prefix, kind in KINDS.items():
-        if env.startswith(prefix):
-            return kind.is_program
-    found = None if made_elsewhere(options) else split(env)
-    return found is not None and is_jax_program(value_of(env, *found))
+    return _of_kind(env, options, lambda kind: kind.is_program, is_jax_program)
 
 
 def may_solve_equations(env: Any, options: Mapping[str, Any] = MappingProxyType({})) -> bool:
     """Whether what a person may give as an environment, with options, is a JAX program that may call LAPACK."""
+    return _of_kind(env, options, lambda kind: kind.solves_equations, solves_equations)
+
+
+def _of_kind(
+    env: Any, options: Mapping[str, Any], of_kind: Callable[[Kind], bool], of_object: Callable[[Any], bool]
+) -> bool:
+    """Returns what a prefix says of the environments that it chooses, or else the object that was given or is named."""
     if not isinstance(env, str):
-        return solves_equations(env)
+        return of_object(env)
     for prefix, kind in KINDS.items():
         if env.startswith(prefix):
-            return kind.solves_equations
-    return is_program(env, options)
+            return of_kind(kind)
+    found = None if made_elsewhere(options) else split(env)
+    return found is not None and of_object(value_of(env, *found))
 
 
 def may_make_vectors(env: Any) -> bool:
