@@ -77,6 +77,8 @@ def actor_critic(
         # With all samples gathered, no collectives are needed.
         once = without_collectives if split else lambda task: task
         found = once(lambda: standardize(unscaled, learner.obs_moments))()
+        if not split:
+            found = after(found, found)  # the step may need collectives, too
         action, of_policy = sequences.for_policy(policy, steps.action, steps.mask, found, carries.policy)
         of_critic = sequences.targets_in_sequence(critic.recurrence, found.targets, carries.critic)
 
@@ -91,7 +93,7 @@ def actor_critic(
         else:
             params, memory, info = improve()
             fitted = fit(after((params, info), of_critic))
-            # What follows needs collectives as well, and so may the fit.
+            # The sums below must not overtake those of the fit.
             params, found = after(fitted, (params, found))
 
         def conclude() -> tuple[Moments, Info]:

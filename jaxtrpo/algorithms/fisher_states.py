@@ -37,7 +37,7 @@ def draw_states(
     The time axis of the batch is divided into equal intervals; one time step is drawn from each, and the states of all
     environments at that step are used, so the choice does not depend on the number of actors. A shorter batch
     contributes all its states. A few states are gathered once; many stay distributed over actors, at the price of one
-    collective per product, and so do those of a `costly` network, one with convolutions.
+    collective per product, and so do those of a `costly` network (see `collectives.worth_sharing`).
     """
     segments, length, envs = weight.shape
     moments = min(max(fisher_samples // (envs * num_actors()), 1), segments * length)

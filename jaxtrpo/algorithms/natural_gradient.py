@@ -20,7 +20,7 @@ from jaxtrpo.ops.cg import CGInfo, conjugate_gradient
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.line_search import Trial
 from jaxtrpo.ops.segments import sum_and_map_segments, sum_over_segments
-from jaxtrpo.parallel.collectives import sum_over_actors
+from jaxtrpo.parallel.collectives import sum_over_actors, worth_sharing
 from jaxtrpo.policies.distributions import Distribution, entropy, fisher_metric, kl_divergence
 from jaxtrpo.policies.masking import plain_observations
 from jaxtrpo.policies.networks import Policy
@@ -193,7 +193,8 @@ def evaluate_batch(
     if in_sequence:
         states = draw_sequences(obs, weight, num_segments, key, fisher_samples)
     else:
-        costly = policy.multiply_adds is not None
+        known = policy.multiply_adds
+        costly = known is not None and worth_sharing(known(params) * fisher_samples)
         states = draw_states(obs, weight, num_segments, key, fisher_samples, costly=costly)
     fisher = _fisher(apply_for_products, old_params, states)
     return BatchEvaluation(old_params, objectives, gradients, mean_entropy, evaluate, fisher)

@@ -19,17 +19,17 @@ from jaxtrpo.config.checks import require_not_negative, require_positive, requir
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.costs import of_forward_pass
 from jaxtrpo.ops.keys import numbered_key
-from jaxtrpo.ops.minibatches import Parts, gradient_of_sum, parts_for, pass_over_minibatches
+from jaxtrpo.ops.minibatches import gradient_of_sum, parts_for, pass_over_minibatches
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.ops.tree import all_finite
-from jaxtrpo.parallel.collectives import Work, num_actors, sum_over_actors
+from jaxtrpo.parallel.collectives import Work, after, num_actors, sum_over_actors
 from jaxtrpo.policies.distributions import Distribution, entropy, kl_divergence, log_prob
 from jaxtrpo.policies.masking import plain_observations
 from jaxtrpo.policies.recurrence import entry, from_rows, gather_inputs, rows_of, to_rows
 
 
 class _Rows(NamedTuple):
-    """Samples of all actors: one per row or, for a policy with memory, one stretch of an environment per row."""
+    """Samples of one actor or of all: a row is a step or, for a policy with memory, a stretch of an environment."""
 
     obs: PyTree  # input of the policy
     action: Num[Array, "row ... action"]
@@ -67,7 +67,8 @@ def ppo(
     """Proximal policy optimisation (PPO): epochs of shuffled minibatches on the clipped surrogate.
 
     Unless the policy is `shared`, policy and critic have separate networks, so their fits are independent: with several
-    actors, one fits the policy while another fits the critic, each to the samples of all actors.
+    actors, one fits the policy while another fits the critic, each to the samples of all actors. Gradients of
+    convolutions are long enough that all actors share each of them instead.
 
     Args:
       clip: clipping range: the probability ratio is clipped to [1 - clip, 1 + clip].
@@ -130,7 +131,7 @@ def ppo(
             num_rows = targets.num_segments * (len(rows.weight) // targets.weight.shape[0])
             size = max(minibatch_size, round(minibatch_per_env * targets.weight.shape[2] * num_actors()))
             size = rows_of(size, rows.weight)
-            parts = parts_of(params, size * (rows.weight.size // len(rows.weight)))
+            parts = parts_for(policy.multiply_adds, params, size * (rows.weight.size // len(rows.weight)))
             # Actors that share gradients share what is measured at the end, too.
             measured = to_rows(dealt, sequences=in_sequence) if parts.shared else rows
             samples = from_rows(measured, sequences=in_sequence)
@@ -175,10 +176,11 @@ def ppo(
                 fit = jax.lax.while_loop(unfinished, one_pass, start)
             healthy = all_finite((fit.params, fit.optimizer))
             new_params, memory = jax.tree.map(
-                lambda after, before: jnp.where(healthy, after, before),
+                lambda new, before: jnp.where(healthy, new, before),
                 (fit.params, fit.optimizer),
                 (first_params, optimizer_state),
             )
+            samples = after(new_params, samples)  # sums must not overtake those of gradients
             new = policy.apply(unravel(new_params), samples.obs)
             ratio = jnp.exp(log_prob(new, samples.action) - log_prob(samples.old, samples.action))
             info = {
@@ -190,13 +192,10 @@ def ppo(
             }
             return unravel(new_params), memory, info
 
-        def parts_of(params: PyTree, steps: int) -> Parts:
-            return Parts() if policy.multiply_adds is None else parts_for(policy.multiply_adds(params), steps)
-
         def work(params: PyTree, samples: int) -> Work:
             steps, of_adam = max(samples // minibatch_size, 1), 15.0 * optax.tree.size(params)
             flops = epochs * (6.0 * of_forward_pass(policy.multiply_adds, params) * samples + of_adam * steps)
-            return Work(flops, parts_of(params, minibatch_size).shared)
+            return Work(flops, parts_for(policy.multiply_adds, params, minibatch_size).shared)
 
         def no_memory(params: PyTree) -> optax.OptState:
             return optimizer.init(ravel_pytree(params)[0])

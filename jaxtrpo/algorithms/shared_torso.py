@@ -65,8 +65,8 @@ def shared_torso(spec: Spec, *, step: Step, no_memory: Callable[[PyTree], PyTree
 
     Args:
       spec: policy and sizes to learn with.
-      step: as in `actor_critic`, but lets the value head learn, too, from targets in its units. Each actor runs it on
-        its part of the batch.
+      step: as in `actor_critic`, but lets the value head learn, too, from targets in its units. Every
+        actor runs it, with its part of the batch.
       no_memory: policy parameters -> initial memory of `step`.
       gae_lambda: see `ops.gae`.
     """
@@ -79,11 +79,12 @@ def shared_torso(spec: Spec, *, step: Step, no_memory: Callable[[PyTree], PyTree
         learner: LearnerState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
     ) -> tuple[LearnerState, Info]:
         joint = joint_batch(spec, learner, batch, gae_lambda)
+        joint = after(joint, joint)  # the step may need collectives, too
         before = joint.state.params, learner.memory
         *stepped, info = step(*before, joint.action, joint.to_follow, hyperparameters, key)
         # While observations are normalised to 0, the torso would only learn to ignore them.
         params, memory = optax.tree.where(learner.obs_moments.known, tuple(stepped), before)
-        params, found = after(params, (params, joint.found))
+        params, found = after(info, (params, joint.found))
         moments = with_observations(spec, learner.obs_moments, batch.steps.obs, found)
         more = about(spec, params, joint.to_follow)
         learned = LearnerState(params, joint.state._replace(params=()), moments, memory)

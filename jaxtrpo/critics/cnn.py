@@ -48,7 +48,7 @@ def cnn(
       minibatch_per_env: least number of them per environment.
       learning_rate: learning rate of Adam.
       normalize_returns: whether to normalise returns by their running mean and standard deviation.
-      shared_from: number of actors from which they share a fit; see `mlp`.
+      shared_from: number of actors from which they share passes instead of gradients; see `mlp`.
 
     Raises:
       ValueError: a setting is out of range; the message names it.

@@ -192,9 +192,8 @@ def network_critic(
 
     def parts_of(state: NetworkState, steps: int) -> Parts:
         # The samples of a fit that is shared by passes are those of one actor.
-        if network.multiply_adds is None or collectives.num_actors() >= shared_from:
-            return Parts()
-        return parts_for(network.multiply_adds(state.params), steps)
+        may_share = collectives.num_actors() < shared_from
+        return parts_for(network.multiply_adds, state.params, steps, may_share=may_share)
 
     def work(state: NetworkState, samples: int) -> collectives.Work:
         steps, forward = max(samples // minibatch_size, 1), of_forward_pass(network.multiply_adds, state.params)

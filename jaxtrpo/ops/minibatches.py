@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.permutation import shuffled
-from jaxtrpo.parallel.collectives import AXIS, num_actors, sum_over_actors
+from jaxtrpo.parallel.collectives import AXIS, num_actors, on_cpu, sum_over_actors, worth_sharing
 
 Carry = TypeVar("Carry")
 
@@ -20,13 +20,10 @@ Carry = TypeVar("Carry")
 # would not fit into the cache.
 ROWS_AT_ONCE = 1_024
 
-# Multiply-adds of a forward pass over the rows whose gradient is computed at once on a CPU: what convolutions gather
-# for more of them does not fit into the cache. With 84 x 84 x 4 pixels these are 16 rows for `nature`, which take 0.6
-# times as long as 256 at once.
+# Most multiply-adds, of a forward pass, whose gradient is computed at once on a CPU: what convolutions gather for more
+# does not fit into the cache. `nature` has as many for 17 images of 84 x 84 x 4 pixels; 16 at a time take 0.6 times as
+# long as 256 at once.
 MULTIPLY_ADDS_AT_ONCE = 1.6e8
-# Multiply-adds of a forward pass over a minibatch from which actors share its gradient: some 5 ms, a hundred times as
-# long as a sum over two actors.
-MULTIPLY_ADDS_TO_SHARE = 2e7
 
 
 def pass_over_minibatches(
@@ -73,19 +70,23 @@ class Parts(NamedTuple):
     shared: bool = False  # whether each actor computes its own parts, and not all of them
 
 
-def parts_for(multiply_adds: float, steps: int) -> Parts:
-    """Inside a mapped function: returns in how many parts the gradient of a network with convolutions is computed.
+def parts_for(
+    multiply_adds: Callable[[PyTree], float] | None, params: PyTree, steps: int, *, may_share: bool = True
+) -> Parts:
+    """Inside a mapped function: returns in how many parts the gradient of a minibatch is computed.
 
     Args:
-      multiply_adds: those of a forward pass for one step.
+      multiply_adds: parameters -> multiply-adds of a forward pass for one step; None for a network without
+        convolutions, whose gradients are short.
+      params: parameters of the network.
       steps: steps of a minibatch.
+      may_share: whether all actors have the same minibatch.
     """
-    if jax.default_backend() != "cpu":
+    if multiply_adds is None or not on_cpu():
         return Parts()
-    # Between processes, a sum takes as long as what it would save.
-    shared = num_actors() > 1 and jax.process_count() == 1 and multiply_adds * steps >= MULTIPLY_ADDS_TO_SHARE
-    own = multiply_adds * steps / (num_actors() if shared else 1)
-    return Parts(max(math.ceil(own / MULTIPLY_ADDS_AT_ONCE), 1), shared)
+    whole = multiply_adds(params) * steps
+    shared = may_share and worth_sharing(whole)
+    return Parts(max(math.ceil(whole / (num_actors() if shared else 1) / MULTIPLY_ADDS_AT_ONCE), 1), shared)
 
 
 def gradient_of_sum(
@@ -100,24 +101,26 @@ def gradient_of_sum(
       function: (parameters, rows) -> sum over these rows; it is called with parts of them.
       params: parameters.
       rows: a named tuple of arrays whose leading axis is the row, among them `weight`; the same on all actors.
-      parts: how to divide the rows.
+      parts: how to divide the rows. There are fewer parts if there are fewer rows.
     """
     actors = num_actors() if parts.shared else 1
     if actors * parts.each == 1:
         return jax.grad(function)(params, rows)
     number = len(rows.weight)
-    size = -(-number // (actors * parts.each))
-    first = parts.each * (jax.lax.axis_index(AXIS) if parts.shared else 0)
+    own = -(-number // actors)  # rows of an actor
+    size = -(-own // parts.each)  # rows of a part
+    first = own * (jax.lax.axis_index(AXIS) if parts.shared else 0)
 
     def add(index: Int[Array, ""], total: Float[Array, " parameter"]) -> Float[Array, " parameter"]:
-        begin = (first + index) * size
+        begin = first + index * size
         start = jnp.minimum(begin, number - size)
         part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), rows)
-        # The last part is as long as the others: what it has in common with those before it does not count.
-        own = (start + jnp.arange(size) >= begin).reshape(-1, *[1] * (part.weight.ndim - 1))
-        return total + jax.grad(function)(params, part._replace(weight=part.weight * own))
+        # A last part is as long as the others: rows that it has in common with them do not count.
+        row = start + jnp.arange(size)
+        counts = ((row >= begin) & (row < first + own)).reshape(-1, *[1] * (part.weight.ndim - 1))
+        return total + jax.grad(function)(params, part._replace(weight=part.weight * counts))
 
-    total = jax.lax.fori_loop(0, parts.each, add, jnp.zeros_like(params))
+    total = jax.lax.fori_loop(0, -(-own // size), add, jnp.zeros_like(params))
     return sum_over_actors(total) if parts.shared else total
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from jaxtrpo.parallel.collectives import AXIS, TRAININGS, _batched, without_collectives
+from jaxtrpo.parallel.collectives import AXIS, TRAININGS, _batched, _platform, without_collectives
 
 MOST_SLEEP = 0.0005  # seconds between two looks at what is computed
 
@@ -128,8 +128,18 @@ def _over_devices(
 ) -> jax.stages.Wrapped:
     """Compiles `part` to run on every device; the leading axis of arguments and results is split over the devices."""
     sharding = _sharding_of(devices)
+
+    def on_devices(*arguments: PyTree) -> PyTree:
+        token = _platform.set(devices[0].platform)
+        try:
+            return part(*arguments)
+        finally:
+            _platform.reset(token)
+
     # What `jax.pmap` is built from, whose cache would keep every program for the life of the process.
-    mapped = jax.shard_map(part, mesh=sharding.mesh, in_specs=sharding.spec, out_specs=sharding.spec, check_vma=False)
+    mapped = jax.shard_map(
+        on_devices, mesh=sharding.mesh, in_specs=sharding.spec, out_specs=sharding.spec, check_vma=False
+    )
     return jax.jit(mapped, in_shardings=sharding, out_shardings=sharding, donate_argnums=donate)
 
 

@@ -62,6 +62,14 @@ _alone = contextvars.ContextVar("alone", default=False)  # set while code that o
 _batched = contextvars.ContextVar("batched", default=False)  # set while one program of several trainings is traced
 
 
+_platform = contextvars.ContextVar[str | None]("platform", default=None)  # of the devices a function is traced for
+
+
+def on_cpu() -> bool:
+    """Returns whether actors are CPU cores; outside of a mapped function, whether JAX's default device is one."""
+    return (_platform.get() or jax.default_backend()) == "cpu"
+
+
 def max_over_trainings(value: jax.Array) -> jax.Array:
     """Inside a mapped function: returns the largest value (for booleans: any) over the trainings of this device.
 
@@ -145,6 +153,22 @@ def without_collectives(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
             _alone.reset(token)
 
     return alone
+
+
+# Multiply-adds from which actors share a product with a network instead of each computing it: the gradient of so many
+# takes milliseconds, a sum over two actors of a hundred thousand numbers takes 0.05.
+MULTIPLY_ADDS_TO_SHARE = 2e7
+
+
+def worth_sharing(multiply_adds: float) -> bool:
+    """Inside a mapped function: returns whether actors should share a computation, at the price of a sum over them.
+
+    Between processes, or accelerators, a sum takes as long as what it would save.
+
+    Args:
+      multiply_adds: those of a forward pass over all samples of the computation.
+    """
+    return num_actors() > 1 and on_cpu() and jax.process_count() == 1 and multiply_adds >= MULTIPLY_ADDS_TO_SHARE
 
 
 class Work(NamedTuple):

@@ -20,6 +20,7 @@ from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
 from jaxtrpo.ops.convolution import convolve, framed
 from jaxtrpo.ops.costs import multiply_adds
+from jaxtrpo.parallel.collectives import on_cpu
 from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
@@ -193,7 +194,7 @@ def in_parts(apply: Callable[[PyTree, Any], Any], space: ObservationSpace, chann
         name, leaf = next(iter(obs.items()))
         lead = leaf.shape[: leaf.ndim - inner[name]]
         number = math.prod(lead)
-        most = ACTIVATION_BYTES if jax.default_backend() == "cpu" else ON_ACCELERATOR
+        most = ACTIVATION_BYTES if on_cpu() else ON_ACCELERATOR
         # Outputs of a few layers are in memory at the same time.
         at_once = max(most // (pixels * channels * 4 * 4), 1)
         if not isinstance(number, int) or number <= at_once:  # a symbol where a policy is exported

@@ -19,6 +19,7 @@ from jaxtrpo.envs.abilities import require_working
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs
+from jaxtrpo.parallel.collectives import after
 from jaxtrpo.policies.exploring import Exploring
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.collect import CollectSegments, Recurrences, start_actors
@@ -130,6 +131,7 @@ class Update:
         # Folded in, not split: algorithms derive keys by counting up from theirs, so keys of updates must be far apart.
         key = jax.random.fold_in(state.key, state.segments)
         learned, info = self.learner.learn(state.learner, batch, state.hyperparameters, key)
+        batch = after((learned, info), batch)  # what is reported needs collectives, too
         return report(state, batch, learned, info, self.rule, self.sizes)
 
     def run_updates(self, state: TrainState) -> tuple[TrainState, Measured]:

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal, first, spread
 
+from jaxtrpo.critics import network
 from jaxtrpo.critics.critic import Targets
 from jaxtrpo.critics.linear import linear_critic
 from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.ops import minibatches
+from jaxtrpo.ops.minibatches import Parts
 
 SEGMENTS, LENGTH, ENVS, OBS = 4, 8, 4, 3
 ROWS = LENGTH * ENVS  # in a segment
@@ -257,6 +259,19 @@ def test_shared_fit_averages_actors_after_each_pass():
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
     jax.tree.map(lambda both, one, other: close(both, (one + other) / 2), *parts)
     assert np.abs(own[0].optimizer[0].mu - own[1].optimizer[0].mu).max() > 1e-3
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_gradient_in_parts_is_weighted_like_that_of_the_whole_minibatch(monkeypatch, count):
+    """Parts have different numbers of rows that count; Adam's first moment is a tenth of the first gradient."""
+    options = {"minibatch_size": 10**6, "epochs": 1, "normalize_returns": False}
+    targets = make_targets(8, 3)
+    start, fit, _ = make(MLP, 1, **options)
+    whole = fit(start, targets).optimizer[0].mu
+    monkeypatch.setattr(network, "parts_for", lambda *_, may_share: Parts(3, may_share and count > 1))
+    start, fit, _ = make(MLP, count, **options, shared_from=63)  # not the one that is cached
+    np.testing.assert_allclose(fit(start, targets).optimizer[0].mu, whole, rtol=1e-4, atol=1e-6)
+    assert np.abs(whole).max() > 1e-2
 
 
 def half(targets, number):

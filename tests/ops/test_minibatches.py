@@ -166,7 +166,7 @@ def test_parts_depend_on_arithmetic(count, multiply_adds, steps, parts):
     chosen = []
 
     def of_actor(value):
-        chosen.append(parts_for(multiply_adds, steps))
+        chosen.append(parts_for(lambda _: multiply_adds, {}, steps))
         return value
 
     actors(count).map(of_actor)(spread(np.float32(0), count))
@@ -177,11 +177,38 @@ def test_accelerators_and_processes_do_not_divide_gradients(monkeypatch):
     chosen = []
 
     def of_actor(value):
-        chosen.append(parts_for(1e7, 64))
+        chosen.append(parts_for(lambda _: 1e7, {}, 64))
         return value
 
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     actors(2).map(of_actor)(spread(np.float32(0), 2))
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(minibatches, "on_cpu", lambda: False)
     actors(2).map(lambda value: of_actor(value) + 0)(spread(np.float32(0), 2))
     assert chosen == [Parts(4, False), Parts(1, False)]
+
+
+def test_networks_without_convolutions_and_different_minibatches_are_not_shared():
+    chosen = []
+
+    def of_actor(value):
+        chosen.append(parts_for(None, {}, 10**6))
+        chosen.append(parts_for(lambda _: 1e7, {}, 64, may_share=False))
+        return value
+
+    actors(2).map(of_actor)(spread(np.float32(0), 2))
+    assert chosen == [Parts(1, False), Parts(4, False)]
+
+
+@pytest.mark.parametrize(
+    ("count", "each", "number", "loops"),
+    [(1, 22, 8, 8), (2, 11, 8, 4), (1, 15, 32, 11), (2, 3, 6, 3), (2, 2, 1, 1), (1, 2, 8, 2)],
+)
+def test_no_part_is_without_rows(count, each, number, loops):
+    """Minibatches of stretches have fewer rows than steps; all actors have as many parts, and each has rows."""
+    rows, params = rows_of(number), np.float32([0.3, -0.2, 0.5])
+
+    def of_actor(params, rows):
+        return gradient_of_sum(total, params, rows, Parts(each, count > 1))
+
+    program = str(jax.make_jaxpr(actors(count).map(of_actor))(spread(params, count), spread(rows, count)))
+    assert f"length={loops}" in program.replace(" ", "")
