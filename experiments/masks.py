@@ -11,7 +11,6 @@ to experiments/results/masks/.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import numpy as np
 
 import jaxtrpo
 from common.legal_moves import BEST, CELLS, LIMIT, MOVES, MaskedWalk, Walk
-from common.peer import answer_of
+from common.peer import answer_of, require_in
 from common.tables import append_line, read_lines
 
 HERE = Path(__file__).parent
@@ -130,8 +129,7 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="an interpreter with sb3-contrib")
     parser.add_argument("--quick", action="store_true", help="one short run of each system, which is not kept")
     given = parser.parse_args()
-    if subprocess.run([given.python, "-c", "import sb3_contrib"], capture_output=True).returncode:
-        raise SystemExit(f"{given.python} cannot import sb3_contrib; pip install sb3-contrib there, or give --python")
+    require_in(given.python, ("sb3_contrib",))
     systems = [(system, masks) for system in (*OURS, PEER) for masks in (True, False)]
     if given.quick:
         for system, masks in systems:

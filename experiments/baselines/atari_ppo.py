@@ -1,9 +1,9 @@
-"""BASELINE, not part of jaxtrpo: Stable-Baselines3's PPO on an Atari game, with the settings of rl-zoo.
+"""BASELINE, not part of jaxtrpo: Stable-Baselines3's PPO on an Atari game, with rl-zoo's settings.
 
     python experiments/baselines/atari_ppo.py --task BreakoutNoFrameskip-v4 --total-steps 20000 --seed 0
 
-Needs ale-py and opencv-python-headless. Prints one line of JSON: environment steps, and seconds from the end of the
-first update to the end of the last.
+The learning rate and the clipping range stay as they are at first. Needs ale-py and opencv-python-headless. Prints one
+line of JSON: environment steps, and seconds from the end of the first update to the end of the last.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Updates(BaseCallback):
     """Notes when each batch begins, which is when the update before it has ended."""
 
     def __init__(self) -> None:
-        """Has noted nothing."""
+        """No batch has begun."""
         super().__init__()
         self.times: list[float] = []
 

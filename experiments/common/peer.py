@@ -23,6 +23,13 @@ def require_peers(modules: Sequence[str] = PEERS) -> None:
         raise SystemExit(f"{', '.join(missing)}: not installed; run: pip install '.[experiments,baselines]'")
 
 
+def require_in(python: str, modules: Sequence[str]) -> None:
+    """Stops with one sentence, before anything is measured, unless another interpreter can import these modules."""
+    if subprocess.run([python, "-c", f"import {', '.join(modules)}"], capture_output=True).returncode:
+        names = " and ".join(modules)
+        raise SystemExit(f"{python} cannot import {names}; install them there, or give --python")
+
+
 def answer_of(script: str, flags: Mapping[str, Any], *, python: str, threads: int | None = None) -> dict[str, Any]:
     """Runs a script of `baselines` with another interpreter, and returns the line of JSON that it prints last."""
     command = [python, str(BASELINES / script)]
