@@ -131,6 +131,14 @@ def settings_in(kind: str, spec: str) -> list[tuple[str, Any]]:
     return found
 
 
+def setting_of(kind: str, spec: str, name: str) -> Any:
+    """Returns a setting in a spec string, or its default; None if the part is not built in or has no such setting."""
+    if not is_built_in(kind, spec):
+        return None
+    declared = inspect.signature(factory(kind, spec.partition("(")[0].strip())).parameters
+    return dict(settings_in(kind, spec)).get(name, declared[name].default) if name in declared else None
+
+
 def split_own(text: str) -> tuple[str, str] | None:
     """Returns the module or file, and the name or call in it, of `MODULE:NAME(...)`; None for other texts."""
     found = _OWN.fullmatch(text.strip())

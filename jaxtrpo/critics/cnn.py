@@ -13,7 +13,7 @@ from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker
 from jaxtrpo.critics.network import Network, network_critic, require_fit, stacking_network
 from jaxtrpo.envs.observation_space import Observed
-from jaxtrpo.policies.cnn import Encoder, Shape, for_one, in_parts, initial, require_images, shape_of
+from jaxtrpo.policies.cnn import PIXEL_SCALE, Encoder, Shape, for_one, in_parts, initial, require_images, shape_of
 from jaxtrpo.policies.networks import LAST
 
 
@@ -30,6 +30,7 @@ def cnn(
     kind: str = "impala",
     channels: Sequence[int] | None = None,
     hidden: int | None = None,
+    pixel_scale: float = PIXEL_SCALE,
     epochs: int = 10,
     minibatch_size: int = 128,
     minibatch_per_env: float = 1.0,
@@ -43,6 +44,7 @@ def cnn(
       kind: "impala" or "nature"; see the policy of the same name.
       channels: channels of each section, or of each convolution; None: those of the policy.
       hidden: units of the layer after the convolutions; None: those of the policy.
+      pixel_scale: uint8 pixels are divided by this number; see the policy of the same name.
       epochs: passes over the batch per fit.
       minibatch_size: environment steps per gradient step.
       minibatch_per_env: least number of them per environment.
@@ -54,8 +56,8 @@ def cnn(
       ValueError: a setting is out of range; the message names it.
     """
     given = dict(locals())
-    shape = shape_of(kind, channels, hidden)
-    fit = {name: value for name, value in given.items() if name not in ("kind", "channels", "hidden")}
+    shape = shape_of(kind, channels, hidden, pixel_scale)
+    fit = {name: value for name, value in given.items() if name not in Shape._fields}
     require_fit(**fit)
     spec_string = spec_string_of(cnn, {**given, "channels": channels if channels is None else tuple(channels)})
     return CriticMaker(spec_string, lambda observed: _cnn_critic(observed, shape, **fit))

@@ -11,6 +11,7 @@ from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker
 from jaxtrpo.critics.network import Network, network_critic, require_fit
 from jaxtrpo.envs.observation_space import Observed, as_space, require_no_frames
+from jaxtrpo.policies.cnn import PIXEL_SCALE
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
 from jaxtrpo.policies.recurrent import BPTT_STEPS, HIDDEN, Memory, memory_of
 
@@ -21,6 +22,7 @@ def gru(
     encoder: Sequence[int] | None = None,
     kind: str = "impala",
     channels: Sequence[int] | None = None,
+    pixel_scale: float = PIXEL_SCALE,
     bptt_steps: int = BPTT_STEPS,
     epochs: int = 10,
     minibatch_size: int = 128,
@@ -36,6 +38,7 @@ def gru(
       encoder: sizes of the layers before the recurrent layer; see the policy of the same name.
       kind: of the convolutions, "impala" or "nature"; only used with images. See the policy `cnn`.
       channels: of the convolutions; only used with images. See the policy `cnn`.
+      pixel_scale: uint8 pixels are divided by this number. See the policy `cnn`.
       bptt_steps: steps through which gradients are propagated back in time.
       epochs: passes over the batch per fit.
       minibatch_size: environment steps per gradient step.
@@ -56,6 +59,7 @@ def lstm(
     encoder: Sequence[int] | None = None,
     kind: str = "impala",
     channels: Sequence[int] | None = None,
+    pixel_scale: float = PIXEL_SCALE,
     bptt_steps: int = BPTT_STEPS,
     epochs: int = 10,
     minibatch_size: int = 128,
@@ -71,6 +75,7 @@ def lstm(
       encoder: sizes of the layers before the recurrent layer; see the policy of the same name.
       kind: of the convolutions, "impala" or "nature"; only used with images. See the policy `cnn`.
       channels: of the convolutions; only used with images. See the policy `cnn`.
+      pixel_scale: uint8 pixels are divided by this number. See the policy `cnn`.
       bptt_steps: steps through which gradients are propagated back in time.
       epochs: passes over the batch per fit.
       minibatch_size: environment steps per gradient step.

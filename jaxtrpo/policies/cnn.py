@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree, Shaped
 
-from jaxtrpo.config.checks import MOST_UNITS, require_sizes, require_whole
+from jaxtrpo.config.checks import MOST_UNITS, require_positive, require_sizes, require_whole
 from jaxtrpo.config.environment import VECTOR
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import spec_string_of
@@ -27,6 +27,7 @@ from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.value_head import SHARED, with_value_head
 
 KINDS = {"impala": ((16, 32, 32), 256), "nature": ((32, 64, 64), 512)}  # channels and units by default
+PIXEL_SCALE = 255.0
 NATURE = ((8, 4), (4, 2), (3, 1))  # sizes and strides of kernels
 OF_VECTORS = 64  # units of the layer for numbers beside images
 POOLED_SIDE = 8  # pixels; smaller images are not halved
@@ -41,9 +42,10 @@ class Shape(NamedTuple):
     kind: str
     channels: tuple[int, ...]
     hidden: int
+    pixel_scale: float = PIXEL_SCALE
 
 
-def shape_of(kind: Any, channels: Any, hidden: Any) -> Shape:
+def shape_of(kind: Any, channels: Any, hidden: Any, pixel_scale: Any = PIXEL_SCALE) -> Shape:
     """Returns the settings of a network; None stands for what is usual for its kind.
 
     Raises:
@@ -59,7 +61,8 @@ def shape_of(kind: Any, channels: Any, hidden: Any) -> Shape:
         raise ValueError(f"channels={short(channels)} must be {wanted}")
     hidden = usual_hidden if hidden is None else hidden
     require_whole(1, MOST_UNITS, hidden=hidden)
-    return Shape(kind, tuple(channels), hidden)
+    require_positive(pixel_scale=pixel_scale)
+    return Shape(kind, tuple(channels), hidden, float(pixel_scale))
 
 
 class _Convolution(nn.Module):
@@ -87,16 +90,18 @@ class Encoder(nn.Module):
         convolve = _impala if self.shape.kind == "impala" else _nature
         parts = []
         for name in sorted(obs.keys() - {VECTOR}):
-            found = convolve(_scaled(obs[name]), self.shape.channels, name)
+            found = convolve(_scaled(obs[name], self.shape.pixel_scale), self.shape.channels, name)
             parts.append(found.reshape(*found.shape[:-3], -1))
         if VECTOR in obs:
             parts.append(nn.relu(dense(OF_VECTORS, name=VECTOR)(obs[VECTOR])))
         return nn.relu(dense(self.shape.hidden, name="joined")(jnp.concatenate(parts, axis=-1)))
 
 
-def _scaled(image: Shaped[Array, "... height width channel"]) -> Float[Array, "... height width channel"]:
-    """Returns numbers from 0 to 1."""
-    return image.astype(jnp.float32) / 255 if image.dtype == jnp.uint8 else image.astype(jnp.float32)
+def _scaled(
+    image: Shaped[Array, "... height width channel"], pixel_scale: float
+) -> Float[Array, "... height width channel"]:
+    """Returns floats: uint8 divided by the scale, others as they are."""
+    return image.astype(jnp.float32) / pixel_scale if image.dtype == jnp.uint8 else image.astype(jnp.float32)
 
 
 def _impala(x: Array, channels: Sequence[int], name: str) -> Array:
@@ -222,6 +227,7 @@ def cnn(
     kind: str = "impala",
     channels: Sequence[int] | None = None,
     hidden: int | None = None,
+    pixel_scale: float = PIXEL_SCALE,
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
     shared: bool = False,
@@ -237,6 +243,7 @@ def cnn(
       channels: channels of each section of residual blocks, or of each convolution; None: (16, 32, 32) for impala, (32,
         64, 64) for nature. Small images use as many sections as they can be halved before they have 7 pixels.
       hidden: units of the layer after the convolutions; None: 256 for impala, 512 for nature.
+      pixel_scale: uint8 pixels are divided by this number; 10 suits cells that are small integers, such as Minigrid's.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
         discrete actions.
       state_dependent_std: whether the standard deviation depends on the observation.
@@ -245,9 +252,14 @@ def cnn(
     Raises:
       ValueError: a setting is invalid. `make` raises it if there are no images, or smaller ones than the kernels.
     """
-    shape = shape_of(kind, channels, hidden)
+    shape = shape_of(kind, channels, hidden, pixel_scale)
     require_head(initial_log_std, state_dependent_std, shared)
-    given = {"kind": kind, "channels": channels if channels is None else tuple(channels), "hidden": hidden}
+    given = {
+        "kind": kind,
+        "channels": channels if channels is None else tuple(channels),
+        "hidden": hidden,
+        "pixel_scale": shape.pixel_scale,
+    }
     return _cnn(shape, tuple(given.items()), float(initial_log_std), state_dependent_std, shared)
 
 

@@ -21,7 +21,7 @@ from jaxtrpo.config.checks import (
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
-from jaxtrpo.policies.cnn import Encoder, Shape, for_one, in_parts, initial, require_images, shape_of
+from jaxtrpo.policies.cnn import PIXEL_SCALE, Encoder, Shape, for_one, in_parts, initial, require_images, shape_of
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
@@ -109,6 +109,7 @@ class Memory(NamedTuple):
     encoder: tuple[int, ...] | None
     kind: str
     channels: tuple[int, ...] | None
+    pixel_scale: float
     bptt_steps: int
 
     @property
@@ -119,7 +120,7 @@ class Memory(NamedTuple):
     @property
     def convolutions(self) -> Shape:
         """Settings of the network that images pass through."""
-        return shape_of(self.kind, self.channels, self.encoder[0] if self.encoder else None)
+        return shape_of(self.kind, self.channels, self.encoder[0] if self.encoder else None, self.pixel_scale)
 
     @property
     def start(self) -> Callable[[int], tuple[Array, ...]]:
@@ -197,6 +198,7 @@ def gru(
     encoder: Sequence[int] | None = None,
     kind: str = "impala",
     channels: Sequence[int] | None = None,
+    pixel_scale: float = PIXEL_SCALE,
     bptt_steps: int = BPTT_STEPS,
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
@@ -215,6 +217,7 @@ def gru(
         relu layer after the convolutions; None: that of `cnn`.
       kind: of the convolutions, "impala" or "nature"; only used with images. See `cnn`.
       channels: of the convolutions; only used with images. See `cnn`.
+      pixel_scale: uint8 pixels are divided by this number. See `cnn`.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
         discrete actions.
@@ -233,6 +236,7 @@ def lstm(
     encoder: Sequence[int] | None = None,
     kind: str = "impala",
     channels: Sequence[int] | None = None,
+    pixel_scale: float = PIXEL_SCALE,
     bptt_steps: int = BPTT_STEPS,
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
@@ -246,6 +250,7 @@ def lstm(
         relu layer after the convolutions; None: that of `cnn`.
       kind: of the convolutions, "impala" or "nature"; only used with images. See `cnn`.
       channels: of the convolutions; only used with images. See `cnn`.
+      pixel_scale: uint8 pixels are divided by this number. See `cnn`.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
         discrete actions.
@@ -268,10 +273,10 @@ def memory_of(cell: str, given: Mapping[str, Any]) -> Memory:
     require_whole(1, MOST_UNITS, hidden=given["hidden"])
     if encoder is not None:
         require_sizes(encoder=encoder)
-    shape_of(given["kind"], channels, None)
+    shape = shape_of(given["kind"], channels, None, given["pixel_scale"])
     require_whole(1, MOST_BPTT_STEPS, bptt_steps=given["bptt_steps"])
     encoder, channels = (sizes if sizes is None else tuple(sizes) for sizes in (encoder, channels))
-    return Memory(cell, given["hidden"], encoder, given["kind"], channels, given["bptt_steps"])
+    return Memory(cell, given["hidden"], encoder, given["kind"], channels, shape.pixel_scale, given["bptt_steps"])
 
 
 def _recurrent(cell: str, factory: Callable[..., PolicyMaker], given: Mapping[str, Any]) -> PolicyMaker:

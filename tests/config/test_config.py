@@ -95,6 +95,7 @@ BAD_OF_PARTS = [
     *((*part, "bptt_steps", 10_001) for part in RECURRENT),
     *((*part, "encoder", value) for part in RECURRENT for value in ((0,), (1.5,), 64)),
     *((*part, "kind", value) for part in (*CNNS, *RECURRENT) for value in ("resnet", 1, None)),
+    *((*part, "pixel_scale", value) for part in (*CNNS, *RECURRENT) for value in (0, -1.0, math.inf, "10", None, True)),
     *((*part, "channels", value) for part in (*CNNS, *RECURRENT) for value in ((0,), (1.5,), 64, ())),
     *((*part, "hidden", value) for part in CNNS for value in NOT_WHOLE),
     *(("policy", name, "initial_log_std", value) for name in (*MEMORY, "cnn") for value in (-11, 6, math.nan)),

@@ -24,7 +24,7 @@ VALUES = {
     "value_hidden": (6, 4), "conditions": 6, "samples": 4, "horizon": 40, "imitation_steps": 30, "model_memory": 5.0,
     "prior_samples": 20.0, "change": (0.25, 1.5), "encoder": (9,), "bptt_steps": 12,
     "shared": True, "value_weight": 0.25, "value_clip": 0.3, "epsilon": 0.5, "n_step": 1, "double": False,
-    "kind": "nature", "channels": (4, 8, 12), "target_entropy": -3.5, "temperature": 0.5,
+    "kind": "nature", "channels": (4, 8, 12), "pixel_scale": 10.0, "target_entropy": -3.5, "temperature": 0.5,
 }  # fmt: skip
 SIZE_OF_LAYER = 24  # `hidden` of networks with one such layer
 

@@ -9,7 +9,9 @@ import pytest
 from flax import linen as nn
 from jax.flatten_util import ravel_pytree
 
+from jaxtrpo.config.specs import parse
 from jaxtrpo.critics.cnn import cnn as cnn_critic
+from jaxtrpo.critics.recurrent import gru as gru_critic
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
 from jaxtrpo.ops.fisher import fisher_vector_product
@@ -18,6 +20,7 @@ from jaxtrpo.policies.cnn import cnn, in_parts
 from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric, kl_divergence
 from jaxtrpo.policies.making import policy_for
+from jaxtrpo.policies.recurrent import gru
 
 KEY = jnp.array([0, 1], jnp.uint32)
 CHOICES = ActionSpace(np.array([0]), np.array([2]), (3,))
@@ -60,6 +63,53 @@ def test_impala_halves_images_as_often_as_they_can_be(size, flat, sections):
     assert found["Encoder_0/image_0/kernel"] == (3, 3, size[-1], 16)
     assert sum("_1_1/kernel" in name for name in found) == sections
     assert found["last/kernel"] == (256, 3)
+
+
+@pytest.mark.parametrize(
+    ("make", "scale"), [(cnn, 255.0), (lambda: cnn(pixel_scale=10), 10.0), (lambda: gru(pixel_scale=10), 10.0)]
+)
+def test_network_sees_pixels_divided_by_their_scale(make, scale):
+    integers, floats = space_of(8, 8, 3), space_of(8, 8, 3, dtype="float32")
+    policy, same = make().make(integers, CHOICES), make().make(floats, CHOICES)
+    params, obs = policy.init(KEY), observations(integers, 4)
+    divided = {"image": obs["image"].astype(jnp.float32) / scale}
+
+    def logits(which, seen):
+        if which.recurrence is None:
+            return which.apply(params, seen).logits[0]
+        return which.recurrence.step(params, which.recurrence.start(4), seen, jnp.ones(4, bool))[0].logits[0]
+
+    np.testing.assert_allclose(logits(policy, obs), logits(same, divided), rtol=1e-5, atol=1e-7)
+    assert np.ptp(logits(policy, obs)) > 0
+
+
+def predicted(critic, state, obs):
+    if critic.recurrence is None:
+        return critic.value(state, obs, jnp.zeros(4, jnp.int32))
+    return critic.recurrence.step(state, critic.recurrence.start(4), obs, jnp.ones(4, bool))[0]
+
+
+def as_floats(obs):
+    return {"image": obs["image"].astype(jnp.float32) / 10}  # floats are not divided
+
+
+@pytest.mark.parametrize(("kind", "critic"), [(cnn, cnn_critic), (gru, gru_critic)])
+def test_critic_divides_pixels_by_the_scale_of_the_policy(kind, critic):
+    spec = kind(pixel_scale=10).critic
+    assert spec.endswith("(pixel_scale=10.0)")
+    space = space_of(8, 8, 3)
+    ten, usual = parse("critic", spec).make(space), critic().make(space)
+    obs, state = observations(space, 4), ten.init(KEY)
+    state = jax.tree.map(lambda leaf: leaf + 0.01, state)  # at first, every value is 0
+    divided = {"image": (obs["image"] // 26).astype(jnp.uint8)}
+    np.testing.assert_allclose(predicted(ten, state, divided), predicted(usual, state, as_floats(divided)), rtol=1e-4)
+    assert not np.allclose(predicted(ten, state, divided), predicted(usual, state, divided), rtol=1e-3)
+
+
+def test_pixel_scale_is_positive():
+    for make in (cnn, gru, cnn_critic, gru_critic):
+        with pytest.raises(ValueError, match="pixel_scale=0"):
+            make(pixel_scale=0)
 
 
 def test_nature_has_the_shapes_of_its_paper():
