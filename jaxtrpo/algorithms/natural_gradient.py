@@ -26,7 +26,7 @@ from jaxtrpo.policies.masking import plain_observations
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Sequences, entry, one_axis_of_steps
 
-DAMPING, DAMPING_WITH_IMAGES = 0.03, 0.001  # see `damping_for`
+DAMPING, DAMPING_WITH_MEMORY, DAMPING_WITH_IMAGES = 0.03, 0.005, 0.001  # see `damping_for`
 # Why a torso must not be shared (see `Algorithm.refuses_shared`).
 CONTROLS_KL = "its step controls the KL of the policy, which the value loss would move, too"
 
@@ -245,14 +245,19 @@ def make_direction(
     )
 
 
-def damping_for(cg_damping: float | None, observations: ObservationSpace) -> float:
-    """Returns the damping of `natural_gradient`; by default less of it for images.
+def damping_for(cg_damping: float | None, policy: Policy, observations: ObservationSpace) -> float:
+    """Returns the damping of `natural_gradient`; by default less of it for images and for networks with memory.
 
     The activations of convolutional layers have large means. Along these, which shift all states alike, the curvature
-    is a large multiple of that along differences between states, which much damping would suppress.
+    is a large multiple of that along differences between states, which much damping would suppress. In recurrent
+    networks, the curvature along what is remembered for many steps is small at first.
     """
-    usual = DAMPING_WITH_IMAGES if observations.images else DAMPING
-    return usual if cg_damping is None else cg_damping
+    if cg_damping is not None:
+        return cg_damping
+    if observations.images:
+        return DAMPING_WITH_IMAGES
+    remembers = policy.recurrence is not None and observations.frames == 1
+    return DAMPING_WITH_MEMORY if remembers else DAMPING
 
 
 def require_natural_gradient(fisher_samples: int, cg_iterations: int, cg_damping: float | None) -> None:

@@ -21,8 +21,12 @@ from jaxtrpo.algorithms.natural_gradient import NaturalGradient, damping_for, ma
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trust_region import Path, make_policy_step, no_path, step_to_bound
 from jaxtrpo.critics.critic import Targets
-from jaxtrpo.envs.observation_space import Leaf, ObservationSpace, flat_space
-from jaxtrpo.policies.networks import gaussian_policy
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace, as_observed, flat_space
+from jaxtrpo.policies.cnn import cnn
+from jaxtrpo.policies.making import policy_for
+from jaxtrpo.policies.networks import gaussian_policy, mlp
+from jaxtrpo.policies.recurrent import gru, lstm
 from jaxtrpo.training.train import prepare
 
 SEGMENTS, LENGTH, ENVS = 4, 3, 4
@@ -380,17 +384,25 @@ def test_scale_of_advantages_does_not_matter():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-5), first(one), first(other))
 
 
+IMAGE = Leaf("image", (8, 8, 1), "uint8")
+
+
 @pytest.mark.parametrize(
-    ("given", "space", "damping"),
+    ("given", "make", "space", "damping"),
     [
-        (None, flat_space(3), 0.03),
-        (None, ObservationSpace((Leaf("image", (8, 8, 1), "uint8"), *flat_space(3).leaves)), 0.001),
-        (0.5, ObservationSpace((Leaf("image", (8, 8, 1), "uint8"),)), 0.5),
-        (0.0, flat_space(3), 0.0),
+        (None, mlp, flat_space(3), 0.03),
+        (None, cnn, ObservationSpace((IMAGE, *flat_space(3).leaves)), 0.001),
+        (None, gru, flat_space(3), 0.005),
+        (None, lstm, ObservationSpace((IMAGE,)), 0.001),
+        (None, mlp, flat_space(3)._replace(frames=4), 0.03),
+        (None, cnn, ObservationSpace((IMAGE,), frames=4), 0.001),
+        (0.5, cnn, ObservationSpace((IMAGE,)), 0.5),
+        (0.0, gru, flat_space(3), 0.0),
     ],
 )
-def test_images_are_damped_less_by_default(given, space, damping):
-    assert damping_for(given, space) == damping
+def test_images_and_memory_are_damped_less_by_default(given, make, space, damping):
+    actions = ActionSpace(np.array([-1.0]), np.array([1.0]))
+    assert damping_for(given, policy_for(make(), as_observed(space), actions, masked=False), space) == damping
 
 
 @pytest.mark.parametrize("algorithm", ["trpo", "npg", "trpo_penalty"])

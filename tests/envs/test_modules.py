@@ -223,6 +223,37 @@ def test_images_are_noted(shape, dtype, told):
     assert [note.endswith(told) for note in run.notes if "image" in note] == [True] * (told is not None)
 
 
+class Cells(Picture):
+    """An image whose first pixels are at most so large."""
+
+    def __init__(self, largest: int):
+        super().__init__(8, 8, 3, dtype=np.uint8)
+        self.largest = largest
+
+    def _observe(self):
+        image = super()._observe()
+        image[3, 4, 1] = self.largest
+        return image
+
+
+@pytest.mark.parametrize(
+    ("largest", "policy", "told"),
+    [
+        (15, None, "is 15, but networks see pixels divided by 255"),
+        (16, None, None),
+        (0, None, None),
+        (10, "gru", "pixel_scale=10"),
+        (10, "cnn(pixel_scale=10)", None),
+        (10, "gru(pixel_scale=200)", "divided by 200"),
+    ],
+)
+def test_small_pixels_are_noted(largest, policy, told):
+    run = prepare(lambda: Cells(largest), actors=1, max_episode_steps=5, policy=policy)
+    run.close()
+    noted = [note for note in run.notes if "largest pixel" in note]
+    assert [told in note for note in noted] == [True] * (told is not None)
+
+
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """Returns an id that a package registers once it is imported."""
