@@ -19,7 +19,7 @@ DOOR = "MiniGrid-DoorKey-5x5-v0"
 GAMES = {"Breakout": "8.37", "Asterix": "1.36", "Freeway": "24.7", "SpaceInvaders": "19.4"}
 STEPS = 320_000
 TASKS = {
-    DOOR: Task(functools.partial(grid_world, DOOR), 150_000),
+    DOOR: Task(functools.partial(grid_world, DOOR), 100_000, {"policy": "cnn(pixel_scale=10)"}),
     **{
         name: Task(f"gymnax:{name}-MinAtar", STEPS, {"discount": 0.999} if name == "Freeway" else {}, published)
         for name, published in GAMES.items()
@@ -30,8 +30,8 @@ ABOUT = """# Learning from images
 
 Made by `python experiments/images.py`. Return of the deterministic policy after training, over 100 episodes: mean over
 seeds, and each seed; "exploring" is the mean of the last 100 training episodes. All settings are defaults, except the
-discount of Freeway, that of the published run, 0.999; on seed 100, exploring, it gave 28.6, the default of 0.99 22.5.
-MinAtar was learned by `trpo` only, on two seeds.
+discount of Freeway, that of the published run, 0.999 (on seed 100, exploring, it gave 28.6, the default of 0.99 22.5),
+and `pixel_scale=10` at the door, whose cells are numbers up to 10. MinAtar was learned by `trpo` only, on two seeds.
 
 - The door's reward is 1 - 0.9 t / 250 at step t, and 0 if the goal is not reached within 250; a policy sees 7 x 7 cells
   ahead, three small numbers each. Asked: 0.9.
@@ -41,9 +41,8 @@ MinAtar was learned by `trpo` only, on two seeds.
   Breakout, 15.0 on Asterix, 58.8 on Freeway and 131.6 on SpaceInvaders.
 """
 AFTER = """
-The exploring policy of `ppo` has at least 0.96 at the door on every seed. The deterministic one repeats itself forever
-in some grids, since what it sees does not tell it what it has tried. `trpo`, run on one seed, had not finished learning
-there.
+With the door's numbers divided by 255, `trpo` had 0.82 while exploring after 150,000 steps (one seed), and its
+deterministic policy opened no door.
 
 On MinAtar, exploring, `trpo` has more than the published returns at as many steps in three of four games, and less in
 Freeway. The deterministic policy plays the same game of SpaceInvaders every time.
