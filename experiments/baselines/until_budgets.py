@@ -1,0 +1,149 @@
+"""BASELINE, not part of jaxtrpo: returns that Stable-Baselines3, sb3-contrib and SBX have reached after some seconds.
+
+    python experiments/baselines/until_budgets.py --task HalfCheetah-v5 --library sb3 --algorithm sac --seed 0 \\
+        --begin $(date +%s.%N) --budgets 10 30 100 --episodes 10
+
+Settings are those of RL Baselines3 Zoo for the task, or for all MuJoCo tasks where it names none. Prints one line of
+JSON: for each budget the seconds since `--begin`, the environment steps, and the mean return of the deterministic
+policy at that moment. Policies are evaluated after training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import importlib
+import json
+import time
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecNormalize
+
+MODULES = {"sb3": "stable_baselines3", "sb3_contrib": "sb3_contrib", "sbx": "sbx"}
+NORMALIZED = ("ppo", "trpo")
+_WIDE = {"net_arch": {"pi": [256, 256], "vf": [256, 256]}, "log_std_init": -2, "ortho_init": False}
+PPO: dict[str, dict[str, Any]] = {
+    "HalfCheetah-v5": {
+        "batch_size": 64, "n_steps": 512, "gamma": 0.98, "learning_rate": 2.0633e-5, "ent_coef": 0.000401762,
+        "clip_range": 0.1, "n_epochs": 20, "gae_lambda": 0.92, "max_grad_norm": 0.8, "vf_coef": 0.58096,
+    },
+    "Hopper-v5": {
+        "batch_size": 32, "n_steps": 512, "gamma": 0.999, "learning_rate": 9.80828e-5, "ent_coef": 0.00229519,
+        "clip_range": 0.2, "n_epochs": 5, "gae_lambda": 0.99, "max_grad_norm": 0.7, "vf_coef": 0.835671,
+    },
+    "Walker2d-v5": {
+        "batch_size": 32, "n_steps": 512, "gamma": 0.99, "learning_rate": 5.05041e-5, "ent_coef": 0.000585045,
+        "clip_range": 0.1, "n_epochs": 20, "gae_lambda": 0.95, "max_grad_norm": 1, "vf_coef": 0.871923,
+    },
+    "Humanoid-v5": {
+        "batch_size": 256, "n_steps": 512, "gamma": 0.95, "learning_rate": 3.56987e-5, "ent_coef": 0.00238306,
+        "clip_range": 0.3, "n_epochs": 5, "gae_lambda": 0.9, "max_grad_norm": 2, "vf_coef": 0.431892,
+    },
+    "Reacher-v5": {
+        "batch_size": 32, "n_steps": 512, "gamma": 0.9, "learning_rate": 0.000104019, "ent_coef": 7.52585e-8,
+        "clip_range": 0.3, "n_epochs": 5, "gae_lambda": 1.0, "max_grad_norm": 0.9, "vf_coef": 0.950368,
+    },
+    "Swimmer-v5": {"gamma": 0.9999},
+}  # fmt: skip
+WIDE_RELU = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Humanoid-v5")
+TRPO = {
+    "batch_size": 128, "n_steps": 1024, "gamma": 0.99, "gae_lambda": 0.95, "sub_sampling_factor": 1, "cg_max_steps": 25,
+    "cg_damping": 0.1, "n_critic_updates": 20, "learning_rate": 1e-3,
+}  # fmt: skip
+OFF_POLICY = {"learning_starts": 10_000}
+CROSSQ = {
+    "buffer_size": 1_000_000, "learning_rate": 1e-3, "learning_starts": 5_000, "policy_delay": 3,
+    "policy_kwargs": {"net_arch": {"pi": [256, 256], "qf": [2048, 2048]}},
+}  # fmt: skip
+
+
+class AtBudgets(BaseCallback):
+    """Keeps a copy of the policy at the first step after each budget, and ends training at the last one."""
+
+    def __init__(self, begin: float, budgets: list[float]) -> None:
+        super().__init__()
+        self.begin, self.budgets = begin, budgets
+        self.kept: list[tuple[float, int, Any, Any]] = []  # seconds, steps, policy, moments of observations
+
+    def _on_step(self) -> bool:
+        seconds = time.time() - self.begin
+        while len(self.kept) < len(self.budgets) and seconds >= self.budgets[len(self.kept)]:
+            env = self.model.get_env()
+            moments = copy.deepcopy(env.obs_rms) if isinstance(env, VecNormalize) else None
+            self.kept.append((seconds, self.num_timesteps, _state_of(self.model.policy), moments))
+        return len(self.kept) < len(self.budgets)
+
+
+def _state_of(policy: Any) -> Any:
+    if hasattr(policy, "actor_state"):  # of SBX, an immutable value of JAX
+        return policy.actor_state
+    return copy.deepcopy(policy.state_dict())
+
+
+def _restore(policy: Any, state: Any) -> None:
+    if hasattr(policy, "actor_state"):
+        policy.actor_state = state
+    else:
+        policy.load_state_dict(state)
+
+
+def settings_of(library: str, algorithm: str, task: str) -> dict[str, Any]:
+    """Settings of RL Baselines3 Zoo."""
+    if algorithm == "ppo":
+        found = dict(PPO.get(task, {}))
+        if task in WIDE_RELU:
+            found["policy_kwargs"] = {**_WIDE, "activation_fn": _relu(library)}
+        return found
+    if algorithm == "trpo":
+        return {**TRPO, **({"target_kl": 0.04} if task == "HalfCheetah-v5" else {}), **_far_sighted(task, 0.9999)}
+    if algorithm == "crossq":
+        return {**CROSSQ, **_far_sighted(task, 0.999)}
+    return {**OFF_POLICY, **_far_sighted(task, 0.9999)}
+
+
+def _far_sighted(task: str, discount: float) -> dict[str, float]:
+    return {"gamma": discount} if task == "Swimmer-v5" else {}
+
+
+def _relu(library: str) -> Any:
+    if library == "sbx":
+        return importlib.import_module("flax.linen").relu
+    return importlib.import_module("torch").nn.ReLU
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", required=True)
+    parser.add_argument("--library", choices=MODULES, required=True)
+    parser.add_argument("--algorithm", required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--begin", type=float, required=True, help="when the command was given, in seconds since 1970")
+    parser.add_argument("--budgets", type=float, nargs="+", required=True, help="seconds")
+    parser.add_argument("--episodes", type=int, required=True, help="of each evaluation")
+    given = parser.parse_args()
+    env = make_vec_env(given.task, n_envs=2 if given.algorithm == "trpo" else 1, seed=given.seed)
+    if given.algorithm in NORMALIZED:
+        env = VecNormalize(env)
+    name = {"ppo": "PPO", "trpo": "TRPO", "sac": "SAC", "tqc": "TQC", "crossq": "CrossQ"}[given.algorithm]
+    make = getattr(importlib.import_module(MODULES[given.library]), name)
+    settings = settings_of(given.library, given.algorithm, given.task)
+    model = make("MlpPolicy", env, seed=given.seed, device="cpu", **settings)
+    reached = AtBudgets(given.begin, given.budgets)
+    model.learn(10**9, callback=reached)
+    returns = []
+    for _, _, state, moments in reached.kept:
+        _restore(model.policy, state)
+        judge = make_vec_env(given.task, seed=given.seed + 1_000)
+        if moments is not None:
+            judge = VecNormalize(judge, training=False, norm_reward=False)
+            judge.obs_rms = moments
+        returns.append(round(float(evaluate_policy(model, judge, n_eval_episodes=given.episodes)[0]), 2))
+    seconds, steps = [round(each[0], 2) for each in reached.kept], [each[1] for each in reached.kept]
+    print(json.dumps({"seconds": seconds, "steps": steps, "returns": returns}))
+
+
+if __name__ == "__main__":
+    main()
