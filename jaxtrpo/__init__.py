@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jaxtrpo.rollout.evaluation import evaluate
     from jaxtrpo.runs.config_file import load_config
     from jaxtrpo.runs.policy_file import load_policy, save_policy
+    from jaxtrpo.runs.recipes import load_recipe
     from jaxtrpo.training.record import Result
     from jaxtrpo.training.train import train
     from jaxtrpo.training.train_many import train_many
@@ -42,6 +43,7 @@ __all__ = [
     "gps",
     "load_config",
     "load_policy",
+    "load_recipe",
     "make_env",
     "naf",
     "npg",
@@ -66,6 +68,7 @@ _HOMES = {  # modules of all names that are not algorithms
     "evaluate": "jaxtrpo.rollout.evaluation",
     "load_config": "jaxtrpo.runs.config_file",
     "load_policy": "jaxtrpo.runs.policy_file",
+    "load_recipe": "jaxtrpo.runs.recipes",
     "make_env": "jaxtrpo.envs.registry",
     "save_policy": "jaxtrpo.runs.policy_file",
     "set_env": "jaxtrpo.envs.parameters",

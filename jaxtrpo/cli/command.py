@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from jaxtrpo.runs.directory import require_writable
 
@@ -19,6 +19,18 @@ class Command(Protocol):
     def prepare(self) -> Work:
         """Validates all user input, raising ValueError, TypeError or OSError, and returns the work to do."""
         ...
+
+
+def as_flags(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the flags of `jaxtrpo train` for settings by name."""
+    flags: list[str] = []
+    for name, value in settings.items():
+        flag = name.replace("_", "-")
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags += [f"--{flag}", str(value)]
+    return flags
 
 
 def needs(command: str, error: ModuleNotFoundError, extra: str) -> ValueError:

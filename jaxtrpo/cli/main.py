@@ -20,6 +20,7 @@ from jaxtrpo.cli.algorithms import Algorithms
 from jaxtrpo.cli.command import FAILED, INPUT_ERROR, INTERRUPTED, Command
 from jaxtrpo.cli.export import Export
 from jaxtrpo.cli.launch import Launch
+from jaxtrpo.cli.recipes import Recipes
 from jaxtrpo.cli.sweep import Sweep
 from jaxtrpo.cli.train import Evaluate, Train
 from jaxtrpo.cli.view import Plot, Report, Video, Watch
@@ -33,7 +34,7 @@ from jaxtrpo.runs.directory import DirectoryInUse, OutputError
 from jaxtrpo.runs.termination import end_in_time
 
 _REPEATABLE = ("grid", "random")  # flags that may be given several times
-_COMMANDS = (Train, Launch, Evaluate, Sweep, Plot, Video, Report, Watch, Export, Algorithms, Config)
+_COMMANDS = (Train, Launch, Evaluate, Sweep, Plot, Video, Report, Watch, Export, Algorithms, Recipes, Config)
 _SWITCHES = {
     field.name.replace("_", "-")
     for command in _COMMANDS
@@ -57,7 +58,14 @@ def parse(arguments: Sequence[str]) -> Command:
     _require_not_empty(arguments)
     _require_once(arguments)
     _require_known(arguments)
-    repeated = _run_from_config(arguments)
+    command = _parsed(arguments, _run_from_config(arguments))
+    if isinstance(command, Train) and command.recipe:
+        return _parsed(arguments, _run_from_recipe(command))
+    return command
+
+
+def _parsed(arguments: Sequence[str], repeated: Train | None) -> Command:
+    """Parses a command line, with the settings of another run as the defaults of all flags, if one is given."""
     defaults: dict[str, Any] = {} if repeated is None else {"default": repeated}
     train = Annotated[Train, subcommand("train", prefix_name=False, **defaults)]
     launch = Annotated[Launch, subcommand("launch", prefix_name=False)]
@@ -69,8 +77,9 @@ def parse(arguments: Sequence[str]) -> Command:
     export = Annotated[Export, subcommand("export", prefix_name=False)]
     sweep = Annotated[Sweep, subcommand("sweep", prefix_name=False)]
     algorithms = Annotated[Algorithms, subcommand("algorithms", prefix_name=False)]
+    recipes = Annotated[Recipes, subcommand("recipes", prefix_name=False)]
     command = tyro.cli(
-        train | launch | evaluate | sweep | plot | video | report | watch | export | algorithms,
+        train | launch | evaluate | sweep | plot | video | report | watch | export | algorithms | recipes,
         prog="jaxtrpo",
         description=f"Trust-region and actor-critic reinforcement learning in JAX, version {jaxtrpo.__version__}.",
         args=list(arguments),
@@ -160,6 +169,8 @@ def _run_from_config(arguments: Sequence[str]) -> Train | None:
     ]
     if not any(found) or arguments[0] != "train":
         return None
+    if _is_typed("--recipe", arguments):
+        raise ValueError("--recipe and --config contradict each other; give only one of them")
     settings = load_config(found[-1])
     module = module_of(settings["env"])
     if module is not None and settings["env"] not in arguments:
@@ -173,6 +184,14 @@ def _run_from_config(arguments: Sequence[str]) -> Train | None:
             "interpreter; repeat them with --env-options if you trust it"
         )
     _require_own_parts_typed(found[-1], settings, arguments)
+    return Train(env=settings.pop("env"), config=Config(**settings))
+
+
+def _run_from_recipe(command: Train) -> Train:
+    """Returns the run that --recipe stands for, whose settings become the defaults of all flags."""
+    from jaxtrpo.runs.recipes import load_recipe
+
+    settings = load_recipe(command.env)
     return Train(env=settings.pop("env"), config=Config(**settings))
 
 

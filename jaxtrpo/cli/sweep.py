@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 
-from jaxtrpo.cli.command import FAILED, INTERRUPTED, Work, needs
+from jaxtrpo.cli.command import FAILED, INTERRUPTED, Work, as_flags, needs
 from jaxtrpo.config import Config
 from jaxtrpo.config.checks import MOST_SEEDS, require_whole
 from jaxtrpo.config.environment import made_elsewhere, options_of
@@ -139,17 +139,14 @@ class Sweep:
 
     def _flags(self, chosen: Mapping[str, Any]) -> list[str]:
         """Returns the flags of `jaxtrpo train` for the settings that differ from their defaults."""
-        flags: list[str] = []
-        for name, value in self._settings(chosen).items():
-            if value == getattr(Config(), name) or name in ("seed", "actors"):
-                continue
-            flag = name.replace("_", "-")
-            flags += (
-                [f"--no-{flag}" if value is False else f"--{flag}"]
-                if isinstance(value, bool)
-                else [f"--{flag}", str(value)]
-            )
-        return flags
+        usual = Config()
+        return as_flags(
+            {
+                name: value
+                for name, value in self._settings(chosen).items()
+                if value != getattr(usual, name) and name not in ("seed", "actors")
+            }
+        )
 
     def _report(self, done: list, files: tuple[Path, ...]) -> None:
         from jaxtrpo.runs.sweep.study import format_settings

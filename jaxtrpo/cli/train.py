@@ -34,6 +34,8 @@ class Train:
     config: Annotated[Config, arg(name="")] = dataclasses.field(default_factory=Config)
     like: Annotated[Path | None, arg(name="config")] = None
     """config.json of a run, or its directory: repeat that run (omit ENV); other flags override its settings"""
+    recipe: FlagCreatePairsOff[bool] = False
+    """use the settings tuned for ENV; `jaxtrpo recipes` lists them, and other flags override them"""
     out: Path | None = None
     """directory for metrics, policy and checkpoints; if not given, nothing is saved"""
     overwrite: FlagCreatePairsOff[bool] = False

@@ -15,7 +15,7 @@ from jaxtrpo.config import Config, make_config
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.environment import VECTOR, names_of, options_of
 from jaxtrpo.config.messages import short
-from jaxtrpo.config.specs import KINDS, require_one_value
+from jaxtrpo.config.specs import KINDS, require_one_value, setting_of
 from jaxtrpo.envs.abilities import envs_per_simulator, observation_space, observations_of, saves_state, wastes_steps
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors, may_solve_equations
@@ -28,6 +28,7 @@ from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_ru
 from jaxtrpo.runs.compilation_cache import cache_compilations
 from jaxtrpo.runs.config_file import as_json, versions
 from jaxtrpo.runs.directory import has_checkpoint
+from jaxtrpo.runs.recipes import mention
 from jaxtrpo.training.defaults import fill_in, with_whole_episodes, with_whole_simulators
 from jaxtrpo.training.make_update import make_update, segment_parts, segments_of_run
 from jaxtrpo.training.options import Options, make_loggers, open_for, require_loggers, saving_of
@@ -39,6 +40,7 @@ from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
 
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened
 IMAGE_POLICY = "cnn"  # by default
+SMALL_PIXELS = 16  # pixels that are smaller by this factor than what they are divided by are hardly seen
 
 
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
@@ -89,15 +91,16 @@ def begin(plan: Plan) -> Run:
         if plan.saved is None:
             state, metrics, note = plan.update.start(plan.config.seed), {}, None
             require_finite_start(plan.env, state)
+            small = note_small_pixels(plan, state)
             if plan.warm_start is not None:
                 state, note = with_warm_start(plan.warm_start, state, plan.actors), plan.warm_start.note
         else:
-            gathered, note = restored(plan, plan.saved)
+            (gathered, note), small = restored(plan, plan.saved), None
             state, metrics = plan.update.place(gathered), plan.saved.metrics
     except BaseException:
         plan.close()
         raise
-    notes = plan.notes if note is None else (*plan.notes, note)
+    notes = (*plan.notes, *(each for each in (small, note) if each is not None))
     fields = {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan)}
     return Run(**{**fields, "notes": notes}, state=state, metrics=metrics)
 
@@ -161,7 +164,9 @@ def _plan(
     algorithm = getattr(options.algorithm, "spec_string", options.algorithm)
     settings = {name: value for name, value in arguments.items() if name not in Options._fields}
     config = make_config(settings, algorithm=str(algorithm))
-    require_one_value({**vars(config), **{kind: getattr(options, kind) for kind in KINDS}}, vars(Config()))
+    chosen = {**vars(config), **{kind: getattr(options, kind) for kind in KINDS}}
+    require_one_value(chosen, vars(Config()))
+    mentioned = mention(env, chosen)
     saving = saving_of(options, config)
     require_loggers(options)
     if config.stop_after_evaluations is not None and not config.eval_every:
@@ -239,7 +244,7 @@ def _plan(
             warm_start=warm_start,
             started=started,
             close=close,
-            notes=tuple(_notes(environment, config, replay)),
+            notes=(*([mentioned] if mentioned else []), *_notes(environment, config, replay)),
             # Otherwise, steps after the episode in a fixed batch, or steps that only reset, are invalid, too.
             invalid_is_broken=parts.algorithm.episodes is None and not wastes_steps(environment),
             saving=saving,
@@ -311,6 +316,23 @@ def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
         return state, None
     note = f"the simulators of {plan.env.name} cannot be saved, so all environments start new episodes"
     return plan.update.restart(state), note
+
+
+def note_small_pixels(plan: Plan, state: TrainState) -> str | None:
+    """Returns a note for the user if pixels are small integers, which vanish when they are divided by 255."""
+    scale = setting_of("policy", plan.maker.spec_string, "pixel_scale")
+    images = [leaf.name for leaf in observation_space(plan.env).images if leaf.dtype == "uint8"]
+    if scale is None or not images:
+        return None
+    obs = join_envs(state.actors.env.obs)
+    for name in images:
+        largest = int(np.max(obs[name]))
+        if 0 < largest * SMALL_PIXELS <= scale:
+            return (
+                f"{plan.env.name}: the largest pixel of the first {name} is {largest}, but networks see pixels divided "
+                f'by {scale:g}; if all are that small, set pixel_scale, as in --policy "cnn(pixel_scale={largest})"'
+            )
+    return None
 
 
 def require_finite_start(env: Environment, state: TrainState) -> None:

@@ -1,0 +1,64 @@
+"""`jaxtrpo recipes`."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+import statistics
+from typing import TYPE_CHECKING, Annotated
+
+from tyro.conf import Positional, arg
+
+from jaxtrpo.cli.command import Work, as_flags
+from jaxtrpo.config import Config
+
+if TYPE_CHECKING:
+    from jaxtrpo.runs.recipes import Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipes:
+    """List the settings tuned for single environments, which `jaxtrpo train ENV --recipe` uses."""
+
+    env: Positional[Annotated[str | None, arg(metavar="ENV")]] = None
+    """show only the recipe for this environment, with the command that it stands for"""
+
+    def prepare(self) -> Work:
+        """See `Command.prepare`."""
+        from jaxtrpo.runs.recipes import load_recipe, recipes
+
+        known = recipes()
+        if self.env is None:
+            text = _table(list(known.values()))
+        else:
+            load_recipe(self.env)  # there is one
+            text = _described(known[self.env])
+
+        def show() -> int:
+            print(text)
+            return 0
+
+        return show
+
+
+def _table(found: list[Recipe]) -> str:
+    rows = [(each.env, _algorithm(each).partition("(")[0], each.settings["total_steps"], _mean(each)) for each in found]
+    width = max(len(env) for env, *_ in rows)
+    head = f"{'environment':{width}}  {'algorithm':11}  {'total steps':>11}  mean return"
+    lines = [f"{env:{width}}  {algorithm:11}  {steps:>11,}  {mean}" for env, algorithm, steps, mean in rows]
+    return "\n".join([head, *lines])
+
+
+def _described(recipe: Recipe) -> str:
+    command = shlex.join(["jaxtrpo", "train", recipe.env, *as_flags(recipe.settings)])
+    each = ", ".join(f"{value:.4g} (seed {seed})" for seed, value in zip(recipe.seeds, recipe.returns, strict=True))
+    return f"{command}\n\nmean return {_mean(recipe)}, deterministic policy, 100 episodes a seed: {each}"
+
+
+def _algorithm(recipe: Recipe) -> str:
+    return recipe.settings.get("algorithm", Config.algorithm)
+
+
+def _mean(recipe: Recipe) -> str:
+    spread = f" ± {statistics.stdev(recipe.returns):.2g}" if len(recipe.returns) > 1 else ""
+    return f"{recipe.mean:.4g}{spread}"
