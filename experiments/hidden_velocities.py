@@ -25,8 +25,8 @@ TASKS = {
 }
 SYSTEMS = {
     "trpo, gru": {"algorithm": "trpo", "policy": "gru"},
-    "trpo with less damping, gru": {"algorithm": "trpo(cg_damping=0.005)", "policy": "gru"},
-    "trpo, lstm": {"algorithm": "trpo", "policy": "lstm"},
+    "trpo with more damping, gru": {"algorithm": "trpo(cg_damping=0.03)", "policy": "gru"},
+    "trpo with more damping, lstm": {"algorithm": "trpo(cg_damping=0.03)", "policy": "lstm"},
     "ppo, gru": {"algorithm": PPO, "policy": "gru"},
     "trpo, mlp": {"algorithm": "trpo", "policy": "mlp"},
     "trpo, mlp, 4 frames": {"algorithm": "trpo", "policy": "mlp", "frame_stack": 4},
@@ -38,8 +38,9 @@ ABOUT = """# Memory where velocities are hidden
 Made by `python experiments/hidden_velocities.py`. Observations are positions and angles only. Return of the
 deterministic policy after training, over 100 episodes: mean over seeds, and each seed; "exploring" is the mean of the
 last 100 training episodes, where it was recorded. `discount=0.9` on Pendulum and `learning_rate=0.001` of `ppo` were
-chosen on seed 100, and less damping (`cg_damping=0.005`, 0.03 by default) on seeds 100 to 105 of Pendulum; everything
-else is the default. Published are the returns of rl-zoo's tuned RecurrentPPO, with LSTM.
+chosen on seed 100; everything else is the default. "More damping" is `cg_damping=0.03`, the default without memory;
+with memory, it is 0.005, chosen on seeds 100 to 105 of Pendulum. Published are the returns of rl-zoo's tuned
+RecurrentPPO, with LSTM.
 """
 AFTER = """
 CartPole and Pendulum are stepped in Python, and their seconds were taken while other work ran on the machine.
