@@ -30,7 +30,7 @@ def cnn(
     kind: str = "impala",
     channels: Sequence[int] | None = None,
     hidden: int | None = None,
-    pixel_scale: float = PIXEL_SCALE,
+    pixel_scale: float | int = PIXEL_SCALE,
     epochs: int = 10,
     minibatch_size: int = 128,
     minibatch_per_env: float = 1.0,

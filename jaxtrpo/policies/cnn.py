@@ -227,7 +227,7 @@ def cnn(
     kind: str = "impala",
     channels: Sequence[int] | None = None,
     hidden: int | None = None,
-    pixel_scale: float = PIXEL_SCALE,
+    pixel_scale: float | int = PIXEL_SCALE,
     initial_log_std: float | int = INITIAL_LOG_STD,
     state_dependent_std: bool = False,
     shared: bool = False,
