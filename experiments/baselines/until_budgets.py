@@ -1,7 +1,7 @@
 """BASELINE, not part of jaxtrpo: returns that Stable-Baselines3, sb3-contrib and SBX have reached after some seconds.
 
-    python experiments/baselines/until_budgets.py --task HalfCheetah-v5 --library sb3 --algorithm sac --seed 0 \\
-        --begin $(date +%s.%N) --budgets 10 30 100 --episodes 10
+    PYTHONPATH=experiments python experiments/baselines/until_budgets.py --task HalfCheetah-v5 --library sb3 \\
+        --algorithm sac --seed 0 --begin $(date +%s.%N) --budgets 10 30 100 --episodes 10
 
 Settings are those of RL Baselines3 Zoo for the task, or for all MuJoCo tasks where it names none. Prints one line of
 JSON: for each budget the seconds since `--begin`, the environment steps, and the mean return of the deterministic
@@ -10,17 +10,16 @@ policy at that moment. Policies are evaluated after training.
 
 from __future__ import annotations
 
-import argparse
 import copy
 import importlib
-import json
-import time
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import VecNormalize
+
+from common.budgets import AtBudgets, options
 
 MODULES = {"sb3": "stable_baselines3", "sb3_contrib": "sb3_contrib", "sbx": "sbx"}
 NORMALIZED = ("ppo", "trpo")
@@ -60,21 +59,20 @@ CROSSQ = {
 }  # fmt: skip
 
 
-class AtBudgets(BaseCallback):
-    """Keeps a copy of the policy at the first step after each budget, and ends training at the last one."""
+class Watch(BaseCallback):
+    """Keeps copies of the policy, with the moments of its observations, and ends training at the last budget."""
 
-    def __init__(self, begin: float, budgets: list[float]) -> None:
+    def __init__(self, reached: AtBudgets) -> None:
         super().__init__()
-        self.begin, self.budgets = begin, budgets
-        self.kept: list[tuple[float, int, Any, Any]] = []  # seconds, steps, policy, moments of observations
+        self.reached = reached
 
     def _on_step(self) -> bool:
-        seconds = time.time() - self.begin
-        while len(self.kept) < len(self.budgets) and seconds >= self.budgets[len(self.kept)]:
-            env = self.model.get_env()
-            moments = copy.deepcopy(env.obs_rms) if isinstance(env, VecNormalize) else None
-            self.kept.append((seconds, self.num_timesteps, _state_of(self.model.policy), moments))
-        return len(self.kept) < len(self.budgets)
+        return self.reached.keep(self.num_timesteps, self._copied)
+
+    def _copied(self) -> tuple[Any, Any]:
+        env = self.model.get_env()
+        moments = copy.deepcopy(env.obs_rms) if isinstance(env, VecNormalize) else None
+        return _state_of(self.model.policy), moments
 
 
 def _state_of(policy: Any) -> Any:
@@ -115,14 +113,8 @@ def _relu(library: str) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--task", required=True)
+    parser = options(__doc__)
     parser.add_argument("--library", choices=MODULES, required=True)
-    parser.add_argument("--algorithm", required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--begin", type=float, required=True, help="when the command was given, in seconds since 1970")
-    parser.add_argument("--budgets", type=float, nargs="+", required=True, help="seconds")
-    parser.add_argument("--episodes", type=int, required=True, help="of each evaluation")
     given = parser.parse_args()
     env = make_vec_env(given.task, n_envs=2 if given.algorithm == "trpo" else 1, seed=given.seed)
     if given.algorithm in NORMALIZED:
@@ -132,17 +124,18 @@ def main() -> None:
     settings = settings_of(given.library, given.algorithm, given.task)
     model = make("MlpPolicy", env, seed=given.seed, device="cpu", **settings)
     reached = AtBudgets(given.begin, given.budgets)
-    model.learn(10**9, callback=reached)
-    returns = []
-    for _, _, state, moments in reached.kept:
+    model.learn(10**9, callback=Watch(reached))
+
+    def worth(policy_and_moments: tuple[Any, Any]) -> float:
+        state, moments = policy_and_moments
         _restore(model.policy, state)
         judge = make_vec_env(given.task, seed=given.seed + 1_000)
         if moments is not None:
             judge = VecNormalize(judge, training=False, norm_reward=False)
             judge.obs_rms = moments
-        returns.append(round(float(evaluate_policy(model, judge, n_eval_episodes=given.episodes)[0]), 2))
-    seconds, steps = [round(each[0], 2) for each in reached.kept], [each[1] for each in reached.kept]
-    print(json.dumps({"seconds": seconds, "steps": steps, "returns": returns}))
+        return evaluate_policy(model, judge, n_eval_episodes=given.episodes)[0]
+
+    print(reached.answer(worth))
 
 
 if __name__ == "__main__":
