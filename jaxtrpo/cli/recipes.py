@@ -25,14 +25,9 @@ class Recipes:
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""
-        from jaxtrpo.runs.recipes import load_recipe, recipes
+        from jaxtrpo.runs.recipes import recipe_for, recipes
 
-        known = recipes()
-        if self.env is None:
-            text = _table(list(known.values()))
-        else:
-            load_recipe(self.env)  # there is one
-            text = _described(known[self.env])
+        text = _table(list(recipes().values())) if self.env is None else _described(recipe_for(self.env))
 
         def show() -> int:
             print(text)

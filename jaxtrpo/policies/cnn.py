@@ -27,7 +27,7 @@ from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.value_head import SHARED, with_value_head
 
 KINDS = {"impala": ((16, 32, 32), 256), "nature": ((32, 64, 64), 512)}  # channels and units by default
-PIXEL_SCALE = 255.0
+PIXEL_SCALE = 255.0  # of images of a camera
 NATURE = ((8, 4), (4, 2), (3, 1))  # sizes and strides of kernels
 OF_VECTORS = 64  # units of the layer for numbers beside images
 POOLED_SIDE = 8  # pixels; smaller images are not halved

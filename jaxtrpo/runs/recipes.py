@@ -77,12 +77,17 @@ def load_recipe(env: str) -> dict[str, Any]:
     Raises:
       ValueError: there is no recipe for this environment.
     """
+    return {"env": env, **recipe_for(env).settings}
+
+
+def recipe_for(env: str) -> Recipe:
+    """Returns the recipe for an environment; errors as for `load_recipe`."""
     known = recipes()
     if env not in known:
         near = difflib.get_close_matches(env, known, n=3)
         hint = f"the nearest are for {', '.join(near)}" if near else "`jaxtrpo recipes` lists all"
         raise ValueError(f"recipe: there is none for {short(env, 60)}; {hint}")
-    return {"env": env, **known[env].settings}
+    return known[env]
 
 
 def mention(env: object, chosen: Mapping[str, Any]) -> str | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from jaxtrpo.parallel.actors import Trainings
+from jaxtrpo.parallel.actors import Trainings, join_envs
 from jaxtrpo.rollout.evaluation import Evaluator
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.directory import hold
@@ -189,7 +189,7 @@ def _first_state(plans: Sequence[Plan], trainings: Trainings) -> TrainState:
     keys = np.stack([jax.random.PRNGKey(each.config.seed) for each in padded])
     settings = jax.tree.map(lambda *leaves: np.stack(leaves), *[each.update.hyperparameters() for each in padded])
     state = trainings.map(plans[0].update.first_state)(keys, settings)
-    require_finite_start(plans[0].env, state)
+    require_finite_start(plans[0].env, join_envs(state.actors.env.obs))
     if all(plan.saved is None and plan.warm_start is None for plan in plans):
         return state
     host = jax.tree.map(np.array, jax.device_get(state))

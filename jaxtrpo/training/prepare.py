@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxtrpo.config import Config, make_config
 from jaxtrpo.config.checks import require_whole
@@ -90,8 +91,9 @@ def begin(plan: Plan) -> Run:
     try:
         if plan.saved is None:
             state, metrics, note = plan.update.start(plan.config.seed), {}, None
-            require_finite_start(plan.env, state)
-            small = note_small_pixels(plan, state)
+            obs = join_envs(state.actors.env.obs)
+            require_finite_start(plan.env, obs)
+            small = note_small_pixels(plan, obs)
             if plan.warm_start is not None:
                 state, note = with_warm_start(plan.warm_start, state, plan.actors), plan.warm_start.note
         else:
@@ -318,13 +320,12 @@ def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
     return plan.update.restart(state), note
 
 
-def note_small_pixels(plan: Plan, state: TrainState) -> str | None:
-    """Returns a note for the user if pixels are small integers, which vanish when they are divided by 255."""
+def note_small_pixels(plan: Plan, obs: PyTree) -> str | None:
+    """Returns a note for the user if the first pixels are small integers, which vanish when they are divided by 255."""
     scale = setting_of("policy", plan.maker.spec_string, "pixel_scale")
     images = [leaf.name for leaf in observation_space(plan.env).images if leaf.dtype == "uint8"]
     if scale is None or not images:
         return None
-    obs = join_envs(state.actors.env.obs)
     for name in images:
         largest = int(np.max(obs[name]))
         if 0 < largest * SMALL_PIXELS <= scale:
@@ -335,9 +336,8 @@ def note_small_pixels(plan: Plan, state: TrainState) -> str | None:
     return None
 
 
-def require_finite_start(env: Environment, state: TrainState) -> None:
+def require_finite_start(env: Environment, obs: PyTree) -> None:
     """Raises ValueError if a first observation is not finite."""
-    obs = join_envs(state.actors.env.obs)
     rows = obs.get(VECTOR, np.zeros((1, 1))) if isinstance(obs, dict) else obs
     finite = np.isfinite(rows).reshape(-1, rows.shape[-1]).all(axis=0)
     if not finite.all():
