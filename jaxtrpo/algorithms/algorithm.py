@@ -11,6 +11,7 @@ from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace
+from jaxtrpo.policies.distributions import Comparable
 from jaxtrpo.policies.exploring import Explore
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.replay import Replay, make_replay
@@ -106,6 +107,7 @@ class Algorithm(NamedTuple):
     episodes: WholeEpisodes | None = None  # determines batch sizes; None if batches are cut from running environments
     explore: Explore | None = None  # what actions are drawn from; None: the distributions of the policy
     uses_surrogate: bool = False  # whether `make` reads `Spec.surrogate`; otherwise runs with one are refused
+    distributions: type = Comparable  # protocol that the distributions of the policy must follow
     # Why it cannot train a policy with a value head (`Policy.value_head`), which are then refused; None if it can.
     refuses_shared: str | None = "it trains policy and critic separately"
 

@@ -146,6 +146,7 @@ def dqn(
         adapt=_schedule(learning_rate, epsilon),
         num_envs=NUM_ENVS,
         explore=epsilon_greedy,
+        distributions=Distribution,
         refuses_shared=None,
     )
 

@@ -23,7 +23,7 @@ from jaxtrpo.algorithms.q_learning import (
 from jaxtrpo.config.checks import require_sizes
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.minibatches import minibatches_for
-from jaxtrpo.policies.distributions import encoded
+from jaxtrpo.policies.distributions import Distribution, encoded
 from jaxtrpo.rollout.replay import Transitions
 
 # Bounds of the logarithm of the diagonal of L(s). Where the advantage has no peak, the best fit has zero curvature, and
@@ -147,5 +147,11 @@ def naf(
 
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}
     return Algorithm(
-        spec_string, starts, make, critic="none", num_envs=NUM_ENVS, refuses_shared="it learns action values"
+        spec_string,
+        starts,
+        make,
+        critic="none",
+        num_envs=NUM_ENVS,
+        distributions=Distribution,
+        refuses_shared="it learns action values",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.line_search import Trial
 from jaxtrpo.ops.segments import sum_and_map_segments, sum_over_segments
 from jaxtrpo.parallel.collectives import sum_over_actors, worth_sharing
-from jaxtrpo.policies.distributions import Distribution, entropy, fisher_metric, kl_divergence
+from jaxtrpo.policies.distributions import Comparable, entropy, fisher_metric, kl_divergence
 from jaxtrpo.policies.masking import plain_observations
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Sequences, entry, one_axis_of_steps
@@ -139,21 +139,23 @@ def evaluate_batch(
     in_sequence = isinstance(obs, Sequences)
     plain_obs = plain_observations(obs)
 
-    def apply(candidate: Float[Array, " parameter"], index: Int[Array, ""] | int) -> Distribution:
+    def apply(candidate: Float[Array, " parameter"], index: Int[Array, ""] | int) -> Comparable:
         """Returns the distributions of one segment, with a single axis of steps."""
         if in_sequence:
-            return one_axis_of_steps(policy.apply(unravel(candidate), entry(obs, index)))
-        return policy.apply(unravel(candidate), jax.tree.map(lambda leaf: flat(leaf, index), obs))
+            found = one_axis_of_steps(policy.apply(unravel(candidate), entry(obs, index)))
+        else:
+            found = policy.apply(unravel(candidate), jax.tree.map(lambda leaf: flat(leaf, index), obs))
+        return cast(Comparable, found)
 
-    def samples_of(index: Int[Array, ""] | int, old: Distribution) -> tuple[Samples, Float[Array, " step"]]:
+    def samples_of(index: Int[Array, ""] | int, old: Comparable) -> tuple[Samples, Float[Array, " step"]]:
         seen = jax.tree.map(lambda leaf: flat(leaf, index), plain_obs)
         samples = Samples(seen, flat(action, index), flat(found.advantage, index), old)
         return samples, flat(weight, index)
 
-    def start(index: Int[Array, ""] | int) -> tuple[PyTree, Distribution]:
+    def start(index: Int[Array, ""] | int) -> tuple[PyTree, Comparable]:
         """Returns sums of objectives, gradients and entropies at the old policy, and its distributions."""
 
-        def objective(candidate: Array, surrogate: Surrogate) -> tuple[Array, tuple[Array, Distribution]]:
+        def objective(candidate: Array, surrogate: Surrogate) -> tuple[Array, tuple[Array, Comparable]]:
             # At the start of the search, the new policy is the old one.
             new = apply(candidate, index)
             samples, weight = samples_of(index, jax.lax.stop_gradient(new))
@@ -185,10 +187,10 @@ def evaluate_batch(
 
         return mean_over_steps(sum_over_segments(all_of, num_segments))
 
-    def apply_for_products(candidate: Float[Array, " parameter"], obs: Any) -> Distribution:
+    def apply_for_products(candidate: Float[Array, " parameter"], obs: Any) -> Comparable:
         if in_sequence:
             return one_axis_of_steps(policy.apply(unravel(candidate), obs))
-        return (policy.apply_for_products or policy.apply)(unravel(candidate), obs)
+        return cast(Comparable, (policy.apply_for_products or policy.apply)(unravel(candidate), obs))
 
     if in_sequence:
         states = draw_sequences(obs, weight, num_segments, key, fisher_samples)
@@ -268,12 +270,12 @@ def require_natural_gradient(fisher_samples: int, cg_iterations: int, cg_damping
 
 
 def _fisher(
-    apply: Callable[[Array, Any], Distribution], params: Float[Array, " parameter"], states: States
+    apply: Callable[[Array, Any], Comparable], params: Float[Array, " parameter"], states: States
 ) -> Callable[[Array], Array]:
     """Returns products with the Fisher matrix, the mean over states."""
     share = states.weight.reshape(-1, 1)
 
-    def metric(distribution: Distribution, tangent: Distribution) -> Distribution:
+    def metric(distribution: Comparable, tangent: Comparable) -> Comparable:
         return jax.tree.map(lambda leaf: share * leaf, fisher_metric(distribution, tangent))
 
     return fisher_vector_product(lambda p: apply(p, states.obs), params, metric, reduce=states.reduce)

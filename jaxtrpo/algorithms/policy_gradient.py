@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import Work, sum_over_actors
-from jaxtrpo.policies.distributions import Distribution, entropy, log_prob
+from jaxtrpo.policies.distributions import Comparable, entropy, log_prob
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import entry
 
@@ -63,11 +63,12 @@ def policy_gradient(
     return PolicyGradient(gradient / count, entropies / count)
 
 
-def outputs(policy: Policy, params: PyTree, inputs: Any) -> tuple[Distribution, Float[Array, "..."] | None]:
+def outputs(policy: Policy, params: PyTree, inputs: Any) -> tuple[Comparable, Float[Array, "..."] | None]:
     """Returns distributions, and values if the policy has a value head."""
-    return (
-        (policy.apply(params, inputs), None) if policy.value_head is None else policy.value_head.joint(params, inputs)
-    )
+    if policy.value_head is None:
+        return cast(Comparable, policy.apply(params, inputs)), None
+    distribution, value = policy.value_head.joint(params, inputs)
+    return cast(Comparable, distribution), value
 
 
 def gradient_work(params: PyTree, samples: int) -> Work:

@@ -23,7 +23,7 @@ from jaxtrpo.ops.minibatches import gradient_of_sum, parts_for, pass_over_miniba
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import Work, after, num_actors, sum_over_actors
-from jaxtrpo.policies.distributions import Distribution, entropy, kl_divergence, log_prob
+from jaxtrpo.policies.distributions import Comparable, entropy, kl_divergence, log_prob
 from jaxtrpo.policies.masking import plain_observations
 from jaxtrpo.policies.recurrence import entry, from_rows, gather_inputs, rows_of, to_rows
 
@@ -35,7 +35,7 @@ class _Rows(NamedTuple):
     action: Num[Array, "row ... action"]
     advantage: Float[Array, "row ..."]
     weight: Float[Array, "row ..."]
-    old: Distribution  # distributions that the actions were drawn from
+    old: Comparable  # distributions that the actions were drawn from
     # Targets of a value head, and what it predicted when acting, in its units [row, ...]; None without one.
     target: Any = None
     old_value: Any = None
@@ -112,7 +112,7 @@ def ppo(
                 f"minibatch_size={minibatch_size} of ppo must be at most steps_per_update={spec.steps_per_update}"
             )
 
-        def gain(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, "row ..."]:
+        def gain(new: Comparable, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, "row ..."]:
             if spec.surrogate is not None:
                 obs = plain_observations(rows.obs)
                 return spec.surrogate(new, Samples(obs, rows.action, rows.advantage, rows.old))
@@ -169,7 +169,7 @@ def ppo(
                 return total / jnp.maximum(count, 1.0)
 
             def mean_kl(candidate: Array) -> Float[Array, ""]:
-                return over_steps(kl_divergence(samples.old, policy.apply(unravel(candidate), samples.obs)))
+                return over_steps(kl_divergence(samples.old, outputs(policy, unravel(candidate), samples.obs)[0]))
 
             start = _Fit(first_params, optimizer_state, jnp.int32(0), jnp.zeros(()))
             with jax.named_scope("passes"):
@@ -181,7 +181,7 @@ def ppo(
                 (first_params, optimizer_state),
             )
             samples = after(new_params, samples)  # sums must not overtake those of gradients
-            new = policy.apply(unravel(new_params), samples.obs)
+            new, _ = outputs(policy, unravel(new_params), samples.obs)
             ratio = jnp.exp(log_prob(new, samples.action) - log_prob(samples.old, samples.action))
             info = {
                 "kl": over_steps(kl_divergence(samples.old, new)),
@@ -219,7 +219,7 @@ def ppo(
     return Algorithm(spec_string, starts, make, critic=critic, uses_surrogate=True, refuses_shared=None)
 
 
-def clipped_surrogate(new: Distribution, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, "row ..."]:
+def clipped_surrogate(new: Comparable, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, "row ..."]:
     """Computes min(r A, clip(r, 1 - clip, 1 + clip) A), r = pi_new(a|s) / pi_old(a|s) (Schulman et al. 2017, eq. 7)."""
     ratio = jnp.exp(log_prob(new, rows.action) - log_prob(rows.old, rows.action))
     return jnp.minimum(ratio * rows.advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * rows.advantage)

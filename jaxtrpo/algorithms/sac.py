@@ -24,7 +24,8 @@ from jaxtrpo.config.checks import require_number, require_positive, require_size
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.minibatches import minibatches_for
-from jaxtrpo.policies.distributions import encoded
+from jaxtrpo.policies.distributions import Distribution, encoded
+from jaxtrpo.policies.making import distribution_of
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.squashed import SquashedGaussian
 from jaxtrpo.rollout.replay import Transitions
@@ -118,8 +119,7 @@ def sac(
             raise ValueError("algorithm: sac needs continuous actions, but these are discrete; use dqn, trpo or ppo")
         some_obs, size = jnp.zeros(spec.observation_size), spec.actions.size
         policy, network = spec.policy, ActionValue(tuple(hidden))
-        shapes = jax.eval_shape(lambda key: policy.apply(policy.init(key), some_obs), jax.random.PRNGKey(0))
-        if not isinstance(shapes, SquashedGaussian):
+        if not isinstance(distribution_of(policy, spec.observations, spec.actions), SquashedGaussian):
             raise ValueError("policy: sac needs squashed actions; use policy=squashed")
         wanted = float(-size if target_entropy is None else target_entropy)
         buffer = replay_for(spec, replay, size)
@@ -153,6 +153,7 @@ def sac(
         policy="squashed",
         critic="none",
         num_envs=NUM_ENVS,
+        distributions=Distribution,
         refuses_shared="it learns action values",
     )
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Num, PyTree
 
-from jaxtrpo.policies.distributions import Distribution, log_prob
+from jaxtrpo.policies.distributions import Comparable, log_prob
 
 
 class Samples(NamedTuple):
@@ -17,15 +17,15 @@ class Samples(NamedTuple):
     obs: PyTree  # normalised; leaves are [step, ...]
     action: Num[Array, "step action"]  # in policy units
     advantage: Float[Array, " step"]  # standardised over the whole batch
-    old: Distribution  # distributions that the actions were drawn from
+    old: Comparable  # distributions that the actions were drawn from
 
 
 # (distributions of the new policy, samples) -> objective per step. Its mean over the valid steps of all actors is
 # maximised.
-Surrogate = Callable[[Distribution, Samples], Float[Array, " step"]]
+Surrogate = Callable[[Comparable, Samples], Float[Array, " step"]]
 
 
-def importance_weighted_advantage(new: Distribution, samples: Samples) -> Float[Array, " step"]:
+def importance_weighted_advantage(new: Comparable, samples: Samples) -> Float[Array, " step"]:
     """Computes pi_new(a|s) / pi_old(a|s) * A(s, a) (Schulman et al. 2015, equation 14)."""
     ratio = jnp.exp(log_prob(new, samples.action) - log_prob(samples.old, samples.action))
     return ratio * samples.advantage

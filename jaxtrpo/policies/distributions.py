@@ -1,8 +1,8 @@
 """Action distributions, which policy networks return.
 
-A distribution is a `NamedTuple` of parameters, and thus a pytree, with the methods of `Distribution`. `Gaussian` is for
-continuous actions, `Categorical` for discrete ones. The module's functions call the methods of the same names and read
-better in formulas.
+A distribution is a `NamedTuple` of parameters, and thus a pytree, with the methods of `Distribution`, which suffice for
+acting, and nearly always those of `Comparable`, which a trust region needs. `Gaussian` is for continuous actions,
+`Categorical` for discrete ones. The module's functions call the methods of the same names and read better in formulas.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from jaxtrpo.envs.base import ActionSpace
 LOG_TWO_PI = math.log(2 * math.pi)
 LARGEST_CHANGE = 80.0  # of a logit; exp(change) stays below the largest float32 number, about exp(88)
 
-D = TypeVar("D", bound="Distribution")
+C = TypeVar("C", bound="Comparable")
 
 
 @runtime_checkable
 class Distribution(Protocol):
     """A distribution of actions per state, whose parameters are arrays `[..., numbers]` with any leading axes.
 
-    A custom distribution is a `NamedTuple` with these methods. `new` and `tangent` are of the same class as `self`.
+    A custom distribution is a `NamedTuple` with these methods. Most algorithms need one that is also `Comparable`.
     """
 
     @property
@@ -55,6 +55,18 @@ class Distribution(Protocol):
         """Computes the log density or log probability of an action, nats."""
         ...
 
+    def summary(self) -> dict[str, Float[Array, ""]]:
+        """Computes scalars for the metrics, as means over states; the names must not depend on the values."""
+        ...
+
+
+@runtime_checkable
+class Comparable(Distribution, Protocol):
+    """A distribution whose distance from others of its class is known, which trust regions need.
+
+    `new` and `tangent` are of the same class as `self`.
+    """
+
     def entropy(self) -> Float[Array, "..."]:
         """Computes the entropy, nats."""
         ...
@@ -67,13 +79,9 @@ class Distribution(Protocol):
         """Computes M t, with M the Hessian of KL(self || new) in the parameters of `new` at `new` = `self`."""
         ...
 
-    def summary(self) -> dict[str, Float[Array, ""]]:
-        """Computes scalars for the metrics, as means over states; the names must not depend on the values."""
-        ...
-
 
 @runtime_checkable
-class Differentiable(Distribution, Protocol):
+class Differentiable(Comparable, Protocol):
     """A distribution for which expected values of a function of the action are differentiable.
 
     The values of an action-value critic then have a gradient in the policy's parameters.
@@ -273,17 +281,17 @@ def log_prob(distribution: Distribution, action: Num[Array, "... action"]) -> Fl
     return distribution.log_prob(action)
 
 
-def kl_divergence(old: D, new: D) -> Float[Array, "..."]:
+def kl_divergence(old: C, new: C) -> Float[Array, "..."]:
     """Computes KL(old || new), nats."""
     return old.kl_divergence(new)
 
 
-def entropy(distribution: Distribution) -> Float[Array, "..."]:
+def entropy(distribution: Comparable) -> Float[Array, "..."]:
     """Computes the entropy, nats."""
     return distribution.entropy()
 
 
-def fisher_metric(distribution: D, tangent: D) -> D:
+def fisher_metric(distribution: C, tangent: C) -> C:
     """Computes the product of the Fisher matrix in the distribution's own parameters and a tangent vector."""
     return distribution.fisher_metric(tangent)
 

@@ -15,8 +15,9 @@ from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.observation_space import Observed, as_observed
 from jaxtrpo.parallel.actors import Actors, Trainings
+from jaxtrpo.policies.distributions import Comparable
 from jaxtrpo.policies.exploring import exploring
-from jaxtrpo.policies.making import policy_for
+from jaxtrpo.policies.making import distribution_of, policy_for
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Recurrence
 from jaxtrpo.policies.value_head import SHARED
@@ -72,6 +73,7 @@ def make_update(
     if parts.surrogate is not None and not algorithm.uses_surrogate:
         name = algorithm.spec_string.partition("(")[0]
         raise ValueError(f"surrogate: {name} does not use a surrogate; trpo, npg, trpo_penalty, trpo_replay and ppo do")
+    _require_distribution(parts, spec)
     learner = algorithm.make(spec)
     if learner.asynchronous is not None and spec.steps_per_update < 2 * actors.count:
         # Advantages are relative to their mean, so the advantage of a single step would be 0.
@@ -120,6 +122,22 @@ def _critic_of(parts: Parts, policy: Policy, observed: Observed) -> Critic:
     if parts.critic.spec_string != SHARED:
         raise ValueError(f"critic={parts.critic.spec_string}: {given} predicts values itself; leave out the critic")
     return shared_critic(policy)
+
+
+def _require_distribution(parts: Parts, spec: Spec) -> None:
+    """Raises ValueError if the distributions of the policy lack methods that the algorithm needs."""
+    wanted, policy = parts.algorithm.distributions, parts.policy.spec_string
+    # All built-in distributions are comparable, and it takes a trace of the network to see one.
+    if wanted is Comparable and is_built_in("policy", policy):
+        return
+    found = distribution_of(spec.policy, spec.observations, spec.actions)
+    needed = ("entropy", "kl_divergence", "fisher_metric", "expected_value")
+    missing = [method for method in needed if hasattr(wanted, method) and not hasattr(found, method)]
+    if missing:
+        name = parts.algorithm.spec_string.partition("(")[0]
+        raise ValueError(
+            f"policy={policy}: {name} needs distributions with {', '.join(missing)}, which {type(found).__name__} lacks"
+        )
 
 
 def _require_stackable(env: Environment, frame_stack: int) -> None:

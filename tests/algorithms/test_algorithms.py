@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen as nn
 from probe import BOTH, ProbeEnvironment
 from support import (
     DRAWS,
@@ -31,8 +32,11 @@ from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.config.specs import KINDS, parse
 from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.critics.none import none
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace, as_observed
 from jaxtrpo.ops.moments import Moments, no_moments, normalize
 from jaxtrpo.parallel.collectives import sum_over_actors
+from jaxtrpo.policies.distributions import Comparable, Distribution, Gaussian
+from jaxtrpo.policies.making import distribution_of, policy_for
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.policies.squashed import squashed
 from jaxtrpo.rollout.replay import inserted
@@ -341,6 +345,48 @@ def test_user_algorithm_can_be_trained_adapted_saved_and_resumed(tmp_path):
     loaded = jaxtrpo.load_policy(tmp_path / "whole")
     np.testing.assert_allclose(loaded(np.float32([[1, 0], [-1, 0]]))[:, 0], [0.5, -0.5], atol=0.2)
     assert whole.config.algorithm == "reward_weighted(rate=1.0)"
+
+
+class Acting(NamedTuple):
+    """User-defined distribution with what acting needs, but without entropy, KL divergence and Fisher metric."""
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    noise_size = Gaussian.noise_size
+    draw_noise = staticmethod(Gaussian.draw_noise)
+    sample, mode, log_prob, summary = Gaussian.sample, Gaussian.mode, Gaussian.log_prob, Gaussian.summary
+
+
+class ActingPolicy(nn.Module):
+    @nn.compact
+    def __call__(self, obs):
+        mean = nn.Dense(1)(obs)
+        return Acting(mean, jnp.zeros_like(mean))
+
+
+@pytest.mark.parametrize("algorithm", ["trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c"])
+def test_distribution_that_cannot_be_compared_is_refused(algorithm):
+    message = f"^policy=custom:ActingPolicy: {algorithm} needs distributions with entropy, kl_divergence, fisher_metric"
+    with pytest.raises(ValueError, match=message):
+        prepare(ActingProbe(), **{**tiny(algorithm), "policy": ActingPolicy()})
+
+
+def test_distribution_that_cannot_be_compared_suffices_where_nothing_is_compared():
+    result = train("naf", policy=ActingPolicy(), total_steps=256)
+    example = Acting(jnp.zeros(1), jnp.zeros(1))
+    assert isinstance(example, Distribution) and not isinstance(example, Comparable)
+    assert np.isfinite(result.metrics["policy_std"][-1]) and result.metrics["policy_std"][-1] == 1
+
+
+@pytest.mark.parametrize("kind", KINDS["policy"])
+def test_distributions_of_built_in_policies_can_be_compared(kind):
+    """`make_update` takes this for granted."""
+    leaf = Leaf("image", (16, 16, 3), "uint8") if kind == "cnn" else Leaf("vector", (3,))
+    space = as_observed(ObservationSpace((leaf,)))
+    policy = policy_for(parse("policy", kind), space, TWO_NUMBERS, masked=False)
+    found = distribution_of(policy, space, TWO_NUMBERS)
+    assert isinstance(found, Comparable) and found.noise_size == 2
 
 
 @pytest.mark.parametrize("wrong", [3, jaxtrpo.training.train, ("trpo",)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,8 @@ from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.moments import Moments, merge, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import gather_envs, num_actors, sum_over_actors, without_collectives
-from jaxtrpo.policies.distributions import Gaussian, entropy, kl_divergence
+from jaxtrpo.policies.distributions import Distribution, Gaussian, entropy, kl_divergence
+from jaxtrpo.policies.making import distribution_of
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
 LEAST_SAMPLES = 2  # per condition: a single sample does not deviate from its mean
@@ -158,8 +159,8 @@ def gps(
 
             mean_return = _mean_over_actors(jnp.mean(found.return_))
             predicted_gain = _mean_over_actors(jnp.mean(search.predicted_gain))
-            old = policy.apply(learner.policy, normalize(batch.steps.obs, learner.obs_moments))
-            new = policy.apply(params, normalize(batch.steps.obs, moments))
+            old = cast(Gaussian, policy.apply(learner.policy, normalize(batch.steps.obs, learner.obs_moments)))
+            new = cast(Gaussian, policy.apply(params, normalize(batch.steps.obs, moments)))
             count = sum_over_actors(jnp.sum(weight))
             info = {
                 **jax.tree.map(_mean_over_actors, old.summary()),
@@ -191,6 +192,7 @@ def gps(
         critic="none",
         num_envs=conditions * samples,
         episodes=WholeEpisodes(conditions, samples, horizon),
+        distributions=Distribution,
         refuses_shared="it learns no values",
     )
 
@@ -221,9 +223,6 @@ def _require_gaussian(spec: Spec) -> None:
     """Raises ValueError unless the policy is Gaussian, as the controllers are."""
     if spec.actions.counts:
         raise ValueError("algorithm: gps needs continuous actions, but these are discrete; use trpo or ppo")
-    made = jax.eval_shape(
-        lambda key: spec.policy.apply(spec.policy.init(key), jnp.zeros((1, spec.observation_size))),
-        jax.random.PRNGKey(0),
-    )
+    made = distribution_of(spec.policy, spec.observations, spec.actions)
     if not isinstance(made, Gaussian):
         raise ValueError(f"policy: gps needs a Gaussian distribution of actions, not {type(made).__name__}; use mlp")

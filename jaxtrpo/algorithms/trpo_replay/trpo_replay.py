@@ -263,23 +263,15 @@ def trpo_replay(
         adapt=RULE,
         critic=VALUE_CRITIC,
         uses_surrogate=True,
+        distributions=Differentiable,
         refuses_shared=CONTROLS_KL,
     )
 
 
 def _require_fitting(spec: Spec) -> None:
-    """Raises ValueError if the number of environments or the policy's distribution does not suit the algorithm."""
+    """Raises ValueError if there are too few environments."""
     if spec.num_envs < FEWEST_ENVS:
         raise ValueError(
             f"num_envs={spec.num_envs}: trpo_replay needs at least {FEWEST_ENVS} environments, or batches would not be "
             "independent of the step that they evaluate"
-        )
-    made = jax.eval_shape(
-        lambda key: spec.policy.apply(spec.policy.init(key), jnp.zeros((1, spec.observation_size))),
-        jax.random.PRNGKey(0),
-    )
-    if not isinstance(made, Differentiable):
-        raise ValueError(
-            f"policy: trpo_replay needs distributions with expected_value, such as Gaussian or Categorical; "
-            f"{type(made).__name__} has none"
         )
