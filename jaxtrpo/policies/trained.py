@@ -145,7 +145,8 @@ class TrainedPolicy:
         recurrence = self.network.recurrence
         if recurrence is not None:
             number = math.prod(lead)
-            state = recurrence.start(number) if state is None else state
+            if state is None:  # stacks are filled with the first observation of an episode, not with zeros
+                state, first = recurrence.start(number), True
             if {len(leaf) for leaf in jax.tree.leaves(state)} - {number}:
                 raise ValueError(
                     f"obs has {number} observations, but the previous call had another number; call reset()"

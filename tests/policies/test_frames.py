@@ -11,10 +11,12 @@ from camera_env import Camera
 
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace, flat_space
+from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.cnn import cnn
 from jaxtrpo.policies.frames import stacking, stacking_policy, stacks
 from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.recurrence import Sequences
+from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.policies.value_head import scaled_values
 
 
@@ -85,6 +87,22 @@ def test_environments_are_independent():
             Sequences(jnp.asarray(obs[:, [env]]), jnp.asarray(first[:, [env]]), jnp.asarray(before[[env]]))
         )
         np.testing.assert_array_equal(together[:, [env]], alone)
+
+
+@pytest.mark.parametrize("step", [lambda policy, obs: policy(obs), lambda policy, obs: policy.step(None, obs)[0]])
+def test_first_action_of_a_trained_policy_sees_its_first_observation_repeated(step):
+    space, actions = flat_space(2)._replace(frames=3), ActionSpace(-np.ones(1, np.float32), np.ones(1, np.float32))
+    network = mlp(hidden=(5,)).make(space, actions)
+    params = jax.tree.map(lambda leaf: leaf + 0.1, network.init(jax.random.PRNGKey(0)))
+    moments = Moments(np.float32(1e6), np.zeros(2, np.float32), np.ones(2, np.float32))
+    policy = TrainedPolicy("Some-v1", 2, actions, mlp(hidden=(5,)), params, moments, observation_space=space)
+    obs = np.float32([[0.3, -1], [2, 0.5]])
+    wanted = network.apply(params, jnp.concatenate([obs] * 3, axis=-1)).mode()
+    for _ in range(2):
+        np.testing.assert_allclose(step(policy, obs), wanted, rtol=1e-6)
+        policy.reset()
+    policy(obs)
+    assert np.abs(policy(-obs) - network.apply(params, jnp.concatenate([-obs] * 3, axis=-1)).mode()).max() > 0.01
 
 
 def test_values_of_a_shared_network_see_the_same_stacks_as_its_distributions():
