@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Int, PyTree
 
 from jaxtrpo.envs.observation_space import ObservationSpace
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
+from jaxtrpo.policies.recurrence import Recurrence, Sequences
 from jaxtrpo.policies.value_head import ValueHead
 
 # Longer stretches hold fewer observations twice, and shorter ones make minibatches more diverse.
@@ -41,7 +41,18 @@ def stacks(inputs: Sequences) -> tuple[PyTree, PyTree]:
         return joined[source, env]  # [time, env, frame, ...]
 
     found = jax.tree.map(frames, inputs.carry, inputs.obs)
-    return jax.tree.map(_along_last_axis, found), jax.tree.map(lambda leaf: leaf[:, :, 1:], found)
+    return jax.tree.map(lambda leaf: _along_last_axis(leaf, 2), found), jax.tree.map(lambda leaf: leaf[:, :, 1:], found)
+
+
+def stack(carry: PyTree, obs: PyTree, first: Bool[Array, " env"]) -> tuple[PyTree, PyTree]:
+    """Like `stacks`, for a single step, without the axis of time."""
+
+    def frames(earlier: Array, now: Array) -> Array:
+        begins = first.reshape(-1, *(1,) * (earlier.ndim - 1))
+        return jnp.concatenate([jnp.where(begins, now[:, None], earlier), now[:, None]], axis=1)
+
+    found = jax.tree.map(frames, carry, obs)
+    return jax.tree.map(lambda leaf: _along_last_axis(leaf, 1), found), jax.tree.map(lambda leaf: leaf[:, 1:], found)
 
 
 def _sources(first: Bool[Array, "time env"], before: int) -> Int[Array, "time env frame"]:
@@ -51,9 +62,9 @@ def _sources(first: Bool[Array, "time env"], before: int) -> Int[Array, "time en
     return jnp.stack([jnp.maximum(time - lag, begun) for lag in range(before, -1, -1)], axis=-1)
 
 
-def _along_last_axis(frames: Array) -> Array:
-    """[time, env, frame, ..., channel] -> [time, env, ..., frame and channel]."""
-    moved = jnp.moveaxis(frames, 2, -2)
+def _along_last_axis(frames: Array, axis: int) -> Array:
+    """Merges the axis that counts frames with the last axis: [env, frame, ..., channel] -> [env, ..., number]."""
+    moved = jnp.moveaxis(frames, axis, -2)
     return moved.reshape(*moved.shape[:-2], -1)
 
 
@@ -75,7 +86,11 @@ def stacking(
         stacked, carries = stacks(inputs)
         return apply(state, stacked), carries
 
-    return lambda state, inputs: unroll(state, inputs)[0], Recurrence(start, single_step(unroll), unroll, STRETCH)
+    def step(state: PyTree, carry: PyTree, obs: PyTree, first: Bool[Array, " env"]) -> tuple[Any, PyTree]:
+        stacked, carry = stack(carry, obs, first)
+        return apply(state, stacked), carry
+
+    return lambda state, inputs: unroll(state, inputs)[0], Recurrence(start, step, unroll, STRETCH)
 
 
 def stacking_policy(policy: Policy, space: ObservationSpace) -> Policy:

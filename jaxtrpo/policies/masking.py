@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, PyTree
 
 from jaxtrpo.policies.distributions import Categorical, Distribution
 from jaxtrpo.policies.networks import Policy
-from jaxtrpo.policies.recurrence import Sequences, single_step
+from jaxtrpo.policies.recurrence import Sequences
 
 ILLEGAL = -1e9  # logit of an illegal choice: its probability is exactly 0 in float32
 
@@ -60,7 +60,7 @@ def masked_policy(policy: Policy) -> Policy:
         unroll = _masked_unroll(recurrence.unroll)
         return policy._replace(
             apply=lambda params, inputs: unroll(params, inputs)[0],
-            recurrence=recurrence._replace(step=single_step(unroll), unroll=unroll),
+            recurrence=recurrence._replace(step=_masked_step(recurrence.step), unroll=unroll),
             is_masked=True,
             value_head=head,
         )
@@ -90,6 +90,14 @@ def _apart(inputs: Any) -> tuple[Any, Array]:
     if isinstance(inputs, Sequences):
         return inputs._replace(obs=inputs.obs.obs), inputs.obs.mask
     return inputs.obs, inputs.mask
+
+
+def _masked_step(step: Callable[..., tuple[Any, PyTree]]) -> Callable[..., tuple[Categorical, PyTree]]:
+    def masked(params: PyTree, carry: PyTree, inputs: Masked, first: Array) -> tuple[Categorical, PyTree]:
+        distribution, carry = step(params, carry, inputs.obs, first)
+        return legal(distribution, inputs.mask), carry
+
+    return masked
 
 
 def _masked_unroll(unroll: Callable[[PyTree, Sequences], tuple[Any, PyTree]]) -> Callable[..., Any]:

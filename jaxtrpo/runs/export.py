@@ -20,6 +20,7 @@ from jaxtrpo.runs.directory import write_whole, writing
 ONNX_FILE, STABLEHLO_FILE = "policy.onnx", "policy.stablehlo"
 OBSERVATION, ACTION = "observation", "action"
 STATE, NEXT_STATE = "state_{}", "next_state_{}"  # numbered parts of what a policy with memory carries
+FIRST = "first"  # where an episode begins; only for stacked frames
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
@@ -35,8 +36,10 @@ def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
 
     A policy with memory has further inputs, "state_0" and so on, float32 [batch, size], and outputs "next_state_0" and
     so on, to be passed to the next call; at the beginning of an episode, they are zeros. A policy that was trained with
-    masks has the input "action_mask", bool [batch, choices], after the observations. Policies with stacked frames are
-    not exported.
+    masks has the input "action_mask", bool [batch, choices], after the observations.
+
+    A policy with stacked frames has the observations before the newest as its state, [batch, frame, ...], normalised,
+    and before it the input "first", bool [batch]: where an episode begins, its first observation is repeated.
 
     Args:
       policy: policy to export.
@@ -46,15 +49,8 @@ def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
       The paths of the files.
 
     Raises:
-      ValueError: the policy stacks frames; one sentence.
       OutputError: the files cannot be written.
     """
-    frames = as_space(policy.observed).frames
-    if frames > 1:
-        raise ValueError(
-            f"frame_stack={frames}: policies with stacked frames cannot be exported; stack them in the environment "
-            "with gymnasium.wrappers.FrameStackObservation"
-        )
     made = {ONNX_FILE: as_onnx(policy), STABLEHLO_FILE: as_stablehlo(policy)}
     directory = Path(directory).expanduser()
     with writing(directory, advice=""):
@@ -69,7 +65,8 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
     import onnx
     from jax2onnx import to_onnx
 
-    act, inputs, parts = _function(policy), _inputs(policy), range(len(state_sizes(policy)))
+    act, inputs, parts = _function(policy), _inputs(policy), range(len(state_parts(policy)))
+    others = [*([MASK] if policy.masked else []), *([FIRST] if stacks_frames(policy) else [])]
     # Traced here because the converter patches JAX and Flax while it traces, which can break networks that use shapes.
     # Traced without jit because the converter does not know the nested functions of the newest JAX.
     with jax.disable_jit():
@@ -78,7 +75,7 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
         lambda *inputs: tuple(jaxpr_as_fun(traced)(*inputs)) if parts else jaxpr_as_fun(traced)(*inputs)[0],
         inputs=inputs,
         model_name="policy",
-        input_names=[*observation_names(policy), *([MASK] if policy.masked else []), *map(STATE.format, parts)],
+        input_names=[*observation_names(policy), *others, *map(STATE.format, parts)],
         output_names=[ACTION, *(NEXT_STATE.format(part) for part in parts)],
     )
     made.doc_string = f"A policy for {policy.env_name}, trained with jaxtrpo."
@@ -91,9 +88,14 @@ def as_stablehlo(policy: TrainedPolicy) -> bytes:
     return bytes(jax.export.export(jax.jit(_function(policy)), platforms=PLATFORMS)(*_inputs(policy)).serialize())
 
 
-def state_sizes(policy: TrainedPolicy) -> list[int]:
-    """Returns the sizes of the parts of the state that a policy with memory carries; [] without memory."""
-    return [part.shape[1] for part in jax.tree.leaves(initial_carry(policy.network.recurrence, 1))]
+def state_parts(policy: TrainedPolicy) -> list[jax.ShapeDtypeStruct]:
+    """Returns the parts of the state that a policy with memory carries, for one environment; [] without memory."""
+    return jax.tree.leaves(jax.eval_shape(lambda: initial_carry(policy.network.recurrence, 1)))
+
+
+def stacks_frames(policy: TrainedPolicy) -> bool:
+    """Returns whether the state of a policy consists of earlier observations."""
+    return as_space(policy.observed).frames > 1
 
 
 def observation_names(policy: TrainedPolicy) -> list[str]:
@@ -103,7 +105,10 @@ def observation_names(policy: TrainedPolicy) -> list[str]:
 
 
 def _function(policy: TrainedPolicy) -> Callable[..., Any]:
-    """Returns (*observations, mask if there are masks, *state) -> actions or, with memory, (actions, *state)."""
+    """Returns (*observations, mask, first, *state) -> actions or, with memory, (actions, *state).
+
+    There are masks only if the policy takes them, and `first` only if it stacks frames.
+    """
     space = as_space(policy.observed)
     if not (policy.masked or policy.network.recurrence or space.images):
         return policy.deterministic()
@@ -112,8 +117,9 @@ def _function(policy: TrainedPolicy) -> Callable[..., Any]:
     def act(*inputs: Array) -> Any:
         seen, others = inputs[: len(space.leaves)], inputs[len(space.leaves) :]
         obs = space.joined({leaf.name: array for leaf, array in zip(space.leaves, seen, strict=True)})
-        mask, state = (others[0], others[1:]) if policy.masked else ((), others)
-        action, after = step(structure.unflatten(state), obs, jnp.zeros(space.lead_of(obs), bool), mask)
+        mask, others = (others[0], others[1:]) if policy.masked else ((), others)
+        first, state = (others[0], others[1:]) if space.frames > 1 else (jnp.zeros(space.lead_of(obs), bool), others)
+        action, after = step(structure.unflatten(state), obs, first, mask)
         return (action, *jax.tree.leaves(after)) if state else action
 
     return act
@@ -124,5 +130,6 @@ def _inputs(policy: TrainedPolicy) -> list[jax.ShapeDtypeStruct]:
     (batch,) = jax.export.symbolic_shape("batch")
     masks = [jax.ShapeDtypeStruct((batch, sum(policy.actions.counts)), jnp.bool_)] if policy.masked else []
     obs = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in as_space(policy.observed).leaves]
-    state = [jax.ShapeDtypeStruct((batch, size), jnp.float32) for size in state_sizes(policy)]
-    return [*obs, *masks, *state]
+    first = [jax.ShapeDtypeStruct((batch,), jnp.bool_)] if stacks_frames(policy) else []
+    state = [jax.ShapeDtypeStruct((batch, *part.shape[1:]), part.dtype) for part in state_parts(policy)]
+    return [*obs, *masks, *first, *state]

@@ -11,7 +11,7 @@ from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.evaluation import Evaluation, stopped_in_words
 from jaxtrpo.runs.config_file import MADE_WITH
 from jaxtrpo.runs.directory import write_whole, writing
-from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, observation_names, state_sizes
+from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, observation_names, stacks_frames, state_parts
 from jaxtrpo.runs.reader import LoggedRun
 from jaxtrpo.runs.view.report import BLANK, cells, summary
 
@@ -51,7 +51,8 @@ def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluat
         model_name=f"{algorithm} on {policy.env_name}",
         eval_results=[results],
     )
-    inputs = [*_variables(policy), *(["mask"] if policy.masked else []), *(["*state"] if state_sizes(policy) else [])]
+    others = {"mask": policy.masked, "first": stacks_frames(policy), "*state": state_parts(policy)}
+    inputs = [*_variables(policy), *(name for name, is_one in others.items() if is_one)]
     lines = [
         "---",
         about.to_yaml().strip(),
@@ -120,13 +121,16 @@ def _call(policy: TrainedPolicy) -> list[str]:
     if policy.masked:
         masks = [f"mask = np.ones((1, {sum(policy.actions.counts)}), bool)  # which choices are legal"]
         given += ', "action_mask": mask'
-    sizes = state_sizes(policy)
-    if not sizes:
+    parts = state_parts(policy)
+    if not parts:
         return [*masks, f'action = session.run(["action"], {{{given}}})[0]']
-    numbers = ", ".join(map(str, sizes))
+    if stacks_frames(policy):
+        masks = [*masks, "first = np.ones(1, bool)  # only in the first step of an episode, then zeros"]
+        given += ', "first": first'
+    zeros = ", ".join(f"np.zeros({part.shape}, np.{part.dtype})" for part in parts)
     return [
         *masks,
-        f"state = [np.zeros((1, size), np.float32) for size in ({numbers},)]  # at the beginning of an episode",
+        f"state = [{zeros}]  # at the beginning of an episode",
         'names = {f"state_{i}": part for i, part in enumerate(state)}',
         f"action, *state = session.run(None, {{{given}, **names}})",
     ]

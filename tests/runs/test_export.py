@@ -17,7 +17,7 @@ from huggingface_hub import ModelCard
 import jaxtrpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.envs.base import ActionSpace
-from jaxtrpo.envs.observation_space import Leaf, ObservationSpace, flat_space
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.cnn import cnn
 from jaxtrpo.policies.custom import policy_maker
@@ -127,6 +127,18 @@ def test_model_card_is_readable_by_the_hub(tmp_path, capsys):
     exec(code, {})
 
 
+@pytest.mark.parametrize("settings", [{"frame_stack": 3}, {"policy": "gru(hidden=8)"}], ids=["frames", "gru"])
+def test_code_of_a_model_card_runs_with_a_state(settings, tmp_path):
+    run = tmp_path / "run"
+    jaxtrpo.train("InvertedPendulum-v5", total_steps=256, segment_length=16, out=run, progress=False, **settings)
+    assert cli.main(["export", str(run), "--card", "--episodes", "1"]) == 0
+    code = ModelCard.load(run / "export" / "README.md").content.split("```python\n")[1].split("```")[0]
+    found = {}
+    exec(code.replace(ONNX_FILE, str(run / "export" / ONNX_FILE)), found)
+    wanted = jaxtrpo.load_policy(run)(np.zeros((1, 4), np.float32))
+    np.testing.assert_allclose(found["action"], wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_failed_model_card_leaves_the_exported_files(tmp_path, capsys):
     jaxtrpo.save_policy(tmp_path, policy_of(policy_maker("mlp"), NUMBERS))
     assert cli.main(["export", str(tmp_path), "--card"]) == cli.FAILED
@@ -209,12 +221,49 @@ def test_arrays_of_observations_with_images_are_inputs(maker, side, dtype, tmp_p
     assert np.ptp(np.asarray(wanted), axis=0).min() > 1e-3
 
 
-def test_stacked_frames_are_not_exported(tmp_path):
-    space = flat_space(4)._replace(frames=3)
-    params = mlp().make(space, NUMBERS).init(jax.random.PRNGKey(0))
-    moments = Moments(np.float32(1e6), np.zeros(4, np.float32), np.ones(4, np.float32))
-    policy = TrainedPolicy("Some-v1", 4, NUMBERS, mlp(), params, moments, observation_space=space)
-    with pytest.raises(
-        ValueError, match=r"^frame_stack=3: policies with stacked frames cannot be exported; stack them in"
-    ):
-        export_policy(policy, tmp_path)
+@pytest.mark.parametrize(
+    ("maker", "leaves", "masked"),
+    [
+        (mlp(), (Leaf("vector", (4,)),), False),
+        (mlp(), (Leaf("vector", (4,)),), True),
+        (mlp(shared=True), (Leaf("vector", (4,)),), False),
+        (cnn(channels=(4, 4, 4), hidden=8), (Leaf("image", (9, 9, 2), "uint8"), Leaf("vector", (4,))), False),
+    ],
+    ids=["mlp", "masked", "shared", "cnn"],
+)
+def test_exported_frames_are_inputs_and_outputs(maker, leaves, masked, tmp_path):
+    space = ObservationSpace(leaves, frames=3)
+    actions = CHOICES if masked else NUMBERS
+    rng = np.random.default_rng(0)
+    params = jax.jit(maker.make(space, actions).init)(jax.random.PRNGKey(0))
+    params = jax.tree.map(lambda leaf: leaf + 0.05 * rng.normal(size=leaf.shape).astype(np.float32), params)
+    moments = Moments(np.float32(1e6), np.float32([1, 2, 0, 1]), np.float32([0.1, 4, 1, 1]))
+    size = space.size if space.images else 4
+    policy = TrainedPolicy("Some-v1", size, actions, maker, params, moments, observation_space=space, masked=masked)
+    export_policy(policy, tmp_path)
+    session = onnxruntime.InferenceSession(tmp_path / ONNX_FILE)
+    compiled = jax.export.deserialize((tmp_path / STABLEHLO_FILE).read_bytes())
+
+    def drawn(leaf):
+        if leaf.dtype == "uint8":
+            return rng.integers(0, 256, (2, *leaf.shape)).astype(np.uint8)
+        return rng.normal(size=(2, *leaf.shape)).astype(np.float32)
+
+    seen = []
+    of_onnx = of_jax = [np.zeros((2, 2, *leaf.shape), leaf.dtype) for leaf in leaves]
+    mask = {"action_mask": np.ones((2, 8), bool)} if masked else {}
+    for step in range(5):
+        now = [drawn(leaf) for leaf in leaves]
+        first = np.full(2, step == 0)
+        wanted = policy(dict(zip(("image", "vector"), now, strict=False)) if space.images else now[0], **mask)
+        names = ["image", "vector"] if space.images else ["observation"]
+        given = {**dict(zip(names, now, strict=True)), **mask, "first": first}
+        action, *of_onnx = session.run(
+            ["action", *(f"next_state_{i}" for i in range(len(leaves)))],
+            {**given, **{f"state_{i}": part for i, part in enumerate(of_onnx)}},
+        )
+        np.testing.assert_allclose(action, wanted, rtol=1e-4, atol=1e-5)
+        action, *of_jax = compiled.call(*now, *mask.values(), first, *of_jax)
+        np.testing.assert_allclose(action, wanted, rtol=1e-4, atol=1e-5)
+        seen.append(wanted)
+    assert np.ptp(np.asarray(seen, np.float64), axis=0).max() > 1e-3
