@@ -19,7 +19,7 @@ from support import shared_programs
 
 import jaxtrpo
 from jaxtrpo.cli import main as cli
-from jaxtrpo.config import Config
+from jaxtrpo.config import USUAL_STEPS, Config
 from jaxtrpo.config.specs import parse, split_own
 from jaxtrpo.runs.config_file import save_config
 
@@ -132,7 +132,7 @@ def shortened(arguments: list[str]) -> list[str]:
         at = arguments.index("--grid") + 1
         arguments[at] = arguments[at].partition(",")[0]
     if arguments[0] in ("train", "sweep") and not {"--total-steps", "--config"} & set(arguments):
-        arguments += ["--total-steps", str(Config.total_steps // SHORTER)]
+        arguments += ["--total-steps", str(USUAL_STEPS // SHORTER)]
     return arguments + (
         ["--width", "64", "--height", "48", "--max-episode-steps", "50"] if arguments[0] == "video" else []
     )
@@ -145,7 +145,7 @@ def short():
         for name in ("train", "train_many"):
             whole = getattr(jaxtrpo, name)
 
-            def shortly(env, *, whole=whole, total_steps=Config.total_steps, eval_every=0, **settings):
+            def shortly(env, *, whole=whole, total_steps=USUAL_STEPS, eval_every=0, **settings):
                 cut = {"total_steps": total_steps // SHORTER, "eval_every": eval_every // SHORTER, "progress": False}
                 return whole(env, **{**settings, **cut})
 

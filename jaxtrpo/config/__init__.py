@@ -35,12 +35,17 @@ ENVS_PER_ACCELERATOR = 4096
 SEGMENT_LENGTH = 16  # steps of each environment; fewer if the first batch is smaller
 
 
+USUAL_STEPS = 1_000_000
+UNLIMITED_STEPS = 10**10  # environment steps of days; a segment of few steps allows no more (see `segments_of_run`)
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Settings of `train`. Each one is also a command-line flag of the same name."""
 
-    total_steps: int = 1_000_000
-    """environment steps of all actors together; the run ends with the update that reaches this number"""
+    total_steps: int | None = None
+    """environment steps of all actors together; the run ends with the update that reaches this number;
+    if not given, 1,000,000 or, with stop_after_seconds, no limit"""
     seed: int = 0
     """random seed, an integer from 0 to 2**32 - 1"""
     algorithm: str = "trpo"
@@ -103,6 +108,15 @@ class Config:
     and 100 episodes have finished"""
     stop_after_evaluations: int | None = None
     """stop after this number of consecutive evaluations without a new best one; needs eval_every"""
+    stop_after_seconds: float | int | None = None
+    """stop after this many seconds, compilation included; schedules and rules expect the end of the run then"""
+
+    @property
+    def most_steps(self) -> int:
+        """Environment steps with which the run ends at the latest."""
+        if self.total_steps is not None:
+            return self.total_steps
+        return USUAL_STEPS if self.stop_after_seconds is None else UNLIMITED_STEPS
 
     def __post_init__(self) -> None:
         """Checks each setting on its own; whole numbers of steps may be floats such as 1e6, and paths `Path`s.
@@ -114,7 +128,8 @@ class Config:
             object.__setattr__(self, name, whole(getattr(self, name)))
         if isinstance(self.start_from, Path):
             object.__setattr__(self, "start_from", str(self.start_from))
-        require_whole(1, None, total_steps=self.total_steps)  # bounded by the number of segments
+        if self.total_steps is not None:
+            require_whole(1, None, total_steps=self.total_steps)  # bounded by the number of segments
         require_whole(1, MOST_EPISODES, eval_episodes=self.eval_episodes)
         at_least_one = ("actors", "processes", "segment_length", "steps_per_update", "max_steps_per_update")
         for name in (*at_least_one, "max_episode_steps"):
@@ -130,6 +145,8 @@ class Config:
             require_number("a number", lambda value: True, stop_at_return=self.stop_at_return)
         if self.stop_after_evaluations is not None:
             require_whole(1, stop_after_evaluations=self.stop_after_evaluations)
+        if self.stop_after_seconds is not None:
+            require_positive(stop_after_seconds=self.stop_after_seconds)
         if self.device not in DEVICES:
             raise ValueError(f"device={short(self.device)} must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
         if self.max_kl is not None:

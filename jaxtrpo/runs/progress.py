@@ -73,6 +73,12 @@ class Progress:
             self._best = max(self._best, value)
             self.note(f"evaluation after {row['env_steps']:,} steps: return {_figure(value)}{better}")
 
+    def expect(self, total: int) -> None:
+        """Changes the number to reach."""
+        if self._show is not None:
+            with self._lock:
+                self._show.expect(total)
+
     def status(self, text: str) -> None:
         """Shows what takes time until the next update, such as "compiling"."""
         if self._show is not None:
@@ -156,6 +162,9 @@ class _Bar:
             total=total, initial=done, unit=f" {unit}", unit_scale=True, dynamic_ncols=True, file=sys.stderr
         )
 
+    def expect(self, total: int) -> None:
+        self._total = self._bar.total = total
+
     def update(self, row: Row) -> None:
         self._speed.add(row)
         self._bar.per_second = self._speed.per_second
@@ -195,6 +204,9 @@ class _Lines:
         self._last, self._speed = last, _Speed()
         self._status, self._since, self._patience = "waiting for the next update", clock(), SECONDS_BETWEEN_LINES
         self._told = set[str]()
+
+    def expect(self, total: int) -> None:
+        self._total = total
 
     def update(self, row: Row) -> None:
         self._last = row

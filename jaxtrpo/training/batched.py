@@ -113,7 +113,7 @@ def _run_program(
         ]
         for each in parts:
             each.record.start_loggers(stack)
-        bar = stack.enter_context(Progress(first.config.total_steps, _mean(parts), enabled=progress))
+        bar = stack.enter_context(Progress(first.config.most_steps, _mean(parts), enabled=progress))
         begin = first.warm_start and first.warm_start.note
         for note in (*first.notes, *(each for each in (begin, label) if each)):
             bar.note(note)
@@ -158,7 +158,7 @@ class _Training:
     ):
         metrics = {} if plan.saved is None else plan.saved.metrics
         self.record, self._evaluate = Record(plan, metrics, state), plan.evaluation(evaluator, say)
-        self._total_steps = plan.config.total_steps
+        self._total_steps = plan.config.most_steps
         self._before = float(self.record.last["wall_seconds"] or 0)
         self._started = plan.started - self._before  # seconds, perf_counter; earlier if the run was resumed
         self.over = self._steps() >= self._total_steps or self.record.stopped is not None

@@ -36,6 +36,7 @@ def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> t
         parts = parts._replace(algorithm=starting_with(parts.algorithm, steps_per_update=steps))
     config = dataclasses.replace(
         config,
+        total_steps=config.most_steps,
         algorithm=parts.algorithm.spec_string,
         policy=parts.policy.spec_string,
         critic=parts.critic.spec_string,

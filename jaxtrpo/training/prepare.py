@@ -217,8 +217,9 @@ def _plan(
         if trainings is None and success and options.surrogate is None:
             kind = kind_of_run(env, {each: getattr(options, each) for each in KINDS}, config, sizes, actors)
         update = make_update(
-            environment, parts, sizes, actors, config.total_steps, trainings, programs=programs_of(kind)
+            environment, parts, sizes, actors, config.most_steps, trainings, programs=programs_of(kind)
         )
+        _require_one_clock(config, update, actors)
         if not (update.learner.waits or actors.in_one_process):
             raise ValueError(
                 f"algorithm={config.algorithm} does not support multi-process training; run it in one process"
@@ -256,6 +257,21 @@ def _plan(
     except BaseException:
         close()
         raise
+
+
+def _require_one_clock(config: Config, update: Update, actors: Actors) -> None:
+    """Raises ValueError if a run cannot foresee its end although it is to stop after some seconds."""
+    if config.stop_after_seconds is None:
+        return
+    why = None
+    if not actors.in_one_process:
+        why = "several processes measure different times"
+    elif not update.learner.waits:
+        why = f"actors of {config.algorithm} do not wait for each other, and so do not foresee the end of the run"
+    elif update.trainings is not None:
+        why = "trainings in one program do not foresee the end of the run"
+    if why is not None:
+        raise ValueError(f"stop_after_seconds={config.stop_after_seconds:g}: {why}; use total_steps")
 
 
 def _require_memory(config: Config, update: Update, memory: float) -> None:
@@ -309,7 +325,7 @@ def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
     require_same_run(saved, plan.env.name, plan.config)
     state = restore(saved.state, plan.update.shapes())
     parts = segment_parts(plan.update.learner, plan.actors)
-    total = segments_of_run(plan.config.total_steps, plan.update.sizes, parts)
+    total = segments_of_run(plan.config.most_steps, plan.update.sizes, parts)
     state = state._replace(total_segments=np.int32(total))
     if not plan.update.learner.waits:  # each actor counts its own segments, and their number may have changed
         done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # no metrics before the first update

@@ -16,7 +16,10 @@ from jaxtrpo.parallel.actors import Actors
 
 MOST_RUNS = 8  # whose programs are kept, those that were used last
 # Settings that no compiled function depends on, or that it gets as an argument.
-DATA = ("total_steps", "seed", "max_kl", "eval_every", "start_from", "stop_at_return", "stop_after_evaluations")
+DATA = (
+    "total_steps", "seed", "max_kl", "eval_every", "start_from", "stop_at_return", "stop_after_evaluations",
+    "stop_after_seconds",
+)  # fmt: skip
 
 T = TypeVar("T")
 

@@ -49,8 +49,10 @@ from jaxtrpo.runs.termination import (
 from jaxtrpo.training.drivers.asynchronous import asynchronous_updates
 from jaxtrpo.training.drivers.replay import replaying_updates
 from jaxtrpo.training.drivers.synchronous import synchronous_updates
+from jaxtrpo.training.make_update import segments_of_run
 from jaxtrpo.training.metrics import Moment, rows_of
 from jaxtrpo.training.record import OnUpdate, Record, Result
+from jaxtrpo.training.stopping import Forecast
 from jaxtrpo.training.update import Update
 from jaxtrpo.training.warm_start import WarmStart
 
@@ -182,8 +184,8 @@ class Run(Plan):
         interrupt, checks = None, symptoms(invalid_is_broken=self.invalid_is_broken)
         with (
             ExitStack() as stack,
-            Progress(self.config.total_steps, record.last, enabled=progress, best=record.best) as bar,
-            closing(self._updates(record.last, bar.status, record.take_changed)) as updates,
+            Progress(self.config.most_steps, record.last, enabled=progress, best=record.best) as bar,
+            closing(self._updates(record.last, bar.status, record.take_changed, bar.expect)) as updates,
         ):
             record.start_loggers(stack)
             for note in self.notes:
@@ -223,6 +225,7 @@ class Run(Plan):
         last: Row = NOTHING_DONE,
         say: Callable[[str], object] = lambda text: None,
         changed: Callable[[], TrainState | None] = lambda: None,
+        expect: Callable[[int], object] = lambda total_steps: None,
     ) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
         """Yields a function that returns the state, and one row of metrics per update.
 
@@ -230,16 +233,17 @@ class Run(Plan):
           last: the previous row.
           say: shows the user what takes time.
           changed: see `synchronous_updates`.
+          expect: shows the user how many steps the run is expected to make.
         """
         evaluate = self.evaluation(self.evaluator(), say)
-        env_steps = int(last["env_steps"] or 0)
+        env_steps, forecast = int(last["env_steps"] or 0), Forecast(self.config)
         started = self.started - float(last["wall_seconds"] or 0)
-        if env_steps >= self.config.total_steps:
+        if env_steps >= self.config.most_steps:
             return
         say("compiling")
-        with closing(self._moments(changed)) as moments:
+        with closing(self._moments(changed, forecast)) as moments:
             before = time.perf_counter() - started
-            while env_steps < self.config.total_steps:
+            while env_steps < self.config.most_steps:
                 moment = next(moments)
                 require_working(self.env)
                 now = time.perf_counter() - started
@@ -248,15 +252,23 @@ class Run(Plan):
                     return
                 steps_before, last, before = env_steps, rows[-1], now
                 env_steps = int(last["env_steps"])
+                forecast.add(env_steps, now)
+                expect(forecast.total_steps)
                 # Only the policy after the last of these updates is known.
                 last["eval_return"] = evaluate(moment.state, steps_before, env_steps)
                 yield moment.state, rows
 
-    def _moments(self, changed: Callable[[], TrainState | None]) -> Generator[Moment]:
+    def _moments(self, changed: Callable[[], TrainState | None], forecast: Forecast) -> Generator[Moment]:
         """Returns the updates of the driver that the algorithm needs, without end."""
         if self.update.learner.asynchronous is not None:
             return asynchronous_updates(self.update, self.state, self.actors)
         if self.update.learner.replaying is not None:
             return replaying_updates(self.update, self.state, self.actors)
         waiting = nullcontext if self.actors.in_one_process else CollectiveTimeout()
-        return synchronous_updates(self.update, self.state, first, waiting, changed)
+
+        def total_segments() -> int | None:
+            if self.config.stop_after_seconds is None:
+                return None
+            return segments_of_run(forecast.total_steps, self.update.sizes, 1)
+
+        return synchronous_updates(self.update, self.state, first, waiting, changed, total_segments)

@@ -1,4 +1,4 @@
-"""Early stopping: decides from the metrics of a run whether it has reached what it was asked for."""
+"""Early stopping: decides from the metrics of a run whether it has reached what it was asked for, and foresees when."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ BY_CALLER = "stopped: on_update returned False"
 
 
 class Stopping:
-    """The criteria `stop_at_return` and `stop_after_evaluations`."""
+    """The criteria `stop_at_return`, `stop_after_evaluations` and `stop_after_seconds`."""
 
     def __init__(self, config: Config, metrics: Mapping[str, np.ndarray]):
         """Starts with the metrics of a run that is resumed; empty for a new run."""
         self._config = config
         self._episodes = self._waited = 0  # finished episodes; evaluations since the best one
         self.best = self._evaluation = self._return = -math.inf
+        self._seconds = 0.0
         values = zip(*(column.tolist() for column in metrics.values()), strict=True)
         self.add(dict(zip(metrics, row, strict=True)) for row in values)
 
@@ -30,6 +31,7 @@ class Stopping:
         for row in rows:
             self._episodes += int(row["episodes"] or 0)
             self._return = _number(row["return_100"])
+            self._seconds = float(row["wall_seconds"] or 0)
             evaluation = _number(row["eval_return"])
             if evaluation > -math.inf:
                 self._evaluation = evaluation
@@ -47,7 +49,31 @@ class Stopping:
             if self._waited == 1:
                 return f"stopped: the last evaluation was not better than {self.best:.1f}"
             return f"stopped: none of the last {self._waited} evaluations was better than {self.best:.1f}"
+        limit = self._config.stop_after_seconds
+        if limit is not None and self._seconds >= limit:
+            return f"stopped: stop_after_seconds={limit:g} have passed"
         return None
+
+
+class Forecast:
+    """How many environment steps a run makes until it stops after `stop_after_seconds`, by its speed so far."""
+
+    def __init__(self, config: Config):
+        """Expects the largest number of steps at first."""
+        self.total_steps = config.most_steps
+        self._most, self._limit = config.most_steps, config.stop_after_seconds
+        self._first: tuple[int, float] | None = None  # steps and seconds when the first update, which compiles, ended
+
+    def add(self, env_steps: int, seconds: float) -> None:
+        """Takes the steps and seconds of a run after an update; each since the run was begun."""
+        if self._limit is None:
+            return
+        self._first = self._first or (env_steps, seconds)
+        steps, passed = env_steps - self._first[0], seconds - self._first[1]
+        if steps > 0 and passed > 0:
+            left = steps / passed * (self._limit - seconds)
+            # One step more, because a run whose end is reached makes no update.
+            self.total_steps = min(self._most, env_steps + max(1, round(left)))
 
 
 def _number(value: float | None) -> float:

@@ -19,7 +19,7 @@ from jaxtrpo.training.record import OnUpdate, Result
 def train(  # noqa: D417  (settings are described in Config, once)
     env: str | Environment | Callable[[], Any],
     *,
-    total_steps: int | float = Config.total_steps,
+    total_steps: int | float | None = Config.total_steps,
     seed: int = Config.seed,
     algorithm: Algorithm | str = Config.algorithm,
     policy: Any = Config.policy,
@@ -45,6 +45,7 @@ def train(  # noqa: D417  (settings are described in Config, once)
     start_from: str | Path | None = Config.start_from,
     stop_at_return: float | None = Config.stop_at_return,
     stop_after_evaluations: int | None = Config.stop_after_evaluations,
+    stop_after_seconds: float | int | None = Config.stop_after_seconds,
     out: str | Path | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -75,12 +76,13 @@ def train(  # noqa: D417  (settings are described in Config, once)
       out: directory for metrics.csv, the policy and checkpoints; if None, nothing is written.
       overwrite: replace the run in `out`, if there is one.
       resume: resume the run in `out` from its last checkpoint, if there is one. All arguments must be those of the run
-        except `total_steps`, `actors`, `processes`, `device`, `stop_at_return` and `stop_after_evaluations`. Settings
-        are compared with those of the run; your own environment, `surrogate` or rule cannot be. With the same number of
-        actors, the result is bit-identical to that of an uninterrupted run, except with `a3c`, and `naf`, `dqn` and
-        `sac` with `asynchronous=True`, which are never reproducible, and with Gymnasium's simulators, which cannot be
-        saved and begin new episodes. A larger `total_steps` also changes what depends on the length of the run
-        (schedules; `trust` beyond a million steps) from the resumed step on.
+        except `total_steps`, `actors`, `processes`, `device`, `stop_at_return`, `stop_after_evaluations` and
+        `stop_after_seconds`. Settings are compared with those of the run; your own environment, `surrogate` or rule
+        cannot be. With the same number of actors, the result is bit-identical to that of an uninterrupted run, except
+        with `a3c`, and `naf`, `dqn` and `sac` with `asynchronous=True`, which are never reproducible, with Gymnasium's
+        simulators, which cannot be saved and begin new episodes, and with `stop_after_seconds`. A larger `total_steps`
+        also changes what depends on the length of the run (schedules; `trust` beyond a million steps) from the resumed
+        step on.
       checkpoint_seconds: seconds between checkpoints; another is saved at the end, on interruption and on SIGTERM.
       keep_best: keep a snapshot of the state with the best evaluation in `out`/best; needs `eval_every`.
       keep_every: environment steps between snapshots in `out`/step-0000200704 and so on; 0 for none. A snapshot is a

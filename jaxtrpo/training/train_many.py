@@ -193,7 +193,8 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
         return result
 
     interrupted = False
-    total = int(cases[0].arguments.get("total_steps", Config.total_steps))
+    given = cases[0].arguments.get
+    total = Config(total_steps=given("total_steps"), stop_after_seconds=given("stop_after_seconds")).most_steps
     with (
         Progress(total * len(cases), enabled=progress) as bar,
         termination_as_interrupt(),

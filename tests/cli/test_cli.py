@@ -46,6 +46,7 @@ SETTINGS = {
     "start_from": ("runs/one", "runs/one"),
     "stop_at_return": ("1000", 1000.0),
     "stop_after_evaluations": ("5", 5),
+    "stop_after_seconds": ("2.5", 2.5),
 }
 
 

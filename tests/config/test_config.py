@@ -24,7 +24,7 @@ WHOLE = ["total_steps", "segment_length", "steps_per_update", "eval_episodes", "
          "max_steps_per_update"]  # fmt: skip
 BAD = [
     *((name, value) for name in WHOLE for value in (0, -1, 1.5, "3", True, math.nan)),
-    *((name, value) for name in ("total_steps", "eval_episodes") for value in (None,)),
+    ("eval_episodes", None),
     *((name, value) for name in ("seed", "eval_every") for value in (-1, 0.5, None, True)),
     ("seed", 2**32),
     *(("max_kl", value) for value in (0, -1.0, math.nan, math.inf)),
@@ -37,6 +37,7 @@ BAD = [
     *(("start_from", value) for value in ("", 1, True)),
     *(("stop_at_return", value) for value in (math.nan, math.inf, "1", True)),
     *(("stop_after_evaluations", value) for value in (0, -1, 1.5, "3", True)),
+    *(("stop_after_seconds", value) for value in (0, -1.5, "3", True, math.nan, math.inf)),
 ]
 # Invalid values of settings that belong to spec strings: (kind, name, setting, value).
 TRUST_REGION = [("algorithm", name) for name in ("trpo", "npg", "trpo_penalty", "trpo_replay")]
@@ -228,6 +229,12 @@ def test_unknown_setting_suggests_similar_names(wrong, right):
     assert "\n" not in str(error.value)
     if right is not None:
         assert f"did you mean {right}" in str(error.value)
+
+
+def test_steps_are_a_million_unless_given_or_a_time_is_given():
+    assert Config().most_steps == 1_000_000 == Config(stop_at_return=1).most_steps
+    assert Config(total_steps=7).most_steps == 7 == Config(total_steps=7, stop_after_seconds=1).most_steps
+    assert Config(stop_after_seconds=1).most_steps == 10**10
 
 
 @pytest.mark.parametrize("name", ["total_steps", "steps_per_update", "max_steps_per_update", "eval_every"])

@@ -46,6 +46,7 @@ DIFFERENT_DATA = {
     "eval_every": {"eval_every": 64},
     "stop_at_return": {"stop_at_return": 1.0, "eval_every": 64},
     "stop_after_evaluations": {"stop_after_evaluations": 1, "eval_every": 64},
+    "stop_after_seconds": {"stop_after_seconds": 1e6},
 }
 
 

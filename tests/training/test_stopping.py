@@ -10,7 +10,7 @@ import jaxtrpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 from jaxtrpo.training.prepare import prepare
-from jaxtrpo.training.stopping import Stopping
+from jaxtrpo.training.stopping import Forecast, Stopping
 
 PENDULUM = "InvertedPendulum-v5"
 TINY = {
@@ -19,9 +19,10 @@ TINY = {
 }  # fmt: skip
 
 
-def columns(evaluations=(), returns=(), episodes=()):
-    number = max(len(evaluations), len(returns))
+def columns(evaluations=(), returns=(), episodes=(), seconds=()):
+    number = max(len(evaluations), len(returns), len(seconds))
     return {
+        "wall_seconds": np.array(seconds or [1e3] * number),
         "episodes": np.array(episodes or [50] * number),
         "return_100": np.array(returns or [np.nan] * number),
         "eval_return": np.array(evaluations or [np.nan] * number),
@@ -70,6 +71,65 @@ def test_patience_matches_plain_loop(evaluations, patience):
 def test_reason_counts_the_evaluations_in_words(patience, said):
     stopping = Stopping(Config(stop_after_evaluations=patience, eval_every=100), columns([3.0] + patience * [2.0]))
     assert stopping.reason() == f"stopped: {said} better than 3.0"
+
+
+def test_run_stops_with_the_first_update_that_ends_after_the_limit():
+    config = Config(stop_after_seconds=5)
+    assert updates_until_stop(config, columns(seconds=[1.0, 4.99, 5.0, 6.0])) == 3
+    assert updates_until_stop(config, columns(seconds=[9.0])) == 1
+    assert updates_until_stop(Config(), columns(seconds=[1e9])) is None
+    assert Stopping(config, columns(seconds=[5.5])).reason() == "stopped: stop_after_seconds=5 have passed"
+
+
+@given(st.integers(1, 10**6), st.floats(0.1, 100), st.floats(0.01, 0.99))
+def test_forecast_is_exact_at_constant_speed(rate, compiling, share):
+    """`rate` steps a second after the first update, however long that took, and 100 seconds in all."""
+    forecast = Forecast(Config(total_steps=10**12, stop_after_seconds=compiling + 100))
+    assert forecast.total_steps == 10**12
+    forecast.add(7, compiling)
+    assert forecast.total_steps == 10**12  # one update has no speed
+    for part in (share / 2, share):
+        forecast.add(7 + rate * 100 * part, compiling + 100 * part)
+        assert abs(forecast.total_steps - (7 + rate * 100)) <= 1
+
+
+def test_forecast_stays_between_what_is_done_and_what_was_asked_for():
+    forecast = Forecast(Config(total_steps=1_000, stop_after_seconds=10))
+    for steps, seconds, wanted in ((10, 1, 1_000), (20, 2, 100), (900, 3, 1_000), (901, 9, 1_000), (950, 20, 951)):
+        forecast.add(steps, seconds)
+        assert forecast.total_steps == wanted
+    unlimited = Forecast(Config(total_steps=1_000))
+    for steps, seconds in ((10, 1), (20, 2)):
+        unlimited.add(steps, seconds)
+    assert unlimited.total_steps == 1_000
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "ppo(minibatch_size=16)"])
+def test_schedules_end_when_the_time_is_over(algorithm):
+    settings = {**TINY, "algorithm": algorithm, "adapt": "linear(learning_rate=1e-9)", "total_steps": 1e9}
+    jaxtrpo.train(PENDULUM, progress=False, **{**settings, "total_steps": 320})  # compiles
+    result = jaxtrpo.train(PENDULUM, progress=False, stop_after_seconds=4, **settings)
+    rate, seconds = result.metrics["learning_rate"], result.metrics["wall_seconds"]
+    assert 1 <= np.sum(seconds >= 4) <= 16  # updates of one program
+    assert rate[-1] < 0.1 * rate[0]
+    np.testing.assert_allclose(np.interp(3, seconds, rate) / rate[0], 0.25, atol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"algorithm": "a3c"}, "actors of a2c.asynchronous=True. do not wait for each other, and so do not foresee"),
+        ({"algorithm": "naf(asynchronous=True)", "critic": "none"}, "actors of naf.asynchronous=True. do not wait"),
+    ],
+)
+def test_seconds_are_refused_where_the_end_is_not_foreseen(settings, why):
+    with pytest.raises(ValueError, match=f"^stop_after_seconds=9: {why}.*; use total_steps$"):
+        prepare(PENDULUM, stop_after_seconds=9, **{**TINY, **settings})
+
+
+def test_seconds_are_refused_by_trainings_in_one_program():
+    with pytest.raises(ValueError, match="^stop_after_seconds=9: trainings in one program .*; use total_steps$"):
+        jaxtrpo.train_many(Program(), seeds=(0, 1), stop_after_seconds=9, progress=False, **TINY)
 
 
 def test_patience_needs_evaluations():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 
 import jax
+import numpy as np
 
 from jaxtrpo.parallel.background import in_background
 from jaxtrpo.rollout.replay import ReplayInPlace
@@ -23,6 +24,7 @@ def synchronous_updates(
     read: Callable[[Measured], Measured],
     waiting: Callable[[], AbstractContextManager[None]] = nullcontext,
     changed: Callable[[], TrainState | None] = lambda: None,
+    total_segments: Callable[[], int | None] = lambda: None,
 ) -> Generator[Moment]:
     """Yields updates without end.
 
@@ -32,12 +34,19 @@ def synchronous_updates(
       read: copies metrics to the host and removes the axis of actors.
       waiting: context that limits how long an update waits for other processes.
       changed: returns a state with the environments to go on from; None to leave them as they are.
+      total_segments: returns the number of segments at which the run is now expected to end; None if it is as before.
     """
     driver = _many_per_program if update.algorithm.updates_at_once > 1 else _one_by_one
 
     def with_changes(state: TrainState) -> TrainState:
-        other = changed()
-        return state if other is None else state._replace(actors=other.actors)
+        other, total = changed(), total_segments()
+        state = state if other is None else state._replace(actors=other.actors)
+        if total is None:
+            return state
+        of_actors = np.full(state.total_segments.shape, total, np.int32)
+        # Placed without a program, which would have to be compiled; the state is donated, so it must not share memory.
+        placed = jax.device_put(of_actors, state.total_segments.sharding, may_alias=False)
+        return state._replace(total_segments=placed)
 
     return driver(update, state, read, waiting, with_changes)
 
