@@ -121,6 +121,7 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         policy=in_full("policy", config.policy or algorithm.policy),
         critic=in_full("critic", config.critic or algorithm.critic),
         adapt=in_full("adapt", config.adapt or algorithm.adapt),
+        total_steps=config.most_steps,
         max_kl=None,
         steps_per_update=steps,
         num_envs=sizes.num_envs,

@@ -19,8 +19,8 @@ MADE_WITH = ("versions", "machine")
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """Returns all settings as JSON values: tuples become lists."""
-    return json.loads(json.dumps(dataclasses.asdict(config)))
+    """Returns all settings as JSON values: tuples become lists, and the number of steps is always said."""
+    return json.loads(json.dumps({**dataclasses.asdict(config), "total_steps": config.most_steps}))
 
 
 def save_config(directory: Path, env: str, config: Config) -> None:
