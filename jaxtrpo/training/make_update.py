@@ -127,12 +127,13 @@ def _critic_of(parts: Parts, policy: Policy, observed: Observed) -> Critic:
 def _require_distribution(parts: Parts, spec: Spec) -> None:
     """Raises ValueError if the distributions of the policy lack methods that the algorithm needs."""
     wanted, policy = parts.algorithm.distributions, parts.policy.spec_string
+    methods = ("entropy", "kl_divergence", "fisher_metric", "expected_value")
+    needed = [method for method in methods if hasattr(wanted, method)]
     # All built-in distributions are comparable, and it takes a trace of the network to see one.
-    if wanted is Comparable and is_built_in("policy", policy):
+    if not needed or (wanted is Comparable and is_built_in("policy", policy)):
         return
     found = distribution_of(spec.policy, spec.observations, spec.actions)
-    needed = ("entropy", "kl_divergence", "fisher_metric", "expected_value")
-    missing = [method for method in needed if hasattr(wanted, method) and not hasattr(found, method)]
+    missing = [method for method in needed if not hasattr(found, method)]
     if missing:
         name = parts.algorithm.spec_string.partition("(")[0]
         raise ValueError(
