@@ -66,16 +66,15 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
     from jax2onnx import to_onnx
 
     act, inputs, parts = _function(policy), _inputs(policy), range(len(state_parts(policy)))
-    others = [*([MASK] if policy.masked else []), *([FIRST] if stacks_frames(policy) else [])]
     # Traced here because the converter patches JAX and Flax while it traces, which can break networks that use shapes.
     # Traced without jit because the converter does not know the nested functions of the newest JAX.
     with jax.disable_jit():
-        traced = jax.make_jaxpr(act)(*inputs)
+        traced = jax.make_jaxpr(act)(*inputs.values())
     made: Any = to_onnx(
         lambda *inputs: tuple(jaxpr_as_fun(traced)(*inputs)) if parts else jaxpr_as_fun(traced)(*inputs)[0],
-        inputs=inputs,
+        inputs=[*inputs.values()],
         model_name="policy",
-        input_names=[*observation_names(policy), *others, *map(STATE.format, parts)],
+        input_names=[*inputs],
         output_names=[ACTION, *(NEXT_STATE.format(part) for part in parts)],
     )
     made.doc_string = f"A policy for {policy.env_name}, trained with jaxtrpo."
@@ -85,7 +84,8 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
 
 def as_stablehlo(policy: TrainedPolicy) -> bytes:
     """Returns the policy as StableHLO, serialised by `jax.export`."""
-    return bytes(jax.export.export(jax.jit(_function(policy)), platforms=PLATFORMS)(*_inputs(policy)).serialize())
+    exported = jax.export.export(jax.jit(_function(policy)), platforms=PLATFORMS)
+    return bytes(exported(*_inputs(policy).values()).serialize())
 
 
 def state_parts(policy: TrainedPolicy) -> list[jax.ShapeDtypeStruct]:
@@ -118,18 +118,23 @@ def _function(policy: TrainedPolicy) -> Callable[..., Any]:
         seen, others = inputs[: len(space.leaves)], inputs[len(space.leaves) :]
         obs = space.joined({leaf.name: array for leaf, array in zip(space.leaves, seen, strict=True)})
         mask, others = (others[0], others[1:]) if policy.masked else ((), others)
-        first, state = (others[0], others[1:]) if space.frames > 1 else (jnp.zeros(space.lead_of(obs), bool), others)
+        no_first = jnp.zeros(space.lead_of(obs), bool)
+        first, state = (others[0], others[1:]) if stacks_frames(policy) else (no_first, others)
         action, after = step(structure.unflatten(state), obs, first, mask)
         return (action, *jax.tree.leaves(after)) if state else action
 
     return act
 
 
-def _inputs(policy: TrainedPolicy) -> list[jax.ShapeDtypeStruct]:
-    """Returns the shapes of a batch of observations of symbolic size, of masks, and of the parts of the state."""
+def _inputs(policy: TrainedPolicy) -> dict[str, jax.ShapeDtypeStruct]:
+    """Returns the inputs by name: a batch of observations of symbolic size, masks, and the parts of the state."""
     (batch,) = jax.export.symbolic_shape("batch")
-    masks = [jax.ShapeDtypeStruct((batch, sum(policy.actions.counts)), jnp.bool_)] if policy.masked else []
-    obs = [jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for leaf in as_space(policy.observed).leaves]
-    first = [jax.ShapeDtypeStruct((batch,), jnp.bool_)] if stacks_frames(policy) else []
-    state = [jax.ShapeDtypeStruct((batch, *part.shape[1:]), part.dtype) for part in state_parts(policy)]
-    return [*obs, *masks, *first, *state]
+    leaves = zip(observation_names(policy), as_space(policy.observed).leaves, strict=True)
+    inputs = {name: jax.ShapeDtypeStruct((batch, *leaf.shape), leaf.dtype) for name, leaf in leaves}
+    if policy.masked:
+        inputs[MASK] = jax.ShapeDtypeStruct((batch, sum(policy.actions.counts)), jnp.bool_)
+    if stacks_frames(policy):
+        inputs[FIRST] = jax.ShapeDtypeStruct((batch,), jnp.bool_)
+    for number, part in enumerate(state_parts(policy)):
+        inputs[STATE.format(number)] = jax.ShapeDtypeStruct((batch, *part.shape[1:]), part.dtype)
+    return inputs
