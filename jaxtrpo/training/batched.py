@@ -22,8 +22,9 @@ from jaxtrpo.runs.symptoms import notes, symptoms
 from jaxtrpo.runs.termination import Interrupted, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.training.drivers.synchronous import synchronous_updates
 from jaxtrpo.training.metrics import Moment, rows_of
-from jaxtrpo.training.prepare import require_finite_start, restored
+from jaxtrpo.training.prepare import restored
 from jaxtrpo.training.record import Record, Result
+from jaxtrpo.training.requirements import require_finite_start
 from jaxtrpo.training.run import Plan
 
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax
 import numpy as np
-from jaxtyping import PyTree
 
 from jaxtrpo.config import Config, make_config
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.config.environment import VECTOR, names_of, options_of
+from jaxtrpo.config.environment import names_of, options_of
 from jaxtrpo.config.messages import short
-from jaxtrpo.config.specs import KINDS, require_one_value, setting_of
+from jaxtrpo.config.specs import KINDS, require_one_value
 from jaxtrpo.envs.abilities import envs_per_simulator, observation_space, observations_of, saves_state, wastes_steps
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
 from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors, may_solve_equations
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
 from jaxtrpo.parallel.devices import PROGRAM_THREADS, choose_actors, memory_of, threads_may_run_out
 from jaxtrpo.parallel.processes import expected, join, reporting_errors, require_count, require_same
-from jaxtrpo.rollout.replay import Replay, without_replay
+from jaxtrpo.rollout.replay import Replay
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
 from jaxtrpo.runs.compilation_cache import cache_compilations
@@ -35,13 +32,12 @@ from jaxtrpo.training.make_update import make_update, segment_parts, segments_of
 from jaxtrpo.training.options import Options, make_loggers, open_for, require_loggers, saving_of
 from jaxtrpo.training.parts import Parts, make_parts
 from jaxtrpo.training.programs import kind_of_run, programs_of
+from jaxtrpo.training.requirements import note_small_pixels, require_finite_start, require_memory, require_one_clock
 from jaxtrpo.training.run import Plan, Run
-from jaxtrpo.training.update import Update
 from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
 
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened
 IMAGE_POLICY = "cnn"  # by default
-SMALL_PIXELS = 16  # pixels that are smaller by this factor than what they are divided by are hardly seen
 
 
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
@@ -219,7 +215,7 @@ def _plan(
         update = make_update(
             environment, parts, sizes, actors, config.most_steps, trainings, programs=programs_of(kind)
         )
-        _require_one_clock(config, update, actors)
+        require_one_clock(config, update, actors)
         if not (update.learner.waits or actors.in_one_process):
             raise ValueError(
                 f"algorithm={config.algorithm} does not support multi-process training; run it in one process"
@@ -231,7 +227,7 @@ def _plan(
             if trainings and update.learner.waits and is_program(environment):  # all in memory at the same time
                 learners = trainings.number
             replay.require_memory(learners, memory, saved=directory is not None)
-        _require_memory(config, update, memory)
+        require_memory(config, update, memory)
         warm_start = None
         if config.start_from is not None and saved is None:
             warm_start = read_warm_start(config.start_from, environment, parts.policy, parts.critic.spec_string, update)
@@ -257,41 +253,6 @@ def _plan(
     except BaseException:
         close()
         raise
-
-
-def _require_one_clock(config: Config, update: Update, actors: Actors) -> None:
-    """Raises ValueError if a run cannot foresee its end although it is to stop after some seconds."""
-    if config.stop_after_seconds is None:
-        return
-    why = None
-    if not actors.in_one_process:
-        why = "several processes measure different times"
-    elif not update.learner.waits:
-        why = f"actors of {config.algorithm} do not wait for each other, and so do not foresee the end of the run"
-    elif update.trainings is not None:
-        why = "trainings in one program do not foresee the end of the run"
-    if why is not None:
-        raise ValueError(f"stop_after_seconds={config.stop_after_seconds:g}: {why}; use total_steps")
-
-
-def _require_memory(config: Config, update: Update, memory: float) -> None:
-    """Raises ValueError if networks or batches cannot fit into memory, by a lower bound of what they need."""
-    key, env = jax.ShapeDtypeStruct((2,), np.uint32), update.env
-    learner = jax.eval_shape(update.learner.init, key, key)
-    leaves = jax.tree.leaves(learner if update.learner.replay is None else without_replay(learner))
-    networks = sum(math.prod(leaf.shape) for leaf in leaves)
-    space = observation_space(env)
-    images = sum(leaf.nbytes for leaf in space.images)
-    # What is collected, and what is made of it; of images there is one copy.
-    columns = 2 * (2 * space.vector_size + env.action_size + 8) + images / 4
-    rows = update.sizes.segment_steps * update.sizes.max_segments
-    for setting, numbers in (
-        (f"policy={config.policy}, critic={config.critic}", networks),
-        (f"num_envs={config.num_envs}, max_steps_per_update={config.max_steps_per_update}", rows * columns),
-    ):
-        if 4 * numbers > memory:
-            need, has = (f"{size / 2**30:,.0f} GiB" for size in (4 * numbers, memory))
-            raise ValueError(f"{setting} need at least {need} of memory, but only {has} is available")
 
 
 def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
@@ -334,27 +295,3 @@ def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
         return state, None
     note = f"the simulators of {plan.env.name} cannot be saved, so all environments start new episodes"
     return plan.update.restart(state), note
-
-
-def note_small_pixels(plan: Plan, obs: PyTree) -> str | None:
-    """Returns a note for the user if the first pixels are small integers, which vanish when they are divided by 255."""
-    scale = setting_of("policy", plan.maker.spec_string, "pixel_scale")
-    images = [leaf.name for leaf in observation_space(plan.env).images if leaf.dtype == "uint8"]
-    if scale is None or not images:
-        return None
-    for name in images:
-        largest = int(np.max(obs[name]))
-        if 0 < largest * SMALL_PIXELS <= scale:
-            return (
-                f"{plan.env.name}: the largest pixel of the first {name} is {largest}, but networks see pixels divided "
-                f'by {scale:g}; if all are that small, set pixel_scale, as in --policy "cnn(pixel_scale={largest})"'
-            )
-    return None
-
-
-def require_finite_start(env: Environment, obs: PyTree) -> None:
-    """Raises ValueError if a first observation is not finite."""
-    rows = obs.get(VECTOR, np.zeros((1, 1))) if isinstance(obs, dict) else obs
-    finite = np.isfinite(rows).reshape(-1, rows.shape[-1]).all(axis=0)
-    if not finite.all():
-        raise ValueError(f"env={env.name}: the first observation is not finite (entries {np.flatnonzero(~finite)[:5]})")
