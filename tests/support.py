@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jaxtyping import PyTree
 
 import jaxtrpo.training.prepare
@@ -25,6 +27,7 @@ from jaxtrpo.envs.base import ActionSpace, Environment
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.observation_space import flat_space
 from jaxtrpo.parallel.actors import Actors
+from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.evaluation import make_evaluator
 from jaxtrpo.rollout.types import Batch, Steps
@@ -334,3 +337,25 @@ def with_method(thing: Any, **methods: Callable) -> Any:
     for name, method in methods.items():
         object.__setattr__(changed, name, method)
     return changed
+
+
+class Acting(NamedTuple):
+    """User-defined normal distribution with what acting needs, without entropy, KL divergence and Fisher metric."""
+
+    mean: jax.Array
+    log_std: jax.Array
+
+    noise_size = Gaussian.noise_size
+    draw_noise = staticmethod(Gaussian.draw_noise)
+    sample, mode, log_prob, summary = Gaussian.sample, Gaussian.mode, Gaussian.log_prob, Gaussian.summary
+
+
+class LinearPolicy(nn.Module):
+    """User-defined network for one action, whose mean is linear."""
+
+    distribution: type
+
+    @nn.compact
+    def __call__(self, obs):
+        mean = nn.Dense(1)(obs)
+        return self.distribution(mean, jnp.zeros_like(mean))

@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import linen as nn
 from probe import BOTH, ProbeEnvironment
 from support import (
     DRAWS,
     TWO_NUMBERS,
+    Acting,
+    LinearPolicy,
     actors,
     assert_no_key_is_used_twice,
     counted_compilations,
@@ -35,7 +36,7 @@ from jaxtrpo.critics.none import none
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace, as_observed
 from jaxtrpo.ops.moments import Moments, no_moments, normalize
 from jaxtrpo.parallel.collectives import sum_over_actors
-from jaxtrpo.policies.distributions import Comparable, Distribution, Gaussian
+from jaxtrpo.policies.distributions import Comparable, Distribution
 from jaxtrpo.policies.making import distribution_of, policy_for
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.policies.squashed import squashed
@@ -347,22 +348,8 @@ def test_user_algorithm_can_be_trained_adapted_saved_and_resumed(tmp_path):
     assert whole.config.algorithm == "reward_weighted(rate=1.0)"
 
 
-class Acting(NamedTuple):
-    """User-defined distribution with what acting needs, but without entropy, KL divergence and Fisher metric."""
-
-    mean: jax.Array
-    log_std: jax.Array
-
-    noise_size = Gaussian.noise_size
-    draw_noise = staticmethod(Gaussian.draw_noise)
-    sample, mode, log_prob, summary = Gaussian.sample, Gaussian.mode, Gaussian.log_prob, Gaussian.summary
-
-
-class ActingPolicy(nn.Module):
-    @nn.compact
-    def __call__(self, obs):
-        mean = nn.Dense(1)(obs)
-        return Acting(mean, jnp.zeros_like(mean))
+class ActingPolicy(LinearPolicy):
+    distribution: type = Acting
 
 
 @pytest.mark.parametrize("algorithm", ["trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c"])

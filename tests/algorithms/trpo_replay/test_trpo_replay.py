@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import linen as nn
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import actors, deal_batch, first, learner_of, random_batch, spread
+from support import Acting, LinearPolicy, actors, deal_batch, first, learner_of, random_batch, spread
 from test_advantages import KNOWN_CRITIC, STATE, plain
 from test_advantages import MOMENTS as OF_ADVANTAGES
 from test_algorithms import ActingProbe, tiny, train
@@ -578,23 +576,14 @@ def test_too_few_environments_are_refused():
         prepare(ActingProbe(), **{**tiny("trpo_replay"), "num_envs": 2})
 
 
-class Plain(NamedTuple):
+class Plain(Acting):
     """User-defined normal distribution without `expected_value`."""
 
-    mean: jax.Array
-    log_std: jax.Array
-
-    noise_size = Gaussian.noise_size
-    draw_noise = staticmethod(Gaussian.draw_noise)
-    sample, mode, log_prob, entropy = Gaussian.sample, Gaussian.mode, Gaussian.log_prob, Gaussian.entropy
-    kl_divergence, fisher_metric, summary = Gaussian.kl_divergence, Gaussian.fisher_metric, Gaussian.summary
+    entropy, kl_divergence, fisher_metric = Gaussian.entropy, Gaussian.kl_divergence, Gaussian.fisher_metric
 
 
-class PlainPolicy(nn.Module):
-    @nn.compact
-    def __call__(self, obs):
-        mean = nn.Dense(1)(obs)
-        return Plain(mean, jnp.zeros_like(mean))
+class PlainPolicy(LinearPolicy):
+    distribution: type = Plain
 
 
 def test_policy_without_expected_value_is_refused():
