@@ -33,8 +33,6 @@ DEVICES = ("auto", "cpu", "gpu", "tpu")
 MAX_ENVS_PER_CORE = 128
 ENVS_PER_ACCELERATOR = 4096
 SEGMENT_LENGTH = 16  # steps of each environment; fewer if the first batch is smaller
-
-
 USUAL_STEPS = 1_000_000
 UNLIMITED_STEPS = 10**10  # environment steps of days; a segment of few steps allows no more (see `segments_of_run`)
 
