@@ -4,9 +4,9 @@
     python experiments/frontier.py [--tasks T ...] [--systems S ...] [--seeds N ...] [--seconds S] [--quick]
 
 One training at a time, systems in turns, each on all cores and with programs compiled by an earlier start. A run is
-watched up to the largest budget of at most `--seconds`; runs that are in the table are not made again, unless they were
-watched for less time. `--python` names an interpreter that has the other libraries. Written to
-experiments/results/frontier/.
+watched up to the largest budget of at most `--seconds`; systems that are given the time make a run for each budget.
+Runs that are in the table are not made again, unless they were watched for less time. `--python` names an interpreter
+that has the other libraries. Written to experiments/results/frontier/.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ EPISODES = 20
 TASKS = (
     "HalfCheetah-v5", "Hopper-v5", "Walker2d-v5", "Ant-v5", "Humanoid-v5", "Swimmer-v5", "Reacher-v5", "Pusher-v5",
 )  # fmt: skip
-OURS = {f"jaxtrpo, {name}": name for name in ("trpo", "trpo_replay", "ppo", "sac")}
-DEFAULT = f"jaxtrpo, {Config.algorithm}"
+ENDLESS = {f"jaxtrpo, {name}": name for name in ("trpo", "trpo_replay", "ppo", "sac")}
+TOLD = {f"jaxtrpo, {name}, given the time": name for name in ("trpo", "trpo_replay", "ppo")}
+OURS = {**TOLD, **ENDLESS}
+DEFAULT = f"jaxtrpo, {Config.algorithm}, given the time"
 OTHERS = {
     "PPO (SB3)": ("sb3", "ppo"),
     "SAC (SB3)": ("sb3", "sac"),
@@ -53,9 +55,20 @@ NEAR = 0.03  # of the first's return
 
 
 def watched(task: str, system: str, seed: int, budgets: Sequence[float], *, python: str, cache: str) -> dict[str, Any]:
-    """Starts one training, and returns what its policies were worth at the budgets."""
+    """Returns what the policies of one system were worth at the budgets."""
+    runs = [[budget] for budget in budgets] if system in TOLD else [budgets]
+    found = [_watched(task, system, seed, run, python=python, cache=cache) for run in runs]
+    joined = {key: [value for each in found for value in each[key]] for key in found[0]}
+    return {"task": task, "system": system, "seed": seed, **joined}
+
+
+def _watched(
+    task: str, system: str, seed: int, budgets: Sequence[float], *, python: str, cache: str
+) -> dict[str, list[float]]:
+    """Starts one training."""
     if system in OURS:
         words = [sys.executable, "-m", "common.until_budgets", "--algorithm", OURS[system]]
+        words += ["--told"] if system in TOLD else []
     else:
         library, algorithm = OTHERS[system]
         words = [python, str(HERE / "baselines" / "until_budgets.py"), "--library", library, "--algorithm", algorithm]
@@ -67,7 +80,7 @@ def watched(task: str, system: str, seed: int, budgets: Sequence[float], *, pyth
     }
     words += ["--task", task, "--seed", str(seed), "--episodes", str(EPISODES), "--budgets", *map(str, budgets)]
     done = subprocess.run([*words, "--begin", str(time.time())], env=environment, stdout=subprocess.PIPE, check=True)
-    return {"task": task, "system": system, "seed": seed, **json.loads(done.stdout.splitlines()[-1])}
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def readme(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -133,7 +146,7 @@ def draw(lines: Sequence[Mapping[str, Any]], task: str, place: Path) -> None:
     for system in SYSTEMS:
         rows = [line for line in lines if (line["task"], line["system"]) == (task, system)]
         if rows:
-            style = "-" if system in OURS else ":"
+            style = "-" if system in TOLD else "--" if system in OURS else ":"
             most = max(len(row["returns"]) for row in rows)
             means = [_at(rows, at).mean() for at in range(most)]
             axes[0, 0].plot(BUDGETS[:most], means, style, color=colors[system], label=system)
@@ -152,9 +165,10 @@ ABOUT = """# The best return for every budget of time
 Made by `python experiments/frontier.py` on {machine}.
 Return of the deterministic policy that each system has so many seconds after its command (imports and compiling
 included; programs had been compiled by an earlier start): mean of 20 episodes, mean over seeds, ± standard deviation
-over seeds. One training at a time, on all cores, systems in turns. Ours has its defaults and does not know how long it
-will run; others have the settings of RL Baselines3 Zoo for the task, or those for MuJoCo where it has none for the
-task. The policy is that of the first step after the budget.
+over seeds. One training at a time, on all cores, systems in turns. Ours has its defaults; others have the settings of
+RL Baselines3 Zoo for the task, or those for MuJoCo where it has none for the task. "Given the time" is a run for each
+budget, which knows it (`stop_after_seconds`); all others are one run that does not know when it will end. The policy is
+that of the first step after the budget.
 """
 
 

@@ -1,11 +1,12 @@
 """Returns that one training of jaxtrpo has reached after some seconds: what baselines/until_budgets.py is for others.
 
     PYTHONPATH=experiments python -m common.until_budgets --task HalfCheetah-v5 --algorithm trpo --seed 0 \\
-        --begin $(date +%s.%N) --budgets 10 30 100 --episodes 10
+        --begin $(date +%s.%N) --budgets 10 30 100 --episodes 10 [--told]
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import jax
@@ -18,7 +19,9 @@ NO_END = 1_000_000_000  # environment steps
 
 
 def main() -> None:
-    given = options(__doc__).parse_args()
+    parser = options(__doc__)
+    parser.add_argument("--told", action="store_true", help="the run knows that it ends with the largest budget")
+    given = parser.parse_args()
     reached = AtBudgets(given.begin, given.budgets)
 
     def keep(row: Any, state: Any) -> bool:
@@ -26,6 +29,8 @@ def main() -> None:
         return reached.keep(int(row["env_steps"]), lambda: jax.device_get((learner.policy, learner.obs_moments)))
 
     settings = {"algorithm": given.algorithm, "seed": given.seed, "total_steps": NO_END}
+    if given.told:
+        settings["stop_after_seconds"] = given.begin + given.budgets[-1] - time.time()
     run = prepare(given.task, **settings, on_update=keep)
     final = run.run(progress=False).state
 
