@@ -22,6 +22,8 @@ PUBLISHED = {
     "LunarLander-v3": "TRPO 133 (200k), PPO 242 (1M)",
     "BipedalWalker-v3": "TRPO 182 (1M), PPO 213 (5M)",
     "Swimmer-v5": "TRPO 366, PPO 282 (1M)",
+    "HalfCheetah-v5": "TRPO 1785, PPO 5819 (1M)",
+    "Walker2d-v5": "TRPO 4933, PPO 3479 (1M)",
 }
 TASKS = {
     name: Task(
