@@ -38,6 +38,7 @@ NOT_RUN = {
     "<!-- not run: needs Slurm -->": "there is no scheduler here",
     "<!-- not run: needs an accelerator -->": "there is none here, and it takes half an hour",
     "<!-- not run: needs gymnax -->": "it is no dependency of the tests",
+    "<!-- not run: needs minigrid -->": "it is no dependency of the tests",
     "<!-- not run: needs SuperSuit and PettingZoo's environments -->": "they are no dependencies of the tests",
 }
 FILE = "<!-- file: "

@@ -67,7 +67,8 @@ def note_small_pixels(plan: Plan, obs: PyTree) -> str | None:
         if 0 < largest * SMALL_PIXELS <= scale:
             return (
                 f"{plan.env.name}: the largest pixel of the first {name} is {largest}, but networks see pixels divided "
-                f'by {scale:g}; if all are that small, set pixel_scale, as in --policy "cnn(pixel_scale={largest})"'
+                f'by {scale:g}; if all are that small, set pixel_scale, as in --policy "cnn(pixel_scale={largest})"; '
+                "encode categories one-hot"
             )
     return None
 
