@@ -161,7 +161,10 @@ def require_images(observed: Observed, shape: Shape, part: str) -> ObservationSp
     """
     space = as_space(observed)
     if not space.images:
-        raise ValueError(f"{part} needs observations with images, but these are {space.size} numbers; use mlp")
+        raise ValueError(
+            f"{part} needs observations with images, arrays of uint8 or bool, but these are {space.size} numbers; "
+            "use mlp"
+        )
     least = smallest_side(shape.kind)
     for image in space.images:
         if min(image.shape[:2]) < least:

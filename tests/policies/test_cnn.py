@@ -201,7 +201,11 @@ def test_many_observations_in_parts_are_as_at_once(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "space", "said"),
     [
-        (cnn(), 7, "policy=cnn needs observations with images, but these are 7 numbers; use mlp"),
+        (
+            cnn(),
+            7,
+            "policy=cnn needs observations with images, arrays of uint8 or bool, but these are 7 numbers; use mlp",
+        ),
         (
             cnn(kind="nature"),
             space_of(10, 12, 4),
@@ -218,7 +222,10 @@ def test_observations_that_do_not_fit_are_refused(make, space, said):
 
 
 def test_critic_refuses_numbers():
-    with pytest.raises(ValueError, match="critic=cnn needs observations with images, but these are 4 numbers; use mlp"):
+    with pytest.raises(
+        ValueError,
+        match="critic=cnn needs observations with images, arrays of uint8 or bool, but these are 4 numbers; use mlp",
+    ):
         cnn_critic().make(4)
 
 
