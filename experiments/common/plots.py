@@ -35,10 +35,14 @@ def colors_of(labels: Iterable[str]) -> dict[str, str]:
 
 
 def common_legend(figure: Figure) -> None:
-    """One legend below all axes, where a label has to mean the same in all: one in each would hide the curves."""
+    """One legend below all axes, where a label has to mean the same in all: one in each would hide the curves.
+
+    The figure grows by its height.
+    """
     named = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     inches = 0.6 + 0.05 * max(map(len, named))  # of the longest: its line, and its letters at this size
     columns = max(1, int(figure.get_figwidth() / inches))
+    figure.set_figheight(figure.get_figheight() + 0.15 * -(-len(named) // columns))
     figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=columns, fontsize=7)
 
 
