@@ -55,5 +55,7 @@ def _algorithm(recipe: Recipe) -> str:
 
 
 def _mean(recipe: Recipe) -> str:
-    spread = f" ± {statistics.stdev(recipe.returns):.2g}" if len(recipe.returns) > 1 else ""
-    return f"{recipe.mean:.4g}{spread}"
+    if len(recipe.returns) == 1:
+        return f"{recipe.mean:.4g}"
+    spread = statistics.stdev(recipe.returns)
+    return f"{recipe.mean:.4g} ± {spread:.2g}" if spread < 100 else f"{recipe.mean:.4g} ± {spread:.0f}"

@@ -8,6 +8,7 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import jaxtrpo
@@ -142,7 +143,9 @@ def test_list_names_every_recipe_and_its_mean_return(capsys):
     for env, recipe in recipes().items():
         (line,) = [line for line in shown.splitlines() if line.split()[0] == env]
         assert f"{recipe.settings['total_steps']:,}" in line
-        assert f"{recipe.mean:.4g}" in line
+        mean, _, spread = line.split()[-3:]
+        assert mean == f"{recipe.mean:.4g}" and spread.replace(".", "").isdigit()
+        assert float(spread) == pytest.approx(np.std(recipe.returns, ddof=1), rel=0.05)
 
 
 # ---- who is told
