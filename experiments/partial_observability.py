@@ -13,6 +13,7 @@ import functools
 
 import gymnasium
 
+from common.grid_worlds import one_hot_world
 from common.runs_of_systems import Study, Task, main
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -26,17 +27,10 @@ def _popgym(name: str) -> gymnasium.Env:
     return gymnasium.make(name)
 
 
-def _minigrid(name: str) -> gymnasium.Env:
-    """Cells are categories: each is a row of zeros and ones, all of them one vector."""
-    from minigrid.wrappers import ImgObsWrapper, OneHotPartialObsWrapper
-
-    return gymnasium.wrappers.FlattenObservation(ImgObsWrapper(OneHotPartialObsWrapper(gymnasium.make(name))))
-
-
 TASKS = {
     name: Task(functools.partial(_popgym, f"popgym-{name}-v0"), STEPS, published="at most 1")
     for name in ("RepeatFirstEasy", "RepeatPreviousEasy", "PositionOnlyCartPoleEasy")
-} | {MEMORY: Task(functools.partial(_minigrid, MEMORY), 300_000, published="at most 1")}
+} | {MEMORY: Task(functools.partial(one_hot_world, MEMORY), 300_000, published="at most 1")}
 SYSTEMS = {
     "trpo, gru": {"algorithm": "trpo", "policy": "gru", "actors": 1},
     "ppo with entropy bonus, gru": {"algorithm": "ppo(entropy_bonus=0.02)", "policy": "gru", "actors": 1},

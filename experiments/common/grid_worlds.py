@@ -10,3 +10,10 @@ def grid_world(name: str) -> gymnasium.Env:
     from minigrid.wrappers import ImgObsWrapper
 
     return ImgObsWrapper(gymnasium.make(name))
+
+
+def one_hot_world(name: str) -> gymnasium.Env:
+    """Makes an environment of Minigrid whose cells are one-hot, because they are categories, all in one vector."""
+    from minigrid.wrappers import ImgObsWrapper, OneHotPartialObsWrapper
+
+    return gymnasium.wrappers.FlattenObservation(ImgObsWrapper(OneHotPartialObsWrapper(gymnasium.make(name))))

@@ -58,4 +58,4 @@ def _mean(recipe: Recipe) -> str:
     if len(recipe.returns) == 1:
         return f"{recipe.mean:.4g}"
     spread = statistics.stdev(recipe.returns)
-    return f"{recipe.mean:.4g} ± {spread:.2g}" if spread < 100 else f"{recipe.mean:.4g} ± {spread:.0f}"
+    return f"{recipe.mean:.4g} ± {spread:{'.2g' if spread < 100 else '.0f'}}"
