@@ -12,7 +12,7 @@ import numpy as np
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.ops.moments import no_moments
 from jaxtrpo.parallel.actors import Actors
-from jaxtrpo.policies.distributions import stretch
+from jaxtrpo.policies.action_units import stretch
 from jaxtrpo.policies.networks import gaussian_policy
 from jaxtrpo.rollout.collect import make_collect, start_actors
 from jaxtrpo.rollout.types import LearnerState

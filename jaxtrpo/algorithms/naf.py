@@ -23,7 +23,8 @@ from jaxtrpo.algorithms.q_learning import (
 from jaxtrpo.config.checks import require_sizes
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.minibatches import minibatches_for
-from jaxtrpo.policies.distributions import Distribution, encoded
+from jaxtrpo.policies.action_units import encoded
+from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.rollout.replay import Transitions
 
 # Bounds of the logarithm of the diagonal of L(s). Where the advantage has no peak, the best fit has zero curvature, and

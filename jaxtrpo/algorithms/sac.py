@@ -24,7 +24,8 @@ from jaxtrpo.config.checks import require_number, require_positive, require_size
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.minibatches import minibatches_for
-from jaxtrpo.policies.distributions import Distribution, encoded
+from jaxtrpo.policies.action_units import encoded
+from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.policies.making import distribution_of
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.squashed import SquashedGaussian

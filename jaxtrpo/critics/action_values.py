@@ -17,7 +17,8 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree, UInt32
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.parallel.collectives import Work
-from jaxtrpo.policies.distributions import Differentiable, encoded, encoded_size
+from jaxtrpo.policies.action_units import encoded, encoded_size
+from jaxtrpo.policies.distributions import Differentiable
 from jaxtrpo.policies.networks import LAST, in_last_layer
 
 

@@ -125,7 +125,7 @@ class Policy(NamedTuple):
     """A policy, which maps normalised observations to action distributions.
 
     Continuous actions are in policy units, where [-1, 1] is the simulator's range; discrete ones are counted from 0
-    (see `distributions.to_simulator`).
+    (see `action_units.to_simulator`).
     """
 
     init: Callable[[PRNGKeyArray], PyTree]

@@ -18,7 +18,8 @@ from jaxtrpo.envs.actions import ActionSpace, make_converter
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space, channels_last
 from jaxtrpo.envs.observations import MASK, Observations
 from jaxtrpo.ops.moments import Moments, normalize
-from jaxtrpo.policies.distributions import Distribution, to_simulator
+from jaxtrpo.policies.action_units import to_simulator
+from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.policies.making import policy_for
 from jaxtrpo.policies.masking import input_of
 from jaxtrpo.policies.networks import Policy, PolicyMaker

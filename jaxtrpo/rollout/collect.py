@@ -15,7 +15,7 @@ from jaxtrpo.envs.base import Environment, EnvState, action_space, env_keys
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.moments import normalize
 from jaxtrpo.parallel.collectives import max_over_trainings, trainings_are_batched
-from jaxtrpo.policies.distributions import to_simulator
+from jaxtrpo.policies.action_units import to_simulator
 from jaxtrpo.policies.masking import input_of
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Recurrence, initial_carry, num_stretches

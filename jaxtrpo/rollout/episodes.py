@@ -14,7 +14,8 @@ from jaxtrpo.envs.actions import make_converter
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, EnvState, action_space, has_time_limit
 from jaxtrpo.ops.moments import Moments, normalize
 from jaxtrpo.parallel.actors import Actors
-from jaxtrpo.policies.distributions import Distribution, to_simulator
+from jaxtrpo.policies.action_units import to_simulator
+from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.policies.masking import input_of
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import initial_carry

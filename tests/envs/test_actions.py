@@ -18,8 +18,9 @@ from jaxtrpo.envs.gymnasium.actions import Actions, action_space_of
 from jaxtrpo.envs.gymnasium.shared_arrays import RowSizes
 from jaxtrpo.envs.gymnasium.vector_envs import VectorEnvs
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.action_units import encoded, stretch, to_simulator
 from jaxtrpo.policies.custom import module_policy
-from jaxtrpo.policies.distributions import Gaussian, encoded, stretch, to_simulator
+from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.trained import TrainedPolicy
 
 SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)  # compiled code may flush smaller numbers to zero

@@ -18,8 +18,9 @@ from support import counted_compilations
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.moments import Moments
+from jaxtrpo.policies.action_units import stretch
 from jaxtrpo.policies.custom import module_policy
-from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric, stretch
+from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric
 from jaxtrpo.policies.networks import PolicyMaker, gaussian_policy, mlp
 from jaxtrpo.policies.trained import TrainedPolicy
 

@@ -28,7 +28,8 @@ from jaxtrpo.critics.mlp import mlp_critic
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.ops.running_mean import RunningMean
-from jaxtrpo.policies.distributions import Categorical, Gaussian, encoded, encoded_size
+from jaxtrpo.policies.action_units import encoded, encoded_size
+from jaxtrpo.policies.distributions import Categorical, Gaussian
 from jaxtrpo.policies.networks import categorical_policy, gaussian_policy
 from jaxtrpo.rollout.replay import Transitions, inserted, make_replay
 from jaxtrpo.training.train import prepare
