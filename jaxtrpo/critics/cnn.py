@@ -13,7 +13,7 @@ from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.critic import Critic, CriticMaker
 from jaxtrpo.critics.network import Network, network_critic, require_fit, stacking_network
 from jaxtrpo.envs.observation_space import Observed
-from jaxtrpo.policies.cnn import PIXEL_SCALE, Encoder, Shape, for_one, in_parts, initial, require_images, shape_of
+from jaxtrpo.policies.cnn import PIXEL_SCALE, Encoder, Shape, for_one, initial, require_images, shape_of
 from jaxtrpo.policies.networks import LAST
 
 
@@ -70,9 +70,6 @@ def _cnn_critic(observed: Observed, shape: Shape, **fit: Any) -> Critic:
     def apply(params: PyTree, obs: dict[str, Any]) -> Float[Array, "..."]:
         return jnp.asarray(network.apply(params, obs))
 
-    predict = in_parts(apply, space, shape.channels[0])
     # Predicts 0 at first, like `mlp`.
-    made = Network(
-        lambda key: initial(network, space, key, last_scale=0.0), predict, multiply_adds=for_one(apply, space)
-    )
+    made = Network(lambda key: initial(network, space, key, last_scale=0.0), apply, multiply_adds=for_one(apply, space))
     return network_critic(stacking_network(made, observed), **fit)

@@ -20,10 +20,9 @@ Carry = TypeVar("Carry")
 # would not fit into the cache.
 ROWS_AT_ONCE = 1_024
 
-# Most multiply-adds, of a forward pass, whose gradient is computed at once on a CPU: what convolutions gather for more
-# does not fit into the cache. `nature` has as many for 17 images of 84 x 84 x 4 pixels; 16 at a time take 0.6 times as
-# long as 256 at once.
-MULTIPLY_ADDS_AT_ONCE = 1.6e8
+# Most multiply-adds, of a forward pass, whose gradient is computed at once on a CPU: derivatives need outputs of all
+# layers, which are hundreds of kilobytes for an image of 84 x 84 pixels.
+MULTIPLY_ADDS_AT_ONCE = 1.6e9
 
 
 def pass_over_minibatches(

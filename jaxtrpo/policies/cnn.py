@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +19,7 @@ from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
 from jaxtrpo.ops.convolution import convolve, framed
 from jaxtrpo.ops.costs import multiply_adds
-from jaxtrpo.parallel.collectives import on_cpu
+from jaxtrpo.ops.in_parts import in_parts, rows_at_once
 from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
@@ -31,9 +30,6 @@ PIXEL_SCALE = 255.0  # of images of a camera
 NATURE = ((8, 4), (4, 2), (3, 1))  # sizes and strides of kernels
 OF_VECTORS = 64  # units of the layer for numbers beside images
 POOLED_SIDE = 8  # pixels; smaller images are not halved
-# Activations of the states that a network is applied to at once: what fits into the caches of a CPU (a third of the
-# time for 84 x 84 pixels), and what fills an accelerator.
-ACTIVATION_BYTES, ON_ACCELERATOR = 2**26, 2**30
 
 
 class Shape(NamedTuple):
@@ -65,17 +61,18 @@ def shape_of(kind: Any, channels: Any, hidden: Any, pixel_scale: Any = PIXEL_SCA
     return Shape(kind, tuple(channels), hidden, float(pixel_scale))
 
 
-class _Convolution(nn.Module):
+class _Kernel(nn.Module):
+    """Parameters of a convolution."""
+
+    side: int
+    inputs: int
     outputs: int
-    side: int  # of the kernel
-    stride: int = 1
-    same: bool = False
 
     @nn.compact
-    def __call__(self, x: Float[Array, "... height width inputs"]) -> Float[Array, "... rows columns outputs"]:
+    def __call__(self) -> tuple[Float[Array, "side side inputs outputs"], Float[Array, " outputs"]]:
         zeros = nn.initializers.zeros
-        kernel = self.param("kernel", zeros, (self.side, self.side, x.shape[-1], self.outputs))
-        return convolve(x, kernel, stride=self.stride, same=self.same) + self.param("bias", zeros, (self.outputs,))
+        kernel = self.param("kernel", zeros, (self.side, self.side, self.inputs, self.outputs))
+        return kernel, self.param("bias", zeros, (self.outputs,))
 
 
 class Encoder(nn.Module):
@@ -87,11 +84,20 @@ class Encoder(nn.Module):
     def __call__(self, obs: dict[str, Any]) -> Float[Array, "... hidden"]:
         """Applies convolutions to each image, and a layer to all of their outputs and those for other numbers."""
         dense = functools.partial(nn.Dense, kernel_init=nn.initializers.zeros)
-        convolve = _impala if self.shape.kind == "impala" else _nature
+        plan, convolve = (_impala_plan, _impala) if self.shape.kind == "impala" else (_nature_plan, _nature)
         parts = []
         for name in sorted(obs.keys() - {VECTOR}):
-            found = convolve(_scaled(obs[name], self.shape.pixel_scale), self.shape.channels, name)
-            parts.append(found.reshape(*found.shape[:-3], -1))
+            *lead, height, width, inputs = obs[name].shape
+            layers = plan((height, width, inputs), self.shape.channels)
+            kernels = {layer: _Kernel(*sizes, name=f"{name}_{layer}")() for layer, sizes in layers.items()}
+
+            def features(image: Array, kernels=kernels) -> Array:
+                found = convolve(_scaled(image, self.shape.pixel_scale), kernels)
+                return found.reshape(image.shape[0], -1)
+
+            at_once = rows_at_once(height * width * (inputs + next(iter(layers.values()))[-1]))
+            images = obs[name].reshape(-1, height, width, inputs)
+            parts.append(in_parts(features, images, at_once).reshape(*lead, -1))
         if VECTOR in obs:
             parts.append(nn.relu(dense(OF_VECTORS, name=VECTOR)(obs[VECTOR])))
         return nn.relu(dense(self.shape.hidden, name="joined")(jnp.concatenate(parts, axis=-1)))
@@ -104,17 +110,38 @@ def _scaled(
     return image.astype(jnp.float32) / pixel_scale if image.dtype == jnp.uint8 else image.astype(jnp.float32)
 
 
-def _impala(x: Array, channels: Sequence[int], name: str) -> Array:
-    """Residual blocks (Espeholt et al. 2018, figure 3): small images use as many sections as they can be halved."""
+Kernels = dict[str, tuple[Array, Array]]  # by layer: kernel and bias
+Plan = dict[str, tuple[int, int, int]]  # by layer: side of the kernel, inputs and outputs
+
+
+def _impala_plan(image: tuple[int, int, int], channels: Sequence[int]) -> Plan:
+    """Small images use as many sections as they can be halved."""
+    plan: Plan = {}
+    *sides, inputs = image
     for section, size in enumerate(channels):
-        if section and min(x.shape[-3:-1]) < POOLED_SIDE:
+        if section and min(sides) < POOLED_SIDE:
             break
-        conv = functools.partial(_Convolution, size, 3, same=True)
-        x = conv(name=f"{name}_{section}")(x)
+        plan[f"{section}"] = 3, inputs, size
+        plan |= {f"{section}_{block}_{layer}": (3, size, size) for block in range(2) for layer in range(2)}
+        if min(sides) >= POOLED_SIDE:
+            sides = [-(-side // 2) for side in sides]
+        inputs = size
+    return plan
+
+
+def _impala(x: Array, kernels: Kernels) -> Array:
+    """Residual blocks (Espeholt et al. 2018, figure 3)."""
+
+    def conv(x: Array, layer: str) -> Array:
+        kernel, bias = kernels[layer]
+        return convolve(x, kernel, same=True) + bias
+
+    for section in (layer for layer in kernels if "_" not in layer):
+        x = conv(x, section)
         x = _halved(x) if min(x.shape[-3:-1]) >= POOLED_SIDE else x
         for block in range(2):
-            inner = conv(name=f"{name}_{section}_{block}_0")(nn.relu(x))
-            x = x + conv(name=f"{name}_{section}_{block}_1")(nn.relu(inner))
+            inner = conv(nn.relu(x), f"{section}_{block}_0")
+            x = x + conv(nn.relu(inner), f"{section}_{block}_1")
     return nn.relu(x)
 
 
@@ -131,10 +158,15 @@ def _halved(x: Array) -> Array:
     return x
 
 
-def _nature(x: Array, channels: Sequence[int], name: str) -> Array:
+def _nature_plan(image: tuple[int, int, int], channels: Sequence[int]) -> Plan:
+    inputs = image[-1], *channels[:-1]
+    return {f"{layer}": (NATURE[layer][0], *sizes) for layer, sizes in enumerate(zip(inputs, channels, strict=True))}
+
+
+def _nature(x: Array, kernels: Kernels) -> Array:
     """Three convolutions (Mnih et al. 2015)."""
-    for layer, (size, (kernel, stride)) in enumerate(zip(channels, NATURE, strict=True)):
-        x = nn.relu(_Convolution(size, kernel, stride, name=f"{name}_{layer}")(x))
+    for (kernel, bias), (_, stride) in zip(kernels.values(), NATURE, strict=True):
+        x = nn.relu(convolve(x, kernel, stride=stride) + bias)
     return x
 
 
@@ -184,34 +216,6 @@ def initial(network: nn.Module, space: ObservationSpace, key: PRNGKeyArray, *, l
 def for_one(apply: Callable[[PyTree, Any], Any], space: ObservationSpace) -> Callable[[PyTree], float]:
     """Returns parameters -> multiply-adds of a function of parameters and observations, for one observation."""
     return lambda params: multiply_adds(apply, params, space.zeros(1))
-
-
-def in_parts(apply: Callable[[PyTree, Any], Any], space: ObservationSpace, channels: int) -> Callable[..., Any]:
-    """Returns the same function of parameters and observations, with less memory for many observations.
-
-    Args:
-      apply: function of parameters and observations; leaves of both results and observations have the same leading
-        axes.
-      space: of the observations.
-      channels: those of the first layer, whose outputs are the largest.
-    """
-    pixels = max(math.prod(image.shape[:2]) for image in space.images)
-    inner = {leaf.name: len(leaf.shape) for leaf in space.leaves}
-
-    def applied(params: PyTree, obs: dict[str, Any]) -> Any:
-        name, leaf = next(iter(obs.items()))
-        lead = leaf.shape[: leaf.ndim - inner[name]]
-        number = math.prod(lead)
-        most = ACTIVATION_BYTES if on_cpu() else ON_ACCELERATOR
-        # Outputs of a few layers are in memory at the same time.
-        at_once = max(most // (pixels * channels * 4 * 4), 1)
-        if not isinstance(number, int) or number <= at_once:  # a symbol where a policy is exported
-            return apply(params, obs)
-        rows = {name: leaf.reshape(number, *leaf.shape[len(lead) :]) for name, leaf in obs.items()}
-        found = jax.lax.map(lambda row: apply(params, row), rows, batch_size=at_once)
-        return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), found)
-
-    return applied
 
 
 class _CNNPolicy(nn.Module):
@@ -278,10 +282,9 @@ def _cnn(shape: Shape, given: tuple, initial_log_std: float, state_dependent_std
         apply = cast(Callable[..., Distribution], network.apply)
         policy = Policy(
             init=lambda key: initial(network, space, key, last_scale=0.01),
-            apply=in_parts(apply, space, shape.channels[0]),
+            apply=apply,
             noise_size=head.noise_size,
             draw_noise=head.draw_noise,
-            apply_for_products=apply,
             multiply_adds=for_one(apply, space),
         )
         return with_value_head(policy) if shared else policy

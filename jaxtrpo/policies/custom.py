@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +16,9 @@ from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import parse
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
-from jaxtrpo.policies.cnn import for_one, in_parts
+from jaxtrpo.ops.fast_convolutions import with_fast_convolutions
+from jaxtrpo.ops.in_parts import in_parts
+from jaxtrpo.policies.cnn import for_one
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 from jaxtrpo.policies.networks import Policy, PolicyMaker
 
@@ -23,7 +27,9 @@ CUSTOM = "custom:"  # prefix of the names of user-defined policies
 
 Init = Callable[[Array], PyTree]
 Apply = Callable[[PyTree, Any], Any]
-CHANNELS = 64  # that a network of the user's is taken to have, to bound its memory
+# States that a network of the user's is applied to at once, to bound its memory: it is taken to have four layers of 64
+# channels, whose outputs take no more than this.
+CHANNELS, LAYERS, MOST_BYTES = 64, 4, 2**26
 
 
 def module_policy(module: Any) -> PolicyMaker:
@@ -76,24 +82,30 @@ def _nnx(module: Any) -> tuple[Init, Apply]:
 def _policy(label: str, init: Init, apply: Apply, observed: Observed, actions: ActionSpace) -> Policy:
     """Checks a module, and adds leading axes to its distributions."""
     space = as_space(observed).stacked
+    run = with_fast_convolutions(apply) if space.images else apply
 
-    def apply_to_all(params: PyTree, obs: Any) -> Distribution:
+    def apply_to_all(params: PyTree, obs: Any, at_once: int | None = None) -> Distribution:
         # A module needs to handle only one leading axis.
         lead = space.lead_of(obs)
         rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(lead) :]), obs)
-        distribution = _broadcast(apply(params, rows))
+        distribution = in_parts(lambda part: _broadcast(run(params, part)), rows, at_once)
         return jax.tree.map(lambda leaf: leaf.reshape(*lead, leaf.shape[-1]), distribution)
 
     distribution = _checked(label, init, apply, space, actions)
     noise_size, draw_noise = distribution.noise_size, distribution.draw_noise
     return Policy(
         init=init,
-        apply=in_parts(apply_to_all, space, CHANNELS) if space.images else apply_to_all,
+        apply=functools.partial(apply_to_all, at_once=_at_once(space)) if space.images else apply_to_all,
         noise_size=noise_size,
         draw_noise=draw_noise,
         apply_for_products=apply_to_all if space.images else None,
         multiply_adds=for_one(apply_to_all, space) if space.images else None,
     )
+
+
+def _at_once(space: ObservationSpace) -> int:
+    pixels = max(math.prod(image.shape[:2]) for image in space.images)
+    return max(MOST_BYTES // (pixels * CHANNELS * LAYERS * 4), 1)
 
 
 def _checked(label: str, init: Init, apply: Apply, space: ObservationSpace, actions: ActionSpace) -> Distribution:

@@ -21,7 +21,7 @@ from jaxtrpo.config.checks import (
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
-from jaxtrpo.policies.cnn import PIXEL_SCALE, Encoder, Shape, for_one, in_parts, initial, require_images, shape_of
+from jaxtrpo.policies.cnn import PIXEL_SCALE, Encoder, Shape, for_one, initial, require_images, shape_of
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
@@ -158,7 +158,7 @@ class Memory(NamedTuple):
         if self.encoder == ():
             raise ValueError(f"{part}: encoder=() must have at least one size where observations have images")
         encoder = Encoder(self.convolutions)
-        encode = in_parts(cast(Callable[..., Array], encoder.apply), space, self.convolutions.channels[0])
+        encode = cast(Callable[..., Array], encoder.apply)
         init_rest = initial_of(self.convolutions.hidden)
 
         def init(key: PRNGKeyArray) -> PyTree:
@@ -169,8 +169,7 @@ class Memory(NamedTuple):
             return unroll(params[REST], inputs._replace(obs=encode(params[IMAGES], inputs.obs)))
 
         def multiply_adds(params: PyTree) -> float:
-            of_images = for_one(cast(Callable[..., Array], encoder.apply), space)(params[IMAGES])
-            return of_images + optax.tree.size(params[REST])
+            return for_one(encode, space)(params[IMAGES]) + optax.tree.size(params[REST])
 
         return Functions(init, unroll_features, multiply_adds)
 

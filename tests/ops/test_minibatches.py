@@ -156,10 +156,10 @@ def test_each_actor_computes_its_own_parts():
         (1, 1e5, 128, Parts(1, False)),
         (2, 1e5, 128, Parts(1, False)),
         (2, 1e5, 200, Parts(1, True)),
-        (1, 1e7, 32, Parts(2, False)),
-        (1, 1e7, 33, Parts(3, False)),
-        (2, 1e7, 64, Parts(2, True)),
-        (1, 1e9, 1, Parts(7, False)),
+        (1, 1e8, 32, Parts(2, False)),
+        (1, 1e8, 33, Parts(3, False)),
+        (2, 1e8, 64, Parts(2, True)),
+        (1, 1e10, 1, Parts(7, False)),
     ],
 )
 def test_parts_depend_on_arithmetic(count, multiply_adds, steps, parts):
@@ -177,7 +177,7 @@ def test_accelerators_and_processes_do_not_divide_gradients(monkeypatch):
     chosen = []
 
     def of_actor(value):
-        chosen.append(parts_for(lambda _: 1e7, {}, 64))
+        chosen.append(parts_for(lambda _: 1e8, {}, 64))
         return value
 
     monkeypatch.setattr(jax, "process_count", lambda: 2)
@@ -192,7 +192,7 @@ def test_networks_without_convolutions_and_different_minibatches_are_not_shared(
 
     def of_actor(value):
         chosen.append(parts_for(None, {}, 10**6))
-        chosen.append(parts_for(lambda _: 1e7, {}, 64, may_share=False))
+        chosen.append(parts_for(lambda _: 1e8, {}, 64, may_share=False))
         return value
 
     actors(2).map(of_actor)(spread(np.float32(0), 2))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +16,10 @@ from jaxtrpo.critics.cnn import cnn as cnn_critic
 from jaxtrpo.critics.recurrent import gru as gru_critic
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
+from jaxtrpo.ops import in_parts
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.policies import cnn as module
-from jaxtrpo.policies.cnn import cnn, in_parts
+from jaxtrpo.policies.cnn import cnn
 from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric, kl_divergence
 from jaxtrpo.policies.making import policy_for
@@ -168,7 +171,7 @@ def test_fisher_products_are_those_of_the_dense_matrix(actions):
     obs = observations(space, 6)
     old = policy.apply(unravel(params), obs)
     dense = jax.hessian(lambda p: jnp.sum(kl_divergence(old, policy.apply(unravel(p), obs))))(params)
-    product = fisher_vector_product(lambda p: policy.apply_for_products(unravel(p), obs), params, fisher_metric)
+    product = fisher_vector_product(lambda p: policy.apply(unravel(p), obs), params, fisher_metric)
     vector = np.random.default_rng(1).normal(size=params.shape).astype(np.float32)
     wanted = np.asarray(dense) @ vector
     np.testing.assert_allclose(product(vector), wanted, atol=2e-4 * np.abs(wanted).max())
@@ -184,18 +187,24 @@ def test_multiply_adds_of_one_observation():
     assert policy_for(cnn(kind="nature"), space, CHOICES, masked=True).multiply_adds(policy.init(KEY)) == layers
 
 
-def test_many_observations_in_parts_are_as_at_once(monkeypatch):
-    monkeypatch.setattr(module, "ACTIVATION_BYTES", 3 * 8 * 8 * 4 * 4 * 4)  # three observations at once
-    space = space_of(8, 8, 1)
-    policy = cnn(channels=(4,), hidden=8).make(space, CHOICES)
+@pytest.mark.parametrize("kind", ["impala", "nature"])
+def test_many_observations_in_parts_are_as_at_once(monkeypatch, kind):
+    space = space_of(36, 40, 1, vector=2)
+    policy = cnn(kind=kind, channels=(2, 3, 2), hidden=8).make(space, CHOICES)
     params, obs = policy.init(KEY), observations(space, 2, 7)
-    found, wanted = policy.apply(params, obs), policy.apply_for_products(params, obs)
+
+    def loops():
+        return str(jax.make_jaxpr(lambda *each: policy.apply(*each))(params, obs)).count("length=")  # traced anew
+
+    monkeypatch.setattr(in_parts, "FEWEST_ROWS", 14)
+    assert not loops()
+    wanted = policy.apply(params, obs)
+    monkeypatch.setattr(in_parts, "PART_BYTES", 1)
+    monkeypatch.setattr(in_parts, "FEWEST_ROWS", 3)
+    assert loops() == 1
+    found = policy.apply(params, obs)
     assert isinstance(found, Categorical) and found.logits[0].shape == (2, 7, 3)
     np.testing.assert_allclose(found.logits[0], wanted.logits[0], atol=1e-6)
-    assert "while" in str(jax.make_jaxpr(policy.apply)(params, obs)) or "scan" in str(
-        jax.make_jaxpr(policy.apply)(params, obs)
-    )
-    assert in_parts(policy.apply_for_products, space, 4)(params, observations(space)).logits[0].shape == (3,)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +249,11 @@ class OwnNetwork(nn.Module):
 def test_network_of_the_user_gets_the_arrays_by_name():
     space = space_of(6, 7, 2, vector=2)
     policy = module_policy(OwnNetwork()).make(space, CHOICES)
-    params = policy.init(KEY)
-    found = policy.apply(params, observations(space, 2, 4))
-    assert found.logits[0].shape == (2, 4, 3)
+    params, obs = policy.init(KEY), observations(space, 2, 4)
+    assert policy.apply(params, obs).logits[0].shape == (2, 4, 3)
+    for apply in (policy.apply, policy.apply_for_products):  # its convolutions get derivatives that are fast in loops
+        gradient = jax.jit(jax.grad(lambda params, apply=apply: jnp.sum(apply(params, obs).logits[0])))
+        orders = re.findall(r"stablehlo.convolution.*dim_numbers = (\S+ .*?\])->", gradient.lower(params).as_text())
+        assert orders == ["[b, 0, 1, f]x[0, 1, i, o]"] * 2
     with pytest.raises(ValueError, match=r"OwnNetwork fails for observations of shape \(3, 5\)"):
         module_policy(OwnNetwork()).make(5, CHOICES)
