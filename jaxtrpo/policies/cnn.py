@@ -32,6 +32,10 @@ OF_VECTORS = 64  # units of the layer for numbers beside images
 POOLED_SIDE = 8  # pixels; smaller images are not halved
 
 
+Plan = dict[str, tuple[int, int, int]]  # by layer: side of the kernel, inputs and outputs
+Kernels = dict[str, tuple[Array, Array]]  # by layer: kernel and bias
+
+
 class Shape(NamedTuple):
     """Settings of a convolutional network."""
 
@@ -84,23 +88,24 @@ class Encoder(nn.Module):
     def __call__(self, obs: dict[str, Any]) -> Float[Array, "... hidden"]:
         """Applies convolutions to each image, and a layer to all of their outputs and those for other numbers."""
         dense = functools.partial(nn.Dense, kernel_init=nn.initializers.zeros)
-        plan, convolve = (_impala_plan, _impala) if self.shape.kind == "impala" else (_nature_plan, _nature)
-        parts = []
-        for name in sorted(obs.keys() - {VECTOR}):
-            *lead, height, width, inputs = obs[name].shape
-            layers = plan((height, width, inputs), self.shape.channels)
-            kernels = {layer: _Kernel(*sizes, name=f"{name}_{layer}")() for layer, sizes in layers.items()}
-
-            def features(image: Array, kernels=kernels) -> Array:
-                found = convolve(_scaled(image, self.shape.pixel_scale), kernels)
-                return found.reshape(image.shape[0], -1)
-
-            at_once = rows_at_once(height * width * (inputs + next(iter(layers.values()))[-1]))
-            images = obs[name].reshape(-1, height, width, inputs)
-            parts.append(in_parts(features, images, at_once).reshape(*lead, -1))
+        parts = [self._of_images(name, obs[name]) for name in sorted(obs.keys() - {VECTOR})]
         if VECTOR in obs:
             parts.append(nn.relu(dense(OF_VECTORS, name=VECTOR)(obs[VECTOR])))
         return nn.relu(dense(self.shape.hidden, name="joined")(jnp.concatenate(parts, axis=-1)))
+
+    def _of_images(self, name: str, images: Shaped[Array, "... height width channel"]) -> Float[Array, "... features"]:
+        """Applies convolutions to as many images at a time as fit into the cache."""
+        *lead, height, width, channels = images.shape
+        plan, convolutions = (_impala_plan, _impala) if self.shape.kind == "impala" else (_nature_plan, _nature)
+        layers = plan((height, width, channels), self.shape.channels)
+        kernels = {layer: _Kernel(*sizes, name=f"{name}_{layer}")() for layer, sizes in layers.items()}
+
+        def features(part: Array) -> Array:
+            return convolutions(_scaled(part, self.shape.pixel_scale), kernels).reshape(part.shape[0], -1)
+
+        at_once = rows_at_once(height * width * (channels + self.shape.channels[0]))
+        found = in_parts(features, images.reshape(-1, height, width, channels), at_once)
+        return found.reshape(*lead, found.shape[-1])
 
 
 def _scaled(
@@ -108,10 +113,6 @@ def _scaled(
 ) -> Float[Array, "... height width channel"]:
     """Returns floats: uint8 divided by the scale, others as they are."""
     return image.astype(jnp.float32) / pixel_scale if image.dtype == jnp.uint8 else image.astype(jnp.float32)
-
-
-Kernels = dict[str, tuple[Array, Array]]  # by layer: kernel and bias
-Plan = dict[str, tuple[int, int, int]]  # by layer: side of the kernel, inputs and outputs
 
 
 def _impala_plan(image: tuple[int, int, int], channels: Sequence[int]) -> Plan:

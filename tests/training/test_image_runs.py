@@ -10,11 +10,13 @@ import jax
 import numpy as np
 import pytest
 from camera_env import Camera
+from flax import linen as nn
 from light_env import LightEnvironment
 
 import jaxtrpo
 from jaxtrpo.ops.minibatches import Parts
 from jaxtrpo.parallel.collectives import num_actors
+from jaxtrpo.policies.distributions import Categorical
 from jaxtrpo.training.prepare import prepare
 
 SMALL = "cnn(channels=(4,), hidden=16)"
@@ -35,6 +37,14 @@ ALGORITHMS = {
 
 def same(a, b):
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(a), jax.device_get(b))
+
+
+class OwnNetwork(nn.Module):
+    @nn.compact
+    def __call__(self, obs):
+        x = nn.relu(nn.Conv(4, (3, 3))(obs["image"] / 255.0))
+        x = nn.relu(nn.Dense(16)(x.reshape(len(x), -1)))
+        return Categorical((nn.Dense(4)(x),))
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -78,6 +88,24 @@ def test_trpo_learns_from_every_kind_of_observation(env):
     assert moments.mean.shape[-1] == (2 if env.with_vector else 0)
     if env.with_vector:  # the step of an episode times 100, and a constant
         np.testing.assert_allclose(np.ravel(moments.mean)[-2:], [350, 7], rtol=0.05)
+
+
+def test_network_of_the_user_has_a_critic_that_takes_images():
+    result = jaxtrpo.train(
+        LightEnvironment(),
+        algorithm="ppo(learning_rate=0.003, epochs=9)",
+        policy=OwnNetwork(),
+        total_steps=8_000,
+        seed=100,
+        stop_at_return=5.1,
+        **SIZES,
+    )
+    assert result.config.critic == "cnn(epochs=9, minibatch_size=64, learning_rate=0.003)"
+    assert np.nanmax(result.metrics["return_100"]) > 5
+    run = prepare(LightEnvironment(), policy=OwnNetwork(), critic="cnn(hidden=7)", actors=1)
+    assert run.config.critic == "cnn(hidden=7)"
+    with pytest.raises(ValueError, match="critic=linear takes no images"):
+        prepare(LightEnvironment(), policy=OwnNetwork(), critic="linear", actors=1)
 
 
 def test_convolutional_networks_are_chosen_for_images_only():
