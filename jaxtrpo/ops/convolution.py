@@ -11,11 +11,11 @@ from jax.core import ShapedArray
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Num, Shaped
 
 from jaxtrpo.parallel.collectives import on_cpu, trainings_are_batched
 
-Images = Float[Array, "batch height width inputs"]
+Images = Num[Array, "batch height width inputs"] | Bool[Array, "batch height width inputs"]
 Kernel = Float[Array, "rows columns inputs outputs"]
 Outputs = Float[Array, "batch new_height new_width outputs"]
 Pair = tuple[int, int]
@@ -34,12 +34,12 @@ class Places(NamedTuple):
 
 
 def convolve(
-    x: Float[Array, "*batch height width inputs"], kernel: Kernel, *, stride: int = 1, same: bool = False
+    x: Shaped[Array, "*batch height width inputs"], kernel: Kernel, *, stride: int = 1, same: bool = False
 ) -> Float[Array, "*batch new_height new_width outputs"]:
     """Computes the cross-correlation of images with a kernel, out[i, j] = sum_ab x[s i + a, s j + b] kernel[a, b].
 
     Args:
-      x: images.
+      x: images; integers have no derivative, and stay as small as they are until their floats are needed.
       kernel: odd sizes with `same`.
       stride: pixels between neighbours in the result.
       same: pad with zeros, so that the result has the size of the images; needs `stride` 1.
@@ -69,7 +69,7 @@ def framed(x: Float[Array, "..."], axis: int, before: int, after: int, value: fl
 
 
 def _by_xla(x: Images, kernel: Kernel, places: Places) -> Outputs:
-    return jax.lax.conv_general_dilated(x, kernel, *places, dimension_numbers=AXES)
+    return jax.lax.conv_general_dilated(x.astype(kernel.dtype), kernel, *places, dimension_numbers=AXES)
 
 
 # The value is XLA's convolution, which can be exported; `_linear_in_each` is the same with other derivatives.
@@ -82,7 +82,8 @@ def _with_own_derivatives(x: Images, kernel: Kernel, places: Places) -> Outputs:
 def _derivative(places: Places, primals: tuple, tangents: tuple) -> tuple[Outputs, Outputs]:
     (x, kernel), (of_x, of_kernel) = primals, tangents
     found = _with_own_derivatives(x, kernel, places)
-    # The images of a first layer have no tangent, and no time is spent on it.
+    # The images of a first layer have no tangent, and no time is spent on it. What is kept for the derivative in the
+    # kernel are images as they came: keeping their floats would take longer than making them again.
     parts = [
         _linear_in_each.bind(*each, places=places)
         for each in ((of_x, kernel), (x, of_kernel))
@@ -118,7 +119,7 @@ def _transposed_in_kernel(cotangent: Outputs, x: Images, kernel: Any, *, places:
         return ad.Zero(kernel.aval)
     rows, columns = kernel.aval.shape[:2]
     found = jax.lax.conv_general_dilated(
-        jnp.transpose(x, (3, 1, 2, 0)),
+        jnp.transpose(x, (3, 1, 2, 0)).astype(cotangent.dtype),
         jnp.transpose(cotangent, (1, 2, 0, 3)),
         (1, 1),
         places.padding,
@@ -145,6 +146,7 @@ def _fits(kernel: Kernel, places: Places) -> bool:
 
 def _as_product(x: Images, kernel: Kernel, places: Places) -> Outputs:
     """Gathers what the kernel covers, so that the sum is one matrix product."""
+    x = x.astype(kernel.dtype)
     for axis, (before, after) in zip((1, 2), places.padding, strict=True):
         x = framed(x, axis, before, after, 0.0) if before or after else x
     x, kernel = _to_depth(x, kernel, places.strides)
@@ -174,7 +176,7 @@ _linear_in_each = Primitive("convolve")
 _linear_in_each.def_impl(_by_xla)
 _linear_in_each.def_abstract_eval(
     lambda x, kernel, *, places: ShapedArray(
-        jax.eval_shape(functools.partial(_by_xla, places=places), x, kernel).shape, x.dtype
+        jax.eval_shape(functools.partial(_by_xla, places=places), x, kernel).shape, kernel.dtype
     )
 )
 ad.defbilinear(_linear_in_each, _transposed_in_images, _transposed_in_kernel)

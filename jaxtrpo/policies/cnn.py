@@ -99,20 +99,16 @@ class Encoder(nn.Module):
         plan, convolutions = (_impala_plan, _impala) if self.shape.kind == "impala" else (_nature_plan, _nature)
         layers = plan((height, width, channels), self.shape.channels)
         kernels = {layer: _Kernel(*sizes, name=f"{name}_{layer}")() for layer, sizes in layers.items()}
+        if images.dtype == jnp.uint8:  # the first layer divides pixels
+            first, (kernel, bias) = next(iter(kernels.items()))
+            kernels[first] = kernel / self.shape.pixel_scale, bias
 
         def features(part: Array) -> Array:
-            return convolutions(_scaled(part, self.shape.pixel_scale), kernels).reshape(part.shape[0], -1)
+            return convolutions(part, kernels).reshape(part.shape[0], -1)
 
         at_once = rows_at_once(height * width * (channels + self.shape.channels[0]))
         found = in_parts(features, images.reshape(-1, height, width, channels), at_once)
         return found.reshape(*lead, found.shape[-1])
-
-
-def _scaled(
-    image: Shaped[Array, "... height width channel"], pixel_scale: float
-) -> Float[Array, "... height width channel"]:
-    """Returns floats: uint8 divided by the scale, others as they are."""
-    return image.astype(jnp.float32) / pixel_scale if image.dtype == jnp.uint8 else image.astype(jnp.float32)
 
 
 def _impala_plan(image: tuple[int, int, int], channels: Sequence[int]) -> Plan:

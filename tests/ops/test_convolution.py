@@ -154,3 +154,20 @@ def test_several_trainings_at_once(monkeypatch, case):
     np.testing.assert_allclose(found, wanted, atol=2e-3)
     divides = not any(side % stride for side, stride in zip(case[1], case[2], strict=True))
     assert ("conv_general" in str(jax.make_jaxpr(ours)(x, kernel))) != divides
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool"])
+@pytest.mark.parametrize("batched", [False, True])
+def test_images_of_integers_are_converted_and_kept_as_they_are(monkeypatch, dtype, batched):
+    _, theirs, x, kernel = pair(*PLACES[1])
+    monkeypatch.setattr(convolution, "trainings_are_batched", lambda: batched)
+    x = jnp.asarray((jnp.abs(x) * 50 if dtype == "uint8" else x > 0).astype(dtype))
+    ours = lambda kernel: convolve(x, kernel, stride=2)  # noqa: E731
+    found, pull_back = jax.vjp(ours, kernel)
+    wanted, pull_back_theirs = jax.vjp(lambda kernel: theirs(x.astype(jnp.float32), kernel), kernel)
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+    scale = np.abs(pull_back_theirs(wanted)[0]).max()
+    np.testing.assert_allclose(pull_back(wanted)[0] / scale, pull_back_theirs(wanted)[0] / scale, atol=1e-5)
+    if not batched:
+        kept = [leaf for leaf in jax.tree.leaves(pull_back) if leaf.size == x.size]
+        assert [leaf.dtype for leaf in kept] == [dtype]
