@@ -156,7 +156,7 @@ def _as_product(x: Images, kernel: Kernel, places: Places) -> Outputs:
     return jnp.concatenate(covered, axis=-1) @ kernel.reshape(-1, outputs)
 
 
-def _to_depth(x: Images, kernel: Kernel, strides: Pair) -> tuple[Images, Kernel]:
+def _to_depth(x: Images, kernel: Kernel, strides: Pair) -> tuple[Array, Array]:
     """Returns images and a kernel with which the strides are 1: channels of a pixel are those of a block of pixels."""
     if strides == (1, 1):
         return x, kernel

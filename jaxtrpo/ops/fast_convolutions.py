@@ -48,7 +48,7 @@ def _run(program: ClosedJaxpr, arguments: Sequence[Any]) -> list[Any]:
 def _result(equation: JaxprEqn, arguments: list[Any]) -> Sequence[Any]:
     primitive, settings = equation.primitive, equation.params
     if primitive.name == "conv_general_dilated" and _is_of_images(settings, *arguments):
-        x, kernel = arguments
+        x, kernel = map(jnp.asarray, arguments)  # constants may be arrays of NumPy
         return [convolve_images(x, kernel, Places(settings["window_strides"], settings["padding"]))]
     if primitive.name in ("jit", "pjit"):
         return _run(settings["jaxpr"], arguments)
