@@ -12,18 +12,21 @@ from jaxtrpo.parallel.collectives import on_cpu
 
 # What a part takes in its first layer: on a CPU what stays in the second cache of a core, but no fewer rows than matrix
 # products need to be fast; what fills an accelerator.
-PART_BYTES, FEWEST_ROWS, ON_ACCELERATOR = 2**19, 8, 2**30
+PART_BYTES, FEWEST_ROWS, ON_ACCELERATOR = 2**19, 8, 2**28
 
 
-def rows_at_once(numbers: int) -> int:
+def rows_at_once(numbers: int, *, most_bytes: int | None = None) -> int:
     """Returns how many rows a part has.
 
     Args:
       numbers: float32 numbers that the first layer reads and writes for a row.
+      most_bytes: on a CPU, most that a part takes in its first layer, in place of what stays in the cache.
     """
-    if on_cpu():
-        return max(PART_BYTES // (4 * numbers), FEWEST_ROWS)
-    return max(ON_ACCELERATOR // (4 * numbers), 1)
+    if not on_cpu():
+        return max(ON_ACCELERATOR // (4 * numbers), 1)
+    if most_bytes is not None:
+        return max(most_bytes // (4 * numbers), 1)
+    return max(PART_BYTES // (4 * numbers), FEWEST_ROWS)
 
 
 def in_parts(function: Callable[[PyTree], PyTree], rows: PyTree, at_once: int | None) -> PyTree:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from jaxtrpo.config.specs import parse
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
 from jaxtrpo.ops.fast_convolutions import with_fast_convolutions
-from jaxtrpo.ops.in_parts import in_parts
+from jaxtrpo.ops.in_parts import in_parts, rows_at_once
 from jaxtrpo.policies.cnn import for_one
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 from jaxtrpo.policies.networks import Policy, PolicyMaker
@@ -27,9 +26,9 @@ CUSTOM = "custom:"  # prefix of the names of user-defined policies
 
 Init = Callable[[Array], PyTree]
 Apply = Callable[[PyTree, Any], Any]
-# States that a network of the user's is applied to at once, to bound its memory: it is taken to have four layers of 64
-# channels, whose outputs take no more than this.
-CHANNELS, LAYERS, MOST_BYTES = 64, 4, 2**26
+# To bound its memory, a network of the user's is applied to part of the states at a time: it is taken to have this many
+# channels, whose outputs for a part take no more than this on a CPU.
+CHANNELS, MOST_BYTES = 64, 2**24
 
 
 def module_policy(module: Any) -> PolicyMaker:
@@ -91,21 +90,20 @@ def _policy(label: str, init: Init, apply: Apply, observed: Observed, actions: A
         distribution = in_parts(lambda part: _broadcast(run(params, part)), rows, at_once)
         return jax.tree.map(lambda leaf: leaf.reshape(*lead, leaf.shape[-1]), distribution)
 
+    def apply_in_parts(params: PyTree, obs: Any) -> Distribution:
+        pixels = max(math.prod(image.shape[:2]) for image in space.images)
+        return apply_to_all(params, obs, rows_at_once(pixels * CHANNELS, most_bytes=MOST_BYTES))
+
     distribution = _checked(label, init, apply, space, actions)
     noise_size, draw_noise = distribution.noise_size, distribution.draw_noise
     return Policy(
         init=init,
-        apply=functools.partial(apply_to_all, at_once=_at_once(space)) if space.images else apply_to_all,
+        apply=apply_in_parts if space.images else apply_to_all,
         noise_size=noise_size,
         draw_noise=draw_noise,
         apply_for_products=apply_to_all if space.images else None,
         multiply_adds=for_one(apply_to_all, space) if space.images else None,
     )
-
-
-def _at_once(space: ObservationSpace) -> int:
-    pixels = max(math.prod(image.shape[:2]) for image in space.images)
-    return max(MOST_BYTES // (pixels * CHANNELS * LAYERS * 4), 1)
 
 
 def _checked(label: str, init: Init, apply: Apply, space: ObservationSpace, actions: ActionSpace) -> Distribution:

@@ -42,6 +42,7 @@ def test_parts_are_equal_if_that_does_not_halve_them(number, at_once, parts):
 def test_a_part_fills_the_cache_but_has_rows_enough_for_matrix_products(monkeypatch):
     assert rows_at_once(1_310) == 100  # half a mebibyte
     assert rows_at_once(10**6) == 8
+    assert [rows_at_once(numbers, most_bytes=4_000) for numbers in (100, 10**6)] == [10, 1]
     monkeypatch.setattr(module, "on_cpu", lambda: False)
-    assert rows_at_once(2**20) == 256
+    assert rows_at_once(2**20) == rows_at_once(2**20, most_bytes=1) == 64
     assert rows_at_once(10**12) == 1

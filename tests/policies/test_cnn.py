@@ -19,6 +19,7 @@ from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
 from jaxtrpo.ops import in_parts
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.policies import cnn as module
+from jaxtrpo.policies import custom
 from jaxtrpo.policies.cnn import cnn
 from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric, kl_divergence
@@ -246,7 +247,7 @@ class OwnNetwork(nn.Module):
         return Categorical((nn.Dense(3)(x),))
 
 
-def test_network_of_the_user_gets_the_arrays_by_name():
+def test_network_of_the_user_gets_the_arrays_by_name(monkeypatch):
     space = space_of(6, 7, 2, vector=2)
     policy = module_policy(OwnNetwork()).make(space, CHOICES)
     params, obs = policy.init(KEY), observations(space, 2, 4)
@@ -255,5 +256,10 @@ def test_network_of_the_user_gets_the_arrays_by_name():
         gradient = jax.jit(jax.grad(lambda params, apply=apply: jnp.sum(apply(params, obs).logits[0])))
         orders = re.findall(r"stablehlo.convolution.*dim_numbers = (\S+ .*?\])->", gradient.lower(params).as_text())
         assert orders == ["[b, 0, 1, f]x[0, 1, i, o]"] * 2
+    monkeypatch.setattr(custom, "MOST_BYTES", 3 * 6 * 7 * custom.CHANNELS * 4)  # three observations at once
+    program = str(jax.make_jaxpr(lambda params: policy.apply(params, obs))(params))
+    assert "length=4" in program and "[2,6,7,2]" in program
+    monkeypatch.setattr(in_parts, "on_cpu", lambda: False)
+    assert "length=" not in str(jax.make_jaxpr(lambda params: policy.apply(params, obs))(params))
     with pytest.raises(ValueError, match=r"OwnNetwork fails for observations of shape \(3, 5\)"):
         module_policy(OwnNetwork()).make(5, CHOICES)
