@@ -105,8 +105,8 @@ def _transposed_in_images(cotangent: Outputs, x: Any, kernel: Kernel, *, places:
         jnp.swapaxes(kernel[::-1, ::-1], 2, 3),
         (1, 1),
         [
-            (side - 1 - before, size + before - (places - 1) * stride - 1)
-            for size, side, places, stride, (before, _) in sizes
+            (side - 1 - before, size + before - (number - 1) * stride - 1)
+            for size, side, number, stride, (before, _) in sizes
         ],
         lhs_dilation=places.strides,
         dimension_numbers=AXES,

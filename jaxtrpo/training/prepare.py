@@ -20,7 +20,6 @@ from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors,
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
 from jaxtrpo.parallel.devices import PROGRAM_THREADS, choose_actors, memory_of, threads_may_run_out
 from jaxtrpo.parallel.processes import expected, join, reporting_errors, require_count, require_same
-from jaxtrpo.policies.custom import CUSTOM
 from jaxtrpo.rollout.replay import Replay
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, load_checkpoint, require_same_run, restore
@@ -38,7 +37,7 @@ from jaxtrpo.training.run import Plan, Run
 from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
 
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened
-IMAGE_POLICY = "cnn"  # by default, and the critic
+IMAGE_NETWORK = "cnn"  # of policy and critic by default
 
 
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
@@ -205,12 +204,10 @@ def _plan(
         if envs_per_simulator(environment) > 1:
             config = with_whole_simulators(config, actors, environment)
         if observation_space(environment).images:
-            if options.policy is None:
-                parts, filled = parts_with(IMAGE_POLICY)[0], None
-            elif parts.policy.spec_string.startswith(
-                CUSTOM
-            ):  # the network of a user takes images, the usual critic not
-                parts, filled = parts_with(parts.policy._replace(critic=IMAGE_POLICY))[0], None
+            # The critic that policies have by default takes no images.
+            own = parts.policy._replace(critic=parts.policy.critic or IMAGE_NETWORK)
+            parts, _ = parts_with(IMAGE_NETWORK if options.policy is None else own)
+            filled = None
         if parts.algorithm.episodes is not None:
             parts, config = with_whole_episodes(parts, config, actors, environment)
         parts, config, sizes = filled or fill_in(parts, config, actors, usual_steps)
