@@ -54,11 +54,32 @@ HERE = Path(__file__).parent
 NEAR = 0.03  # of the first's return
 
 
-def watched(task: str, system: str, seed: int, budgets: Sequence[float], *, python: str, cache: str) -> dict[str, Any]:
-    """Returns what the policies of one system were worth at the budgets."""
-    runs = [[budget] for budget in budgets] if system in TOLD else [budgets]
-    found = [_watched(task, system, seed, run, python=python, cache=cache) for run in runs]
-    joined = {key: [value for each in found for value in each[key]] for key in found[0]}
+def watched(
+    task: str,
+    system: str,
+    seed: int,
+    budgets: Sequence[float],
+    known: Mapping[str, Any] | None = None,
+    *,
+    python: str,
+    cache: str,
+) -> dict[str, Any]:
+    """Returns what the policies of one system were worth at the budgets.
+
+    Args:
+      task: environment.
+      system: one of `SYSTEMS`.
+      seed: random seed.
+      budgets: seconds since the command.
+      known: what its policies were worth at the first of these budgets; runs that are given the time are not repeated.
+      python: an interpreter that has the other libraries.
+      cache: directory for compiled programs.
+    """
+    found = [] if known is None or system not in TOLD else [known]
+    left = budgets[len(found[0]["returns"]) :] if found else budgets
+    runs = [[budget] for budget in left] if system in TOLD else [left]
+    found += [_watched(task, system, seed, run, python=python, cache=cache) for run in runs]
+    joined = {key: [value for each in found for value in each[key]] for key in ("returns", "steps", "seconds")}
     return {"task": task, "system": system, "seed": seed, **joined}
 
 
@@ -191,17 +212,17 @@ def main() -> None:
         for seed in [100] if given.quick else given.seeds:
             for task in given.tasks:
                 done = {
-                    (line["system"], line["seed"])
-                    for line in read_lines(table)
-                    if line["task"] == task and len(line["returns"]) >= len(budgets)
+                    line["system"]: line
+                    for line in ([] if given.quick else _longest(read_lines(table)))
+                    if (line["task"], line["seed"]) == (task, seed)
                 }
                 for system in given.systems:
-                    if (system, seed) in done and not given.quick:
+                    if system in done and len(done[system]["returns"]) >= len(budgets):
                         continue
                     if not given.quick and (task, system) not in compiled:
                         watched(task, system, seed, BUDGETS[:1], **how)
                         compiled.add((task, system))
-                    line = watched(task, system, seed, budgets, **how)
+                    line = watched(task, system, seed, budgets, done.get(system), **how)
                     print(line, flush=True)
                     if not given.quick:
                         append_line(table, line)

@@ -194,13 +194,13 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
 
     interrupted = False
     given = cases[0].arguments.get
-    total = Config(total_steps=given("total_steps"), stop_after_seconds=given("stop_after_seconds")).most_steps
+    each = Config(total_steps=given("total_steps"), stop_after_seconds=given("stop_after_seconds"))
     with (
-        Progress(total * len(cases), enabled=progress) as bar,
+        Progress(each.most_steps * len(cases), enabled=progress) as bar,
         termination_as_interrupt(),
         ThreadPoolExecutor(len(devices)) as pool,
     ):
-        shown = _Shown(bar, total)
+        shown = _Shown(bar, each, len(cases))
         waiting = [pool.submit(one, case.name, case.arguments, shown) for case in cases]
         try:
             for each in as_completed(waiting):  # in this order, the first error ends all
@@ -221,9 +221,11 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
 class _Shown:
     """Progress of trainings side by side: their steps together, and the means of what they have reached."""
 
-    def __init__(self, bar: Progress, total_steps: int):
+    def __init__(self, bar: Progress, each: Config, number: int):
+        """Starts with the settings that are common to a number of trainings."""
         bar.status("compiling")
-        self._bar, self._total, self._lock = bar, total_steps, threading.Lock()
+        self._bar, self._lock = bar, threading.Lock()
+        self._total, self._seconds, self._number = each.most_steps, each.stop_after_seconds, number
         self._rows = dict[str, Row]()  # the last of each training
         self._began = time.perf_counter()
 
@@ -232,6 +234,8 @@ class _Shown:
         with self._lock:
             self._rows[name] = row
             rows = self._rows.values()
+            if self._seconds is not None:
+                self._bar.expect(self._expected(self._seconds))
             self._bar.update(
                 {
                     "env_steps": sum(min(int(each["env_steps"] or 0), self._total) for each in rows),
@@ -242,6 +246,12 @@ class _Shown:
             value = row["eval_return"]
             if value is not None and not np.isnan(value):
                 self._bar.note(f"{name}: evaluation after {row['env_steps']:,} steps: return {value:,.4g}")
+
+    def _expected(self, seconds: float) -> int:
+        """Returns how many steps all trainings will make together, by the speed of those that have begun."""
+        done = [(float(row["env_steps"] or 0), float(row["wall_seconds"] or 0)) for row in self._rows.values()]
+        ends = [steps * max(seconds / passed, 1) for steps, passed in done if passed]
+        return round(self._number * min(_mean(ends), self._total)) if ends else self._number * self._total
 
     def finish(self, name: str, result: Result) -> None:
         """Prints the final return of a training; one that was complete already has shown no update."""

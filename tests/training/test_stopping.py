@@ -1,5 +1,7 @@
 """Runs that stop before their end, because a criterion is met or the caller asks for it."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -125,6 +127,17 @@ def test_schedules_end_when_the_time_is_over(algorithm):
 def test_seconds_are_refused_where_the_end_is_not_foreseen(settings, why):
     with pytest.raises(ValueError, match=f"^stop_after_seconds=9: {why}.*; use total_steps$"):
         prepare(PENDULUM, stop_after_seconds=9, **{**TINY, **settings})
+
+
+def test_trainings_side_by_side_foresee_their_end(capsys):
+    settings = {**TINY, "algorithm": "ppo(minibatch_size=16)", "total_steps": None, "actors": 2}
+    jaxtrpo.train_many("Pendulum-v1", seeds=(0, 1), **{**settings, "total_steps": 320}, progress=False)  # compiles
+    found = jaxtrpo.train_many("Pendulum-v1", seeds=(0, 1, 2, 3), stop_after_seconds=3, **settings)
+    seconds = [result.metrics["wall_seconds"] for result in found]
+    assert min(each[-1] for each in seconds) >= 3
+    lines = capsys.readouterr().err.splitlines()
+    shares = [int(share) for line in lines for share in re.findall(r"\((\d+)%\)", line)]
+    assert 0 < shares[0] <= shares[-1] == 100
 
 
 def test_seconds_are_refused_by_trainings_in_one_program():
