@@ -88,6 +88,20 @@ NAF = without(
     "algorithms/test_naf.py",
     "test_naf_finds_best_action_for_each_observation",
 )
+DQN = without(
+    "algorithms/test_dqn.py",
+    "test_dqn_finds_the_best_choice_for_each_observation",
+    "test_resumed_run_equals_uninterrupted_run",
+)
+SAC = without("algorithms/test_sac.py", "test_finds_the_best_action_and_keeps_the_entropy_that_is_asked_for")
+MEMORY = without("algorithms/test_memory.py", "test_memory_solves_what_a_policy_without_cannot")
+SHARED = without(
+    "algorithms/test_shared_torso.py",
+    "test_best_action_for_each_observation_is_found",
+    "test_trainings_in_one_program_match_trainings_alone",
+    "test_resumed_run_is_bit_identical_and_its_policy_is_saved",
+    "test_memory_is_learned",
+)
 # Tests of each module: files, or single tests.
 TESTS: dict[str, tuple[str, ...]] = {
     "adapt/improvement": ("adapt/test_adapt.py",),
@@ -103,6 +117,7 @@ TESTS: dict[str, tuple[str, ...]] = {
         *through_train("trpo", "ppo"),
     ),
     "algorithms/advantages": ("algorithms/test_advantages.py", "algorithms/test_learn.py"),
+    "algorithms/dqn": DQN,
     "algorithms/gps/gps": GPS,
     "algorithms/gps/imitation": ("algorithms/gps/test_imitation.py", *GPS),
     "algorithms/trpo_replay/weighting": (
@@ -120,6 +135,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "algorithms/pg": ("algorithms/test_first_order.py", *through_train("pg")),
     "algorithms/policy_gradient": ("algorithms/test_first_order.py",),
     "algorithms/ppo": ("algorithms/test_first_order.py", *through_train("ppo")),
+    "algorithms/q_learning": (*DQN, *SAC, *NAF),
+    "algorithms/sac": SAC,
+    "algorithms/sequences": MEMORY,
+    "algorithms/shared_torso": SHARED,
     "algorithms/trpo": ("algorithms/test_policy_step.py", "algorithms/test_learn.py", *through_train("trpo")),
     "algorithms/trpo_penalty": ("algorithms/test_natural_steps.py", *through_train("trpo_penalty")),
     "algorithms/trpo_replay/trpo_replay": (*REPLAY, *through_train("trpo_replay")[:2]),
@@ -140,6 +159,9 @@ TESTS: dict[str, tuple[str, ...]] = {
     "training/metrics": ("training/test_metrics.py", "adapt/test_adapt.py"),
     "algorithms/gps/bounded_lqr": ("algorithms/gps/test_lqr.py",),
     "ops/cg": ("ops/test_cg.py",),
+    "ops/convolution": ("ops/test_convolution.py", "ops/test_multiply_adds.py", "policies/test_cnn.py"),
+    "ops/fast_convolutions": ("ops/test_fast_convolutions.py",),
+    "ops/in_parts": ("ops/test_in_parts.py", "ops/test_convolution.py", "policies/test_cnn.py"),
     "algorithms/gps/definite": ("algorithms/gps/test_lqr.py", "algorithms/gps/test_imitation.py"),
     "ops/fisher": ("ops/test_fisher.py",),
     "ops/gae": ("ops/test_gae.py", "algorithms/test_advantages.py"),
@@ -165,6 +187,13 @@ TESTS: dict[str, tuple[str, ...]] = {
         "algorithms/test_first_order.py",
         "algorithms/trpo_replay/test_weighting.py",
     ),
+    "policies/cnn": ("policies/test_cnn.py",),
+    "policies/frames": ("policies/test_frames.py",),
+    "policies/masking": without("policies/test_masking.py", "test_training_takes_legal_moves_only"),
+    "policies/recurrence": ("policies/test_recurrent.py", *MEMORY),
+    "policies/recurrent": ("policies/test_recurrent.py", *MEMORY),
+    "policies/squashed": ("policies/test_squashed.py", *SAC),
+    "policies/value_head": ("policies/test_value_head.py", *SHARED),
     "rollout/replay": (
         "rollout/test_replay.py",
         "rollout/test_in_place.py",
