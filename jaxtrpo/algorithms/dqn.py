@@ -118,17 +118,14 @@ def dqn(
 
         def loss(
             params: Params, target: PyTree, rows: Transitions, unit: Float[Array, ""], noise: Float[Array, "row noise"]
-        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            """Returns the mean Huber loss and the mean squared Bellman error."""
+        ) -> tuple[Float[Array, " row"], Float[Array, " row"]]:
+            """Returns Huber losses and squared Bellman errors."""
             total, final_obs, share = n_step_return(rows, spec.discount)
             later = values_of(spec.policy, target, final_obs)
             best = jnp.argmax(values_of(spec.policy, params[0], final_obs) if double else later, axis=-1)
             worth = total / unit + share * _chosen(later, best)
             found = _chosen(values_of(spec.policy, params[0], rows.obs[:, 0]), rows.action[:, 0, 0].astype(jnp.int32))
-            weight = rows.weight[:, 0]
-            size = jnp.maximum(jnp.sum(weight), 1.0)
-            error = jnp.sum(weight * (found - worth) ** 2) / size
-            return jnp.sum(weight * optax.losses.huber_loss(found, worth)) / size, error
+            return optax.losses.huber_loss(found, worth), (found - worth) ** 2
 
         def summary(params: Params, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
             return {"value": unit * jnp.mean(jnp.max(values_of(spec.policy, params[0], obs), axis=-1))}

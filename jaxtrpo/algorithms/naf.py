@@ -126,8 +126,8 @@ def naf(
 
         def loss(
             params: Params, target: PyTree, rows: Transitions, unit: Float[Array, ""], noise: Float[Array, "row noise"]
-        ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-            """Returns the mean squared Bellman error with and without the penalty on means outside the bounds."""
+        ) -> tuple[Float[Array, " row"], Float[Array, " row"]]:
+            """Returns squared Bellman errors with and without the penalty on means outside the bounds."""
             of_policy, critic = params
             later, _ = apply(target, rows.final_obs)
             worth = rows.reward / unit + spec.discount * (1 - rows.terminated) * later
@@ -135,10 +135,8 @@ def naf(
             mean = policy.apply(of_policy, rows.obs).mode()
             inside = encoded(mean, spec.actions)
             found = value + quadratic_advantage(lower, inside, encoded(rows.action, spec.actions))
-            count = jnp.maximum(jnp.sum(rows.weight), 1.0)
-            error = jnp.sum(rows.weight * (found - worth) ** 2) / count
-            beyond = jnp.sum(rows.weight * jnp.sum((mean - inside) ** 2, axis=-1)) / count
-            return error + beyond, error
+            error = (found - worth) ** 2
+            return error + jnp.sum((mean - inside) ** 2, axis=-1), error
 
         def summary(params: Params, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
             return policy.apply(params[0], obs).summary()

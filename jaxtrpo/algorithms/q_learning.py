@@ -24,7 +24,7 @@ from jaxtrpo.config.checks import (
 )
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.reward_scale import value_unit
-from jaxtrpo.ops.minibatches import Drawn, over_drawn_minibatches
+from jaxtrpo.ops.minibatches import Drawn, gradient_and_sum, over_drawn_minibatches, parts_for
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import sum_over_actors
@@ -54,14 +54,22 @@ class Bellman(NamedTuple):
     copied: Callable[[Params], PyTree]  # the parameters that the target network copies
     # (ring, key, number of rows) -> rows, drawn with replacement
     draw: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]
-    # (parameters, target, rows, unit of rewards, noise of each row) -> (loss, mean squared Bellman error)
+    # (parameters, target, rows, unit of rewards, noise of each row) -> (loss, squared Bellman error) of each row
     loss: Callable[
         [Params, PyTree, Transitions, Float[Array, ""], Float[Array, "row noise"]],
-        tuple[Float[Array, ""], Float[Array, ""]],
+        tuple[Float[Array, " row"], Float[Array, " row"]],
     ]
     # (parameters, normalised observations, unit of rewards) -> metrics
     summary: Callable[[Params, Float[Array, "row obs"], Float[Array, ""]], Info]
     noise_size: int = 0  # standard normal numbers per row that the loss needs
+
+
+class _Minibatch(NamedTuple):
+    """Rows that a gradient step learns from."""
+
+    steps: Transitions  # with an axis of time behind that of the row, if the algorithm draws windows
+    noise: Float[Array, "row noise"]
+    weight: Float[Array, " row"]  # that of the first step
 
 
 def require_settings(
@@ -126,27 +134,31 @@ def q_learner(
         number = minibatches.number(new_steps)
         unit = jnp.where(scale > 0, scale, 1.0)
 
-        def draw(
-            _: Any, key: PRNGKeyArray | UInt32[Array, "2"], number: int
-        ) -> tuple[Transitions, Float[Array, "row noise"]]:
-            if not bellman.noise_size:
-                return bellman.draw(ring, key, number), jnp.zeros((number, 0))
-            for_rows, for_noise = jax.random.split(key)
-            noise = jax.random.normal(for_noise, (number, bellman.noise_size))
-            return bellman.draw(ring, for_rows, number), noise
+        def draw(_: Any, key: PRNGKeyArray | UInt32[Array, "2"], number: int) -> _Minibatch:
+            noise = jnp.zeros((number, 0))
+            if bellman.noise_size:
+                key, for_noise = jax.random.split(key)
+                noise = jax.random.normal(for_noise, (number, bellman.noise_size))
+            steps = bellman.draw(ring, key, number)
+            return _Minibatch(steps, noise, steps.weight.reshape(number, -1)[:, 0])
 
-        def loss(params: Params, target: PyTree, rows: Transitions, noise: Array) -> tuple[Any, Any]:
-            seen = rows._replace(obs=normalize(rows.obs, moments), final_obs=normalize(rows.final_obs, moments))
-            return bellman.loss(params, target, seen, unit, noise)
-
-        gradient_of = jax.value_and_grad(loss, has_aux=True)
         # As one flat vector, Adam is one operation instead of one per leaf.
         first, unravel = ravel_pytree((learner.policy, learner.critic))
+        # In a forward pass through dense layers, each parameter is multiplied once a row.
+        parts = parts_for(lambda params: params.size, first, minibatches.size)
 
-        def step(carry, drawn: tuple[Transitions, Array]):
+        def step(carry, minibatch: _Minibatch):
             params, target, memory, total = carry
-            (_, error), gradient = gradient_of(unravel(params), target, *drawn)
-            direction, memory = optimizer.update(ravel_pytree(gradient)[0], memory)
+            count = jnp.maximum(jnp.sum(minibatch.weight), 1.0)
+
+            def loss(params: Float[Array, " parameter"], rows: _Minibatch) -> tuple[Array, Array]:
+                obs, final_obs = (normalize(obs, moments) for obs in (rows.steps.obs, rows.steps.final_obs))
+                steps = rows.steps._replace(obs=obs, final_obs=final_obs)
+                losses, errors = bellman.loss(unravel(params), target, steps, unit, rows.noise)
+                return jnp.sum(rows.weight * losses) / count, jnp.sum(rows.weight * errors) / count
+
+            gradient, error = gradient_and_sum(loss, params, minibatch, parts)
+            direction, memory = optimizer.update(gradient, memory)
             params = params - hyperparameters["learning_rate"] * jnp.asarray(direction)
             target = optax.incremental_update(bellman.copied(unravel(params)), target, target_rate)
             return params, target, memory, total + error

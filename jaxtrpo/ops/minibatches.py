@@ -102,24 +102,43 @@ def gradient_of_sum(
       rows: a named tuple of arrays whose leading axis is the row, among them `weight`; the same on all actors.
       parts: how to divide the rows. There are fewer parts if there are fewer rows.
     """
+    return gradient_and_sum(lambda params, rows: (function(params, rows), ()), params, rows, parts)[0]
+
+
+def gradient_and_sum(
+    function: Callable[[Float[Array, " parameter"], Any], tuple[Float[Array, ""], PyTree]],
+    params: Float[Array, " parameter"],
+    rows: Any,
+    parts: Parts,
+) -> tuple[Float[Array, " parameter"], PyTree]:
+    """Inside a mapped function: computes the gradient of a sum over rows, and other sums over them.
+
+    Args:
+      function: (parameters, rows) -> (sum over these rows, other sums), in which each row is weighted.
+      params: parameters.
+      rows: see `gradient_of_sum`.
+      parts: see `gradient_of_sum`.
+    """
+    gradient = jax.grad(function, has_aux=True)
     actors = num_actors() if parts.shared else 1
     if actors * parts.each == 1:
-        return jax.grad(function)(params, rows)
+        return gradient(params, rows)
     number = len(rows.weight)
     own = -(-number // actors)  # rows of an actor
     size = -(-own // parts.each)  # rows of a part
     first = own * (jax.lax.axis_index(AXIS) if parts.shared else 0)
 
-    def add(index: Int[Array, ""], total: Float[Array, " parameter"]) -> Float[Array, " parameter"]:
+    def add(index: Int[Array, ""], total: PyTree) -> PyTree:
         begin = first + index * size
         start = jnp.minimum(begin, number - size)
         part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), rows)
         # A last part is as long as the others: rows that it has in common with them do not count.
         row = start + jnp.arange(size)
         counts = ((row >= begin) & (row < first + own)).reshape(-1, *[1] * (part.weight.ndim - 1))
-        return total + jax.grad(function)(params, part._replace(weight=part.weight * counts))
+        return jax.tree.map(jnp.add, total, gradient(params, part._replace(weight=part.weight * counts)))
 
-    total = jax.lax.fori_loop(0, -(-own // size), add, jnp.zeros_like(params))
+    nothing = jax.tree.map(lambda sums: jnp.zeros(sums.shape, sums.dtype), jax.eval_shape(gradient, params, rows))
+    total = jax.lax.fori_loop(0, -(-own // size), add, nothing)
     return sum_over_actors(total) if parts.shared else total
 
 

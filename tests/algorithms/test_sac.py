@@ -75,7 +75,12 @@ def wanted_values(params, target, rows, noise):
 
 def found(params, target, rows, noise):
     loss = soft_loss(POLICY, NETWORK, TWO_NUMBERS, discount=LOSS_DISCOUNT, target_entropy=WANTED)
-    return jax.value_and_grad(loss, has_aux=True)(params, target, rows, UNIT, noise)
+
+    def means(params):
+        losses, errors = loss(params, target, rows, UNIT, noise)
+        return mean(losses, rows), mean(errors, rows)
+
+    return jax.value_and_grad(means, has_aux=True)(params)
 
 
 def close(ours, wanted):
