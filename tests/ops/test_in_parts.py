@@ -31,7 +31,16 @@ def test_every_row_has_its_own_result(number, at_once):
 
 @pytest.mark.parametrize(
     ("number", "at_once", "parts"),
-    [(128, 9, [8]), (128, 17, [16]), (9, 3, [3]), (7, 3, [3, 1]), (62, 16, [16, 14]), (8, 8, [8]), (8, None, [8])],
+    [
+        (128, 9, [8]),
+        (128, 17, [16]),
+        (9, 3, [3]),
+        (7, 3, [3, 1]),
+        (62, 16, [16, 14]),
+        (44, 8, [8, 4]),
+        (8, 8, [8]),
+        (8, None, [8]),
+    ],
 )
 def test_parts_are_equal_if_that_does_not_halve_them(number, at_once, parts):
     seen = []

@@ -73,6 +73,23 @@ def test_illegal_choices_are_never_drawn_and_get_no_gradient():
     np.testing.assert_array_equal(gradient[~MASK.any(axis=0)], 0.0)
 
 
+def test_outputs_for_products_with_the_fisher_matrix_are_masked():
+    plain = mlp().make(4, CHOICES)
+    policy, params = masked_policy(plain), plain.init(jax.random.PRNGKey(0))
+    inputs = Masked(jnp.ones((2, 4)), jnp.asarray(MASK))
+    assert plain.apply_for_products is not None and policy.apply_for_products is not None
+    for ours, wanted, raw in zip(
+        policy.apply_for_products(params, inputs).logits,
+        policy.apply(params, inputs).logits,
+        plain.apply_for_products(params, inputs.obs).logits,
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5)
+        np.testing.assert_array_equal(np.where(ours > -1e6, ours, raw), raw)
+    without = plain._replace(apply_for_products=None)
+    assert masked_policy(without).apply_for_products is None
+
+
 def test_mask_of_a_policy_with_memory_is_that_of_each_step():
     plain = gru(hidden=4).make(3, CHOICES)
     policy, params = masked_policy(plain), plain.init(jax.random.PRNGKey(0))
