@@ -24,6 +24,7 @@ from jaxtrpo.config.checks import require_number, require_positive, require_size
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.minibatches import minibatches_for
+from jaxtrpo.parallel.collectives import on_cpu
 from jaxtrpo.policies.action_units import encoded
 from jaxtrpo.policies.distributions import Distribution
 from jaxtrpo.policies.making import distribution_of
@@ -163,9 +164,14 @@ def values_of(
     network: ActionValue, params: PyTree, obs: Float[Array, "row obs"], action: Float[Array, "row action"]
 ) -> Float[Array, "critic row"]:
     """Returns the values of all networks."""
-    # One after another: products with several matrices at once are slower on a CPU.
-    each = (jax.tree.map(lambda leaf, number=number: leaf[number], params) for number in range(CRITICS))
-    return jnp.stack([cast(Array, network.apply(one, obs, action)) for one in each])
+
+    def value(one: PyTree) -> Float[Array, " row"]:
+        return cast(Array, network.apply(one, obs, action))
+
+    if not on_cpu():
+        return jax.vmap(value)(params)
+    # Products with several matrices at once are slower there than one after another.
+    return jnp.stack([value(jax.tree.map(lambda leaf, i=i: leaf[i], params)) for i in range(CRITICS)])
 
 
 def soft_loss(

@@ -194,13 +194,13 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
 
     interrupted = False
     given = cases[0].arguments.get
-    each = Config(total_steps=given("total_steps"), stop_after_seconds=given("stop_after_seconds"))
+    common = Config(total_steps=given("total_steps"), stop_after_seconds=given("stop_after_seconds"))
     with (
-        Progress(each.most_steps * len(cases), enabled=progress) as bar,
+        Progress(common.most_steps * len(cases), enabled=progress) as bar,
         termination_as_interrupt(),
         ThreadPoolExecutor(len(devices)) as pool,
     ):
-        shown = _Shown(bar, each, len(cases))
+        shown = _Shown(bar, common, len(cases))
         waiting = [pool.submit(one, case.name, case.arguments, shown) for case in cases]
         try:
             for each in as_completed(waiting):  # in this order, the first error ends all
@@ -221,11 +221,11 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
 class _Shown:
     """Progress of trainings side by side: their steps together, and the means of what they have reached."""
 
-    def __init__(self, bar: Progress, each: Config, number: int):
+    def __init__(self, bar: Progress, common: Config, number: int):
         """Starts with the settings that are common to a number of trainings."""
         bar.status("compiling")
         self._bar, self._lock = bar, threading.Lock()
-        self._total, self._seconds, self._number = each.most_steps, each.stop_after_seconds, number
+        self._total, self._seconds, self._number = common.most_steps, common.stop_after_seconds, number
         self._rows = dict[str, Row]()  # the last of each training
         self._began = time.perf_counter()
 

@@ -5,6 +5,8 @@ What every algorithm does is tested in test_algorithms.py.
 
 from __future__ import annotations
 
+import importlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -122,7 +124,9 @@ def test_temperature_rises_where_entropy_is_too_small():
     np.testing.assert_allclose(gradient[1].log_temperature, mean(-log_prob, rows) - WANTED, rtol=1e-4)
 
 
-def test_each_network_has_values_of_its_own():
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_each_network_has_values_of_its_own(on_cpu, monkeypatch):
+    monkeypatch.setattr(importlib.import_module("jaxtrpo.algorithms.sac"), "on_cpu", lambda: on_cpu)
     params, _, rows, _ = problem()
     both = values_of(NETWORK, params[1].values, rows.obs, rows.action)
     close(both, jnp.stack(each_value(params[1].values, rows.obs, rows.action)))
