@@ -161,7 +161,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "ops/cg": ("ops/test_cg.py",),
     "ops/convolution": ("ops/test_convolution.py", "ops/test_multiply_adds.py", "policies/test_cnn.py"),
     "ops/fast_convolutions": ("ops/test_fast_convolutions.py",),
-    "ops/in_parts": ("ops/test_in_parts.py", "ops/test_convolution.py", "policies/test_cnn.py"),
+    "ops/in_parts": ("ops/test_in_parts.py", "ops/test_convolution.py"),
     "algorithms/gps/definite": ("algorithms/gps/test_lqr.py", "algorithms/gps/test_imitation.py"),
     "ops/fisher": ("ops/test_fisher.py",),
     "ops/gae": ("ops/test_gae.py", "algorithms/test_advantages.py"),
