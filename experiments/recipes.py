@@ -24,6 +24,8 @@ PUBLISHED = {
     "Swimmer-v5": "TRPO 366, PPO 282 (1M)",
     "HalfCheetah-v5": "TRPO 1785, PPO 5819 (1M)",
     "Walker2d-v5": "TRPO 4933, PPO 3479 (1M)",
+    "Ant-v5": "TRPO 4982, PPO 1327 (1M)",
+    "Humanoid-v5": "not in the Zoo; A2C of Tianshou 1726 (1M)",
 }
 TASKS = {
     name: Task(
