@@ -44,7 +44,7 @@ def make_update(
       sizes: batch sizes.
       actors: devices that collect and learn.
       total_steps: environment steps of the run.
-      trainings: trainings that this run is part of, if several are compiled as one program; `actors` is then one.
+      trainings: trainings that this run is planned with, if there are several; `actors` is then one.
       programs: of equal runs; None if there are none.
 
     Raises:

@@ -226,7 +226,7 @@ def _plan(
         memory = memory_of(devices)
         if replay is not None:
             learners = len(devices)
-            if trainings and update.learner.waits and is_program(environment):  # all in memory at the same time
+            if trainings and update.in_one_program:  # all in memory at the same time
                 learners = trainings.number
             replay.require_memory(learners, memory, saved=directory is not None)
         require_memory(config, update, memory)

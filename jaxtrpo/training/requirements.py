@@ -13,7 +13,6 @@ from jaxtrpo.config.environment import VECTOR
 from jaxtrpo.config.specs import setting_of
 from jaxtrpo.envs.abilities import observation_space
 from jaxtrpo.envs.base import Environment
-from jaxtrpo.envs.registry import is_program
 from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.rollout.replay import without_replay
 from jaxtrpo.training.run import Plan
@@ -31,7 +30,7 @@ def require_one_clock(config: Config, update: Update, actors: Actors) -> None:
         why = "several processes measure different times"
     elif not update.learner.waits:
         why = f"actors of {config.algorithm} do not wait for each other, and so do not foresee the end of the run"
-    elif update.trainings is not None and is_program(update.env):
+    elif update.in_one_program:
         why = "trainings in one program do not foresee the end of the run"
     if why is not None:
         raise ValueError(f"stop_after_seconds={config.stop_after_seconds:g}: {why}; use total_steps")

@@ -114,7 +114,7 @@ def _planned(environment: Environment, cases: Sequence[Case], devices: Sequence[
     for each in plans:
         if each.saved is not None:
             require_same_run(each.saved, each.env.name, each.config)
-    if is_program(environment) and plans[0].update.learner.waits:
+    if plans[0].update.in_one_program:
         require_same_sizes(plans)
     return Program([case.name for case in cases], plans, trainings)
 

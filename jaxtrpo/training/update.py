@@ -17,6 +17,7 @@ from jaxtrpo.algorithms.algorithm import Algorithm, Learner
 from jaxtrpo.config import Sizes
 from jaxtrpo.envs.abilities import require_working
 from jaxtrpo.envs.base import Environment
+from jaxtrpo.envs.registry import is_program
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.parallel.actors import Actors, Trainings, first, join_envs
 from jaxtrpo.parallel.collectives import after
@@ -53,7 +54,7 @@ class Update:
 
     env: Environment
     actors: Actors
-    trainings: Trainings | None  # that this run is part of, if several are compiled as one program
+    trainings: Trainings | None  # that this run is planned with, if there are several; see `in_one_program`
     algorithm: Algorithm
     policy: Policy
     learner: Learner
@@ -64,6 +65,11 @@ class Update:
     _starts: Environment  # the environment that episodes are collected in: `env`, or `env` with repeated first states
     _collect: CollectSegments
     _recurrences: Recurrences
+
+    @property
+    def in_one_program(self) -> bool:
+        """Whether several trainings are compiled as one program; otherwise, each has its own program and device."""
+        return self.trainings is not None and self.learner.waits and is_program(self.env)
 
     # States.
 
