@@ -141,7 +141,14 @@ def kind_of_parts(parts: Parts) -> Hashable:
 
     kinds = {"algorithm": parts.algorithm, "policy": parts.policy, "critic": parts.critic, "adapt": parts.rule}
     made = tuple(of_part(*part) for part in kinds.items())
-    return *made, parts.surrogate, parts.discount, parts.normalize_observations, parts.frame_stack
+    return (
+        *made,
+        parts.surrogate,
+        parts.discount,
+        parts.normalize_observations,
+        parts.frame_stack,
+        parts.noise_correlation,
+    )
 
 
 def shapes_of(tree: PyTree) -> Hashable:

@@ -70,6 +70,9 @@ class Config:
     """normalise observations by their running mean and standard deviation; images are not normalised"""
     frame_stack: int = 1
     """number of consecutive observations, images or vectors, that policy and critic see together"""
+    noise_correlation: float = 0.0
+    """correlation between the exploration noise of one step and the next, at least 0 and less than 1, for continuous
+    actions: noise that pushes in one direction for several steps moves systems with inertia further"""
     actors: int | None = None
     """number of actors, the devices that collect and learn, over all processes;
     if not given, one per CPU core or accelerator"""
@@ -152,6 +155,9 @@ class Config:
         require_share(discount=self.discount)
         require_bool(normalize_observations=self.normalize_observations)
         require_whole(1, MOST_FRAMES, frame_stack=self.frame_stack)
+        require_number(
+            "at least 0 and less than 1", lambda value: 0 <= value < 1, noise_correlation=self.noise_correlation
+        )
         # In one form, by which a resumed run is compared.
         for name, text in (("env_options", options_string), ("log_info", names_string)):
             if getattr(self, name) is not None:

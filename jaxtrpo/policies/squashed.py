@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from jaxtrpo.config.checks import require_number, require_sizes
 from jaxtrpo.config.specs import spec_string_of
@@ -37,15 +37,12 @@ class SquashedGaussian(NamedTuple):
     mean: Float[Array, "... action"]  # of u
     log_std: Float[Array, "... action"]  # of u
 
+    draw_noise = staticmethod(Gaussian.draw_noise)  # standard normal numbers
+
     @property
     def noise_size(self) -> int:
         """One number per action coordinate."""
         return self.mean.shape[-1]
-
-    @staticmethod
-    def draw_noise(key: PRNGKeyArray, shape: tuple[int, ...]) -> Float[Array, "..."]:
-        """Draws standard normal numbers."""
-        return Gaussian.draw_noise(key, shape)
 
     @property
     def inner(self) -> Gaussian:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from jaxtrpo.policies.masking import input_of
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.recurrence import Recurrence, initial_carry, num_stretches
 from jaxtrpo.rollout.ends import ends_of, slots_for
+from jaxtrpo.rollout.noise import correlated, first_noise
 from jaxtrpo.rollout.staggering import TimeLimits, first_time_limits, next_time_limits, whole_time_limits
 from jaxtrpo.rollout.types import Acting, ActorState, Batch, Carries, Ends, Steps
 
@@ -34,15 +35,26 @@ def start_actors(
     key: PRNGKeyArray | UInt32[Array, "2"],
     num_envs: int,
     recurrences: Recurrences = (None, None),
+    noise_size: int | None = None,
 ) -> ActorState:
-    """Starts all environments of a run; environment i depends only on `key` and i."""
+    """Starts all environments of a run; environment i depends only on `key` and i.
+
+    Args:
+      env: environment to start.
+      key: PRNG key.
+      num_envs: environments of all actors.
+      recurrences: of policy and critic.
+      noise_size: random numbers per action, if the noise of successive steps is correlated.
+    """
     for_env, for_noise = jax.random.split(key)
+    noise_key = env_keys(for_noise, num_envs)
     return ActorState(
         env=env.reset(for_env, num_envs),
-        noise_key=env_keys(for_noise, num_envs),
+        noise_key=noise_key,
         episode_return=jnp.zeros(num_envs),
         time_limits=first_time_limits(num_envs, env.episode_length),
         carries=Carries(*(initial_carry(each, num_envs) for each in recurrences)),
+        noise=() if noise_size is None else first_noise(noise_key, noise_size),
     )
 
 
@@ -53,6 +65,7 @@ def make_collect(
     segment_length: int,
     max_segments: int,
     critic_recurrence: Recurrence | None = None,
+    noise_correlation: float = 0.0,
 ) -> CollectSegments:
     """Builds the function that collects a batch.
 
@@ -62,6 +75,7 @@ def make_collect(
       segment_length: steps of each environment in a segment.
       max_segments: capacity of the batch in segments.
       critic_recurrence: of a critic that has memory; it observes what the policy observes.
+      noise_correlation: of the noise of successive steps; other than 0 only for policies with normal noise.
 
     Returns:
       (actor state, learner state, number of segments) -> (actor state, batch). The number of segments is traced, so one
@@ -141,11 +155,13 @@ def make_collect(
             keys = jax.vmap(jax.random.split)(actor.noise_key)
             # Drawn with one axis, because a draw with two takes a second longer to compile.
             flat = jax.vmap(lambda key: policy.draw_noise(key, (segment_length * policy.noise_size,)))(keys[:, 0])
-            noise = jnp.moveaxis(flat.reshape(-1, segment_length, policy.noise_size), 0, 1)
+            noise, last = jnp.moveaxis(flat.reshape(-1, segment_length, policy.noise_size), 0, 1), actor.noise
+            if noise_correlation:
+                noise, last = correlated(noise, cast(Array, last), noise_correlation)
             carry = (actor.env, actor.episode_return, actor.time_limits, actor.carries)
             (env_state, episode_return, limits, carries), (steps, made) = jax.lax.scan(one_step, carry, noise)
             filled = ends_of(steps, slots) if slots else (steps, ())
-            return ActorState(env_state, keys[:, 1], episode_return, limits, carries), (filled, made)
+            return ActorState(env_state, keys[:, 1], episode_return, limits, carries, last), (filled, made)
 
         shapes = jax.eval_shape(one_segment, actor)[1][0]
         buffers = jax.tree.map(lambda leaf: jnp.zeros((max_segments, *leaf.shape), leaf.dtype), shapes)
@@ -190,6 +206,7 @@ def whole_episodes(collect: CollectSegments, env: Repeated) -> CollectSegments:
             episode_return=jnp.zeros_like(actor.episode_return),
             time_limits=whole_time_limits(len(actor.episode_return), env.episode_length),
             carries=actor.carries,
+            noise=actor.noise,
         )
         actor, batch = collect(restarted, learner, num_segments)
         steps = batch.steps

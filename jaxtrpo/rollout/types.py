@@ -31,6 +31,7 @@ class ActorState(NamedTuple):
     episode_return: Float[Array, " env"]  # returns of the current episodes so far
     time_limits: TimeLimits
     carries: Carries = Carries()  # before the next step; leaves are [env, ...]
+    noise: Float[Array, "env noise"] | tuple[()] = ()  # of the last step, if the next one's is correlated with it
 
 
 class Steps(NamedTuple):

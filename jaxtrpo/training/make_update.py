@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from jaxtrpo.adapt import require_settings
-from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
+from jaxtrpo.algorithms.algorithm import Learner, Spec
 from jaxtrpo.config import Sizes
 from jaxtrpo.config.specs import is_built_in
 from jaxtrpo.critics.critic import Critic
@@ -15,7 +15,7 @@ from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.observation_space import Observed, as_observed
 from jaxtrpo.parallel.actors import Actors, Trainings
-from jaxtrpo.policies.distributions import Comparable
+from jaxtrpo.policies.distributions import Comparable, Gaussian
 from jaxtrpo.policies.exploring import exploring
 from jaxtrpo.policies.making import distribution_of, policy_for
 from jaxtrpo.policies.networks import Policy
@@ -84,7 +84,8 @@ def make_update(
     # A policy with a value head has one memory, also for its values.
     of_critic = spec.critic.recurrence if policy.value_head is None else None
     acting = policy if algorithm.explore is None else exploring(policy, algorithm.explore)
-    starts, collect = _collecting(env, acting, of_critic, algorithm, sizes)
+    _require_normal_noise(parts, acting, env)
+    starts, collect = _collecting(env, acting, of_critic, parts, sizes)
     update = Update(
         env=env,
         actors=actors,
@@ -99,6 +100,7 @@ def make_update(
         _starts=starts,
         _collect=collect,
         _recurrences=(policy.recurrence, of_critic),
+        _correlated_noise=acting.noise_size if parts.noise_correlation else None,
     )
     logs_info = isinstance(env, Informative) and bool(env.info_columns)
     reads = parts.rule_was_chosen and (rule.reads or not is_built_in("adapt", rule.spec_string))
@@ -151,8 +153,18 @@ def _require_stackable(env: Environment, frame_stack: int) -> None:
         )
 
 
+def _require_normal_noise(parts: Parts, policy: Policy, env: Environment) -> None:
+    """Raises ValueError if noise is to be correlated that is not normal."""
+    if not parts.noise_correlation or policy.draw_noise is Gaussian.draw_noise:
+        return
+    given = f"noise_correlation={parts.noise_correlation:g}"
+    if action_space(env).counts:
+        raise ValueError(f"{given} needs continuous actions, but those of {env.name} are discrete")
+    raise ValueError(f"{given}: policy={parts.policy.spec_string} draws noise of its own, which cannot be correlated")
+
+
 def _collecting(
-    env: Environment, policy: Policy, critic_recurrence: Recurrence | None, algorithm: Algorithm, sizes: Sizes
+    env: Environment, policy: Policy, critic_recurrence: Recurrence | None, parts: Parts, sizes: Sizes
 ) -> tuple[Environment, CollectSegments]:
     """Returns the environment in which batches are collected, and the function that collects them."""
     make = functools.partial(
@@ -161,10 +173,12 @@ def _collecting(
         segment_length=sizes.segment_length,
         max_segments=sizes.max_segments,
         critic_recurrence=critic_recurrence,
+        noise_correlation=parts.noise_correlation,
     )
-    if algorithm.episodes is None:
+    episodes = parts.algorithm.episodes
+    if episodes is None:
         return env, make(env)
-    repeated = Repeated(env, algorithm.episodes.conditions, sizes.segment_length)
+    repeated = Repeated(env, episodes.conditions, sizes.segment_length)
     return repeated, whole_episodes(make(repeated), repeated)
 
 

@@ -28,6 +28,7 @@ class Parts(NamedTuple):
     discount: float
     normalize_observations: bool
     frame_stack: int = 1
+    noise_correlation: float = 0.0
 
 
 def make_parts(
@@ -65,6 +66,7 @@ def make_parts(
         discount=config.discount,
         normalize_observations=config.normalize_observations,
         frame_stack=config.frame_stack,
+        noise_correlation=config.noise_correlation,
     )
     return parts, usual_steps
 

@@ -32,6 +32,7 @@ def train(  # noqa: D417  (settings are described in Config, once)
     discount: float = Config.discount,
     normalize_observations: bool = Config.normalize_observations,
     frame_stack: int = Config.frame_stack,
+    noise_correlation: float = Config.noise_correlation,
     actors: int | None = Config.actors,
     device: str = Config.device,
     processes: int | None = Config.processes,

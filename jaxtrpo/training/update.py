@@ -65,6 +65,7 @@ class Update:
     _starts: Environment  # the environment that episodes are collected in: `env`, or `env` with repeated first states
     _collect: CollectSegments
     _recurrences: Recurrences
+    _correlated_noise: int | None  # random numbers per action, if the noise of successive steps is correlated
 
     @property
     def in_one_program(self) -> bool:
@@ -81,7 +82,7 @@ class Update:
         """Returns the gathered state before the first update; traceable."""
         for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
         return TrainState(
-            actors=start_actors(self._starts, for_env, self.sizes.num_envs, self._recurrences),
+            actors=start_actors(self._starts, for_env, self.sizes.num_envs, self._recurrences, self._correlated_noise),
             learner=self.learner.init(for_policy, for_critic),
             episodes=no_episodes(),
             hyperparameters=hyperparameters,

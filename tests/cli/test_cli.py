@@ -33,6 +33,7 @@ SETTINGS = {
     "discount": ("0.9", 0.9),
     "normalize_observations": (None, False),
     "frame_stack": ("4", 4),
+    "noise_correlation": ("0.5", 0.5),
     "actors": ("1", 1),
     "device": ("cpu", "cpu"),
     "processes": ("1", 1),

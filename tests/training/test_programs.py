@@ -82,6 +82,7 @@ OTHER_PROGRAMS = [
     {"steps_per_update": 96},
     {"num_envs": 8},
     {"discount": 0.5},
+    {"noise_correlation": 0.5},
     {"normalize_observations": False},
     {"max_episode_steps": 3},
     {"eval_episodes": 3},
