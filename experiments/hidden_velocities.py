@@ -25,6 +25,12 @@ TASKS = {
 }
 SYSTEMS = {
     "trpo, gru": {"algorithm": "trpo", "policy": "gru"},
+    "trpo tuned for Pendulum, gru": {
+        "algorithm": "trpo(cg_damping=0.001)",
+        "policy": "gru(initial_log_std=0.5)",
+        "noise_correlation": 0.8,
+        "steps_per_update": 2560,
+    },
     "trpo with more damping, gru": {"algorithm": "trpo(cg_damping=0.03)", "policy": "gru"},
     "trpo with more damping, lstm": {"algorithm": "trpo(cg_damping=0.03)", "policy": "lstm"},
     "ppo, gru": {"algorithm": PPO, "policy": "gru"},
