@@ -133,6 +133,17 @@ def test_it_changes_what_is_collected():
     np.testing.assert_array_equal(plain.state.actors.noise_key, pushed.state.actors.noise_key)
 
 
+def test_noise_goes_on_through_whole_episodes():
+    """Guided policy search starts every batch anew, but not its noise."""
+    settings = {"algorithm": "gps(conditions=2, samples=3, horizon=10)", "actors": 1, "progress": False}
+    once, twice = (
+        jaxtrpo.train("InvertedPendulum-v5", total_steps=steps, noise_correlation=0.7, **settings)
+        for steps in (60, 120)
+    )
+    assert once.state.actors.noise.shape == (1, 6, 1)
+    assert not np.any(once.state.actors.noise == twice.state.actors.noise)
+
+
 class WithUniformNoise(Gaussian):
     """A distribution whose noise is not normal."""
 
