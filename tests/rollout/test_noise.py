@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
@@ -43,7 +44,7 @@ def noise_of(correlation, count=1, batches=1, segment_length=LENGTH):
         state, batch = collect(state, learner, np.full(count, segments, np.int32))
         steps = jax.tree.map(undeal, batch.steps)
         moments = made.learner.obs_moments
-        obs = np.clip((steps.obs - moments.mean) / np.sqrt(moments.variance), -10, 10).astype(np.float32)
+        obs = jnp.asarray(np.clip((steps.obs - moments.mean) / np.sqrt(moments.variance), -10, 10), jnp.float32)
         distribution = made.policy.apply(made.learner.policy, obs)
         noise = (steps.action - np.asarray(distribution.mean)) / np.exp(distribution.log_std)
         found.append(noise.reshape(-1, ENVS))
