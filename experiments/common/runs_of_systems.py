@@ -44,6 +44,7 @@ class Study(NamedTuple):
     tasks: Mapping[str, Task]
     systems: Mapping[str, Mapping[str, Any] | Peer]  # settings of `train`, or a peer
     seeds: Sequence[int]
+    only: Mapping[str, Sequence[str]] = {}  # tasks of systems whose settings are for these alone
     episodes: int = 100  # of the evaluation after training
     after: str = ""  # what stands behind the table
 
@@ -81,6 +82,7 @@ def main(study: Study, description: str | None) -> None:
             for system in given.systems:
                 task, how = study.tasks[name], study.systems[system]
                 left_out = isinstance(how, Peer) and (name not in how.tasks or seed not in (*how.seeds, QUICK_SEED))
+                left_out |= name not in study.only.get(system, study.tasks)
                 if left_out or (not given.quick and (name, system, seed) in done):
                     continue
                 steps = QUICK_STEPS if given.quick else task.steps
