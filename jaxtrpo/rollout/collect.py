@@ -200,13 +200,10 @@ def whole_episodes(collect: CollectSegments, env: Repeated) -> CollectSegments:
     """
 
     def collect_whole(actor: ActorState, learner: Acting, num_segments: Int[Array, ""]) -> tuple[ActorState, Batch]:
-        restarted = ActorState(
+        restarted = actor._replace(
             env=env.again(actor.env),
-            noise_key=actor.noise_key,
             episode_return=jnp.zeros_like(actor.episode_return),
             time_limits=whole_time_limits(len(actor.episode_return), env.episode_length),
-            carries=actor.carries,
-            noise=actor.noise,
         )
         actor, batch = collect(restarted, learner, num_segments)
         steps = batch.steps

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
 from scipy import stats
 from support import actors, undeal
-from test_collect import ENVS, LENGTH, SEGMENTS, WalkEnvironment, assert_same, walk
+from test_collect import ENVS, LENGTH, SEGMENTS, WalkEnvironment, assert_same, implied_noise, walk
 
 import jaxtrpo
 from jaxtrpo.envs.base import env_keys
@@ -19,35 +18,24 @@ from jaxtrpo.parallel.actors import join_envs
 from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.rollout.collect import make_collect, start_actors
 from jaxtrpo.rollout.noise import correlated, first_noise
+from jaxtrpo.rollout.types import Batch
 
 CORRELATION = 0.8
 
 
-def noise_of(correlation, count=1, batches=1, segment_length=LENGTH):
+def noise_of(correlation, count=1, batches=1):
     """Returns the noise of consecutive batches [time, env], recovered from actions, and the actors' final state."""
     made, group = walk(), actors(count)
     size = 1 if correlation else None
     state = jax.jit(lambda key: start_actors(WalkEnvironment(), key, ENVS, noise_size=size))(jax.random.PRNGKey(0))
     start = state.noise
-    segments = SEGMENTS * LENGTH // segment_length
-    collect = group.map(
-        make_collect(
-            made.env,
-            made.policy,
-            segment_length=segment_length,
-            max_segments=segments,
-            noise_correlation=correlation,
-        )
-    )
+    sizes = {"segment_length": LENGTH, "max_segments": SEGMENTS}
+    collect = group.map(make_collect(made.env, made.policy, noise_correlation=correlation, **sizes))
     state, learner, found = group.split_envs(jax.device_get(state)), group.replicate(made.learner), []
     for _ in range(batches):
-        state, batch = collect(state, learner, np.full(count, segments, np.int32))
-        steps = jax.tree.map(undeal, batch.steps)
-        moments = made.learner.obs_moments
-        obs = jnp.asarray(np.clip((steps.obs - moments.mean) / np.sqrt(moments.variance), -10, 10), jnp.float32)
-        distribution = made.policy.apply(made.learner.policy, obs)
-        noise = (steps.action - np.asarray(distribution.mean)) / np.exp(distribution.log_std)
-        found.append(noise.reshape(-1, ENVS))
+        state, batch = collect(state, learner, np.full(count, SEGMENTS, np.int32))
+        whole = Batch(jax.tree.map(undeal, batch.steps), np.asarray(batch.num_segments)[0])
+        found.append(implied_noise("walk", whole, made.learner)[..., 0])
     return np.concatenate(found), join_envs(state), np.asarray(start)
 
 
