@@ -148,6 +148,7 @@ def kind_of_parts(parts: Parts) -> Hashable:
         parts.normalize_observations,
         parts.frame_stack,
         parts.noise_correlation,
+        parts.select,
     )
 
 

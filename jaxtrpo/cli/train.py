@@ -161,13 +161,17 @@ class Train:
         return f"; saved in {self.out}; resume with the same command and --resume"
 
     def _report(self, result: Result) -> None:
+        from jaxtrpo.training.selection import earlier_best
+
         metrics = result.metrics
         if not len(metrics["env_steps"]):
             print("interrupted before the first update", file=sys.stderr)
             return
+        best = earlier_best(result.state, int(metrics["env_steps"][-1]))
         print(
             f"{_return_of(metrics)}, {metrics['env_steps'][-1]:,} environment steps, "
             f"{metrics['wall_seconds'][-1]:.1f} seconds, {self._saved()}"
+            + ("" if best is None else f"; policy of step {best[0]:,}, return_100 {best[1]:.1f}")
         )
 
     def _report_many(self, results: Sequence[Result]) -> None:

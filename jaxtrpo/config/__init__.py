@@ -32,6 +32,7 @@ DEVICES = ("auto", "cpu", "gpu", "tpu")
 # environments, at 48,800 steps/s with 128 and at 53,400 steps/s with 256.
 MAX_ENVS_PER_CORE = 128
 ENVS_PER_ACCELERATOR = 4096
+SELECT = ("best", "last")
 SEGMENT_LENGTH = 16  # steps of each environment; fewer if the first batch is smaller
 USUAL_STEPS = 1_000_000
 UNLIMITED_STEPS = 10**10  # environment steps of days; a segment of few steps allows no more (see `segments_of_run`)
@@ -73,6 +74,9 @@ class Config:
     noise_correlation: float = 0.0
     """correlation between the exploration noise of one step and the next, at least 0 and less than 1, for continuous
     actions: noise that pushes in one direction for several steps moves systems with inertia further"""
+    select: str = "best"
+    """policy that the run hands out: best, the one with which return_100 was highest once 100 episodes had finished,
+    or last; a run is resumed from its last one"""
     actors: int | None = None
     """number of actors, the devices that collect and learn, over all processes;
     if not given, one per CPU core or accelerator"""
@@ -158,6 +162,8 @@ class Config:
         require_number(
             "at least 0 and less than 1", lambda value: 0 <= value < 1, noise_correlation=self.noise_correlation
         )
+        if self.select not in SELECT:
+            raise ValueError(f"select={short(self.select)} must be {' or '.join(SELECT)}")
         # In one form, by which a resumed run is compared.
         for name, text in (("env_options", options_string), ("log_info", names_string)):
             if getattr(self, name) is not None:

@@ -113,6 +113,13 @@ class Fallible(Protocol):
 
 
 @runtime_checkable
+class Changeable(Protocol):
+    """Has simulators that `set_env` changes in place."""
+
+    times_changed: int
+
+
+@runtime_checkable
 class Wasteful(Protocol):
     """Has steps that only reset, and are marked `invalid`."""
 
@@ -194,6 +201,11 @@ def saves_state(env: object) -> bool:
 def wastes_steps(env: object) -> bool:
     """Whether some steps only reset."""
     return isinstance(env, Wasteful) and env.wastes_steps
+
+
+def times_changed(env: object) -> int:
+    """Returns how often simulators were changed in place; 0 for an environment without simulators."""
+    return env.times_changed if isinstance(env, Changeable) else 0
 
 
 def masks_actions(env: object) -> bool:

@@ -105,6 +105,16 @@ class Episodes(NamedTuple):
     returns: Float[Array, " last"]  # oldest first; padded with NaN in front
 
 
+class Best(NamedTuple):
+    """The policy after the update with the highest `return_100` (see `training.selection`)."""
+
+    return_100: Float[Array, ""]  # minus infinity before 100 episodes have finished
+    episodes: Int[Array, ""]  # finished since the run began or its environments were changed, counted up to 100
+    segments: Int[Array, ""]  # of the run after that update
+    policy: PyTree
+    obs_moments: Moments
+
+
 class TrainState(NamedTuple):
     """Complete state of a run, from which it can be resumed exactly."""
 
@@ -116,3 +126,4 @@ class TrainState(NamedTuple):
     key: UInt32[Array, "2"]  # key of the run; each update folds in the segments before it
     segments: Int[Array, ""]  # collected so far by each actor; by all together if actors are asynchronous
     total_segments: Int[Array, ""]  # at which the run ends, counted in the same way
+    best: Best | tuple[()] = ()  # () if the last policy is handed out

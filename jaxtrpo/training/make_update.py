@@ -100,6 +100,7 @@ def make_update(
         _starts=starts,
         _collect=collect,
         _recurrences=(policy.recurrence, of_critic),
+        _selects_best=parts.select == "best",
         _correlated_noise=acting.noise_size if parts.noise_correlation else None,
     )
     logs_info = isinstance(env, Informative) and bool(env.info_columns)

@@ -15,7 +15,8 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxtrpo.adapt import Rule, require_columns, updated
 from jaxtrpo.config import Sizes
 from jaxtrpo.parallel.collectives import gather_envs
-from jaxtrpo.rollout.types import Batch, Episodes, TrainState
+from jaxtrpo.rollout.types import Acting, Batch, Best, Episodes, TrainState
+from jaxtrpo.training.selection import EPISODES, with_update
 
 if TYPE_CHECKING:
     from jaxtrpo.runs.metrics import Row
@@ -53,9 +54,24 @@ class Moment(NamedTuple):
 
 
 def report(
-    state: TrainState, batch: Batch, learned: PyTree, info: dict[str, Array], rule: Rule, sizes: Sizes
+    state: TrainState,
+    batch: Batch,
+    learned: PyTree,
+    info: dict[str, Array],
+    rule: Rule,
+    sizes: Sizes,
+    acting: Acting | None = None,
 ) -> tuple[TrainState, Measured]:
-    """Counts episodes and lets the rule adapt the settings.
+    """Counts episodes, keeps the policy if it is the best so far, and lets the rule adapt the settings.
+
+    Args:
+      state: before the update.
+      batch: that was learned from.
+      learned: learner state after the update.
+      info: metrics of the algorithm.
+      rule: adapts the settings.
+      sizes: batch sizes of the actors that collected the batch.
+      acting: policy and moments after the update; None for those of `learned`.
 
     Returns:
       The state after the update, and its metrics: first those that every algorithm has.
@@ -71,6 +87,10 @@ def report(
     _require_new(logged, measured)
     measured |= logged
     state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
+    if isinstance(state.best, Best):
+        now = learned if acting is None else acting
+        best = with_update(state.best, finished.episodes, finished.return_100, state.segments, now)
+        state = state._replace(best=best)
     # Counted in segments, as integers: in long runs, differences of environment steps in float32 would be inexact.
     readable = {
         **measured,
@@ -92,7 +112,6 @@ def _require_new(logged: Iterable[str], columns: Iterable[str]) -> None:
 
 RUN_COLUMNS = ("update", "env_steps", "eval_return")
 TIMES = ("wall_seconds", "collect_seconds", "learn_seconds")
-REMEMBERED = 100  # episodes that return_100 is averaged over
 
 
 class EpisodeInfo(NamedTuple):
@@ -107,7 +126,7 @@ class EpisodeInfo(NamedTuple):
 
 def no_episodes() -> Episodes:
     """Returns the state before the first episode."""
-    return Episodes(jnp.full(REMEMBERED, jnp.nan))
+    return Episodes(jnp.full(EPISODES, jnp.nan))
 
 
 def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo, dict[str, Float[Array, ""]]]:
@@ -125,12 +144,12 @@ def remember(episodes: Episodes, batch: Batch) -> tuple[Episodes, EpisodeInfo, d
     gathered = gather_envs((here, broken, length, logged), axis=2)
     new, invalid, lengths, logged = jax.tree.map(lambda leaf: leaf.reshape(-1), gathered)
     known = jnp.concatenate([episodes.returns, new])
-    # The last REMEMBERED numbers keep their order; sorting positions would take longer on accelerators.
+    # The last EPISODES numbers keep their order; sorting positions would take longer on accelerators.
     is_number = ~jnp.isnan(known)
     numbers_from_here = jnp.cumsum(is_number[::-1])[::-1]
-    kept = is_number & (numbers_from_here <= REMEMBERED)
-    place = jnp.where(kept, REMEMBERED - numbers_from_here, REMEMBERED)  # the last place does not exist
-    returns = jnp.full(REMEMBERED, jnp.nan).at[place].set(known, mode="drop")
+    kept = is_number & (numbers_from_here <= EPISODES)
+    place = jnp.where(kept, EPISODES - numbers_from_here, EPISODES)  # the last place does not exist
+    returns = jnp.full(EPISODES, jnp.nan).at[place].set(known, mode="drop")
     info = EpisodeInfo(
         episodes=jnp.sum(~jnp.isnan(new)),
         mean_return=jnp.nanmean(new),

@@ -29,6 +29,7 @@ class Parts(NamedTuple):
     normalize_observations: bool
     frame_stack: int = 1
     noise_correlation: float = 0.0
+    select: str = "best"
 
 
 def make_parts(
@@ -67,6 +68,7 @@ def make_parts(
         normalize_observations=config.normalize_observations,
         frame_stack=config.frame_stack,
         noise_correlation=config.noise_correlation,
+        select=config.select,
     )
     return parts, usual_steps
 

@@ -34,7 +34,7 @@ OnUpdate = Callable[[Row, TrainState], object]
 class Result(NamedTuple):
     """Result of a training run."""
 
-    policy: TrainedPolicy  # callable on observations
+    policy: TrainedPolicy  # callable on observations; the best or the last one (see `Config.select`)
     # Columns of metrics.csv; blanks are NaN. After a run without updates, the columns common to all algorithms, empty.
     metrics: dict[str, np.ndarray]
     state: TrainState  # complete state, on the actors' devices

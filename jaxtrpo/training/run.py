@@ -52,6 +52,7 @@ from jaxtrpo.training.drivers.synchronous import synchronous_updates
 from jaxtrpo.training.make_update import segments_of_run
 from jaxtrpo.training.metrics import Moment, rows_of
 from jaxtrpo.training.record import OnUpdate, Record, Result
+from jaxtrpo.training.selection import selected
 from jaxtrpo.training.stopping import Forecast
 from jaxtrpo.training.update import Update
 from jaxtrpo.training.warm_start import WarmStart
@@ -81,7 +82,9 @@ class Plan:
     def write(self, place: Path, metrics: Metrics, state: TrainState, updates: int) -> None:
         """Writes a gathered state and the metrics of its first `updates` updates into a directory."""
         save_checkpoint(place, self.env.name, self.config, metrics.columns(updates), state)
-        save_policy(place, self._policy(state.learner.policy, state.learner.obs_moments))
+        # A snapshot is that of an update, and so is its policy.
+        best = state.best if place == self.directory else ()
+        save_policy(place, self._policy(*selected(best, state.learner.policy, state.learner.obs_moments)))
         save_config(place, self.env.name, self.config)
 
     def evaluator(self) -> Evaluator | None:
@@ -120,8 +123,8 @@ class Plan:
         return evaluate
 
     def policy_of(self, state: TrainState) -> TrainedPolicy:
-        """Returns the policy of a state, which can be used without the run."""
-        return self._policy(*first((state.learner.policy, state.learner.obs_moments)))
+        """Returns the policy that is selected in a placed state; it can be used without the run."""
+        return self._policy(*selected(*first((state.best, state.learner.policy, state.learner.obs_moments))))
 
     def _policy(self, params: PyTree, moments: Moments) -> TrainedPolicy:
         space = observation_space(self.env)._replace(frames=self.config.frame_stack)

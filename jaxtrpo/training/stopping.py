@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxtrpo.config import Config
 from jaxtrpo.runs.metrics import Row
+from jaxtrpo.training.selection import EPISODES
 
-EPISODES = 100  # that return_100 must be the mean of; at first it is that of fewer, which may be lucky
 BY_CALLER = "stopped: on_update returned False"
 
 

@@ -33,6 +33,7 @@ def train(  # noqa: D417  (settings are described in Config, once)
     normalize_observations: bool = Config.normalize_observations,
     frame_stack: int = Config.frame_stack,
     noise_correlation: float = Config.noise_correlation,
+    select: str = Config.select,
     actors: int | None = Config.actors,
     device: str = Config.device,
     processes: int | None = Config.processes,
@@ -99,7 +100,7 @@ def train(  # noqa: D417  (settings are described in Config, once)
       progress: show a progress bar, or lines where the output is not a terminal.
 
     Returns:
-      The policy, the metrics, the final state and the settings.
+      The policy (see `Config.select`), the metrics, the final state and the settings.
 
     Raises:
       ValueError: a setting is out of bounds or does not fit the others, the environment is unknown, its first

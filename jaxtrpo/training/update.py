@@ -28,6 +28,7 @@ from jaxtrpo.rollout.replay import Insert, compile_insert, inserted, without_rep
 from jaxtrpo.rollout.types import Acting, ActorState, Batch, Hyperparameters, TrainState
 from jaxtrpo.training.metrics import Measured, no_episodes, report
 from jaxtrpo.training.programs import Programs
+from jaxtrpo.training.selection import no_best
 
 # Compiled functions; leaves have a leading axis of actors.
 Collect = Callable[[TrainState], tuple[TrainState, Batch]]
@@ -65,6 +66,7 @@ class Update:
     _starts: Environment  # the environment that episodes are collected in: `env`, or `env` with repeated first states
     _collect: CollectSegments
     _recurrences: Recurrences
+    _selects_best: bool  # whether the policy with the highest `return_100` is kept
     _correlated_noise: int | None  # random numbers per action, if the noise of successive steps is correlated
 
     @property
@@ -81,15 +83,17 @@ class Update:
     def first_state(self, key: UInt32[Array, "2"], hyperparameters: Hyperparameters) -> TrainState:
         """Returns the gathered state before the first update; traceable."""
         for_env, for_policy, for_critic, for_run = jax.random.split(key, 4)
+        learner = self.learner.init(for_policy, for_critic)
         return TrainState(
             actors=start_actors(self._starts, for_env, self.sizes.num_envs, self._recurrences, self._correlated_noise),
-            learner=self.learner.init(for_policy, for_critic),
+            learner=learner,
             episodes=no_episodes(),
             hyperparameters=hyperparameters,
             adapt=self.rule.init(hyperparameters),
             key=for_run,
             segments=jnp.int32(0),
             total_segments=jnp.int32(self.total_segments),
+            best=no_best(learner) if self._selects_best else (),
         )
 
     def start(self, seed: int) -> TrainState:

@@ -34,6 +34,7 @@ SETTINGS = {
     "normalize_observations": (None, False),
     "frame_stack": ("4", 4),
     "noise_correlation": ("0.5", 0.5),
+    "select": ("last", "last"),
     "actors": ("1", 1),
     "device": ("cpu", "cpu"),
     "processes": ("1", 1),
@@ -172,8 +173,14 @@ def training(monkeypatch):
 
 
 @dataclasses.dataclass
+class State:
+    best: tuple = ()
+
+
+@dataclasses.dataclass
 class Result:
     metrics: dict
+    state: State = dataclasses.field(default_factory=State)
 
 
 def test_training_receives_every_setting_and_is_summarised_in_one_line(training, capsys):

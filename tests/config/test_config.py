@@ -34,6 +34,7 @@ BAD = [
     ("algorithm", None),
     *(("frame_stack", value) for value in (0, -1, 1.5, "4", True, None, 257)),
     *(("noise_correlation", value) for value in (-0.01, 1, 1.5, math.nan, "0.5", True, None)),
+    *(("select", value) for value in ("first", "", None, True, 1)),
     *((name, value) for name in ("env_options", "log_info") for value in (1, True, math.nan, (3,))),
     *(("start_from", value) for value in ("", 1, True)),
     *(("stop_at_return", value) for value in (math.nan, math.inf, "1", True)),

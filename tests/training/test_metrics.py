@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from support import actors, counted_compilations, deal_batch, first, random_batch, spread
 
-from jaxtrpo.training.metrics import REMEMBERED, no_episodes, remember
+from jaxtrpo.training.metrics import no_episodes, remember
+from jaxtrpo.training.selection import EPISODES
 
 
 @functools.cache
@@ -42,7 +43,7 @@ def plain_returns(batch) -> list[float]:
 def test_memory_is_that_of_a_deque_of_the_last_hundred(count):
     """Over batches with no episode, a few, and more than the memory holds; the padding holds garbage."""
     episodes = spread(no_episodes(), count)
-    last, total = collections.deque(maxlen=REMEMBERED), 0
+    last, total = collections.deque(maxlen=EPISODES), 0
     rng = np.random.default_rng(0)
     for seed in range(30):
         batch = random_batch(
@@ -66,16 +67,16 @@ def test_memory_is_that_of_a_deque_of_the_last_hundred(count):
         np.testing.assert_allclose(now.return_100, np.mean(last) if last else np.nan, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(now.mean_length, np.mean(plain_lengths(batch)) if new else np.nan, rtol=1e-5)
         assert now.invalid_steps == np.sum(batch.steps.invalid[: batch.num_segments])
-        blank = [np.nan] * (REMEMBERED - len(last))
+        blank = [np.nan] * (EPISODES - len(last))
         np.testing.assert_array_equal(first(episodes).returns, np.float32([*blank, *last]))
-    assert total > 3 * REMEMBERED
+    assert total > 3 * EPISODES
 
 
 def test_an_episode_that_ends_with_the_very_last_step_counts_once():
     batch = random_batch(0, end=0.0, broken=0.0)
     batch.steps.episode_return[-1, -1, -1] = 7.0
     episodes, info, _ = map(first, mapped(1)(spread(no_episodes(), 1), deal_batch(batch, 1)))
-    np.testing.assert_array_equal(episodes.returns, np.float32([*[np.nan] * (REMEMBERED - 1), 7.0]))
+    np.testing.assert_array_equal(episodes.returns, np.float32([*[np.nan] * (EPISODES - 1), 7.0]))
     assert info.episodes == 1 and info.mean_return == info.return_100 == 7
 
 

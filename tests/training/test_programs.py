@@ -83,6 +83,7 @@ OTHER_PROGRAMS = [
     {"num_envs": 8},
     {"discount": 0.5},
     {"noise_correlation": 0.5},
+    {"select": "last"},
     {"normalize_observations": False},
     {"max_episode_steps": 3},
     {"eval_episodes": 3},

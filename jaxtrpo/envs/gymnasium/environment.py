@@ -152,6 +152,11 @@ class GymnasiumEnvironment:
         """Sets attributes of all simulators (see `jaxtrpo.set_env`)."""
         self._host.set_attributes(attributes)
 
+    @property
+    def times_changed(self) -> int:
+        """How often attributes of the simulators were set."""
+        return self._host.times_changed
+
     def copy(self) -> GymnasiumEnvironment:
         """Returns the same environment with separate simulators, which its first reset starts."""
         return GymnasiumEnvironment(self.plan)

@@ -161,6 +161,11 @@ class MaskedEnvironment:
         """Sets attributes of every simulator; see `set_env`."""
         self._env.set_attributes(attributes)
 
+    @property
+    def times_changed(self) -> int:
+        """How often attributes of the simulators were set."""
+        return self._env.times_changed
+
     def _with(self, env: Any) -> MaskedEnvironment:
         return self if env is self._env else MaskedEnvironment(env, self.observations)
 

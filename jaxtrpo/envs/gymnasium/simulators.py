@@ -36,6 +36,7 @@ class Host:
         self.failure: SimulatorError | None = None
         self._running: _Running | None = None
         self._attributes: dict[str, Any] = {}  # set during a training, for simulators that are started later
+        self.times_changed = 0  # how often attributes were set
         self._lock = threading.Lock()
         hosts[self.number] = self
 
@@ -80,6 +81,7 @@ class Host:
         """Sets attributes of all simulators, now and after a reset."""
         self._require_working()
         self._attributes |= attributes
+        self.times_changed += 1
         running = self._running
         try:
             if running is not None:

@@ -22,6 +22,7 @@ from jaxtrpo.parallel.actors import Actors, first, join_envs
 from jaxtrpo.parallel.background import ACTOR
 from jaxtrpo.rollout.types import ActorState, Batch, TrainState
 from jaxtrpo.training.metrics import Measured, Moment, report
+from jaxtrpo.training.selection import noticing_changes
 from jaxtrpo.training.update import Update
 
 WAITING_UPDATES = 16  # that actors may be ahead of the caller
@@ -42,6 +43,7 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
     compute, apply = update.programs.get("asynchronous", lambda: _compile(update, state, alone))
     parts = tuple(part_of(state.actors, number) for number in range(actors.count))
     shared = _Shared(part_of(state._replace(actors=None), 0), parts, 0)
+    noticed = noticing_changes(update.env)
     lock, stop = threading.Lock(), threading.Event()
     made: queue.Queue[Moment | BaseException] = queue.Queue(WAITING_UPDATES)
 
@@ -57,7 +59,7 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
             # Read again, since other actors have applied their gradients meanwhile.
             staleness = np.full(1, shared.updates - before.updates, np.int32)
             found = move((batch, gradient, {**info, "staleness": staleness}), actors, 0)
-            after, measured = jax.block_until_ready(apply(shared.state, *found))
+            after, measured = jax.block_until_ready(apply(noticed(shared.state), *found))
             reached = (*shared.actors[:number], actor, *shared.actors[number + 1 :])
             shared = _Shared(after, reached, shared.updates + 1)
             # Cached, since it may be called more than once.

@@ -23,6 +23,7 @@ from jaxtrpo.rollout.replay import Insert, ReplayInPlace, compile_insert, withou
 from jaxtrpo.rollout.types import ActorState, Batch, TrainState
 from jaxtrpo.training.drivers.asynchronous import actor_threads, key_of, move, part_of, placed_state, put
 from jaxtrpo.training.metrics import Measured, Moment, report
+from jaxtrpo.training.selection import noticing_changes
 from jaxtrpo.training.update import Update, segments_of
 
 
@@ -44,7 +45,7 @@ class _Compiled(NamedTuple):
     insert: Insert
     observe: Any  # (learner state, batch) -> learner state, both without the replay buffer
     train: Any  # (learner state, new steps, hyperparameters, key) -> (learner state without the buffer, info)
-    report: Any  # (state, batch, info) -> (state, measured)
+    report: Any  # (state, batch, info, policy and moments) -> (state, measured)
 
 
 def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Generator[Moment]:
@@ -58,6 +59,7 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
     # More batches would be overwritten before they were learned from, so actors wait when the queue is full.
     usual = int(first(segments_of(now.hyperparameters, update.sizes))) * _steps_of_a_segment(update, actors)
     room = max(update.learner.replay.capacity // usual, 1)
+    noticed = noticing_changes(update.env)
     made: queue.Queue[_Collected | BaseException] = queue.Queue(room)
     stop = threading.Event()
     collecting = list(reached)  # newest states of the actors, ahead of those that were learned from
@@ -80,13 +82,14 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
                 learner = compiled.observe(without_replay(learner), batch)._replace(replay=learner.replay)
             new_steps = np.full(1, sum(steps[: min(len(taken), actors.count)]), np.int32)
             learned, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))
-            now, measured = now._replace(learner=None), []
+            acting = _Acting(learned.policy, learned.obs_moments)
+            now, measured = noticed(now._replace(learner=None)), []
             for one, batch in zip(taken, moved, strict=True):
-                now, values = compiled.report(now, batch, info)
+                now, values = compiled.report(now, batch, info, acting)
                 measured.append(first(values))
                 reached[one.number] = one.actor
             now = now._replace(learner=learned._replace(replay=learner.replay))
-            published = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters
+            published = acting, now.hyperparameters
             # Cached, since each row may need it.
             reach = functools.cache(functools.partial(_state_of_run, update, now, replay, tuple(reached)))
             rows = jax.tree.map(lambda *values: np.stack(values), *measured)
@@ -149,9 +152,9 @@ def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:
     train = alone[0].map(train_without_replay).lower(shared.learner, new_steps, shared.hyperparameters, key_of(shared))
     _, info = shape(train)
 
-    def count(state: TrainState, batch: Batch, info: dict[str, Array]) -> tuple[TrainState, Measured]:
-        return report(state, batch, None, info, update.rule, sizes)
+    def count(state: TrainState, batch: Batch, info: dict[str, Array], acting: _Acting) -> tuple[TrainState, Measured]:
+        return report(state, batch, None, info, update.rule, sizes, acting)
 
     # Without the learner, since its ring would be copied.
-    counting = alone[0].map(count).lower(shared._replace(learner=None), batch, info).compile()
+    counting = alone[0].map(count).lower(shared._replace(learner=None), batch, info, acting).compile()
     return _Compiled([one.compile() for one in collect], insert, observe, train.compile(), counting)

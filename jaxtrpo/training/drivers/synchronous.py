@@ -15,6 +15,7 @@ from jaxtrpo.parallel.background import in_background
 from jaxtrpo.rollout.replay import ReplayInPlace
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.training.metrics import Measured, Moment
+from jaxtrpo.training.selection import begun_anew, noticing_changes
 from jaxtrpo.training.update import Update
 
 
@@ -36,11 +37,14 @@ def synchronous_updates(
       changed: returns a state with the environments to go on from; None to leave them as they are.
       total_segments: returns the number of segments at which the run is now expected to end; None if it is as before.
     """
+    noticed = noticing_changes(update.env)
     driver = _many_per_program if update.algorithm.updates_at_once > 1 else _one_by_one
 
     def with_changes(state: TrainState) -> TrainState:
         other, total = changed(), total_segments()
-        state = state if other is None else state._replace(actors=other.actors)
+        state = noticed(state)
+        if other is not None:
+            state = begun_anew(state._replace(actors=other.actors))
         if total is None:
             return state
         of_actors = np.full(state.total_segments.shape, total, np.int32)

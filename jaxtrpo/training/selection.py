@@ -1,0 +1,113 @@
+"""Selection of the policy that a run hands out: the one with which returns were highest, or the last one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+from jaxtrpo.envs.abilities import times_changed
+from jaxtrpo.envs.base import Environment
+from jaxtrpo.ops.moments import Moments
+from jaxtrpo.parallel.actors import first
+from jaxtrpo.rollout.types import Acting, Best, TrainState
+
+EPISODES = 100  # that `return_100` must be the mean of; at first it is that of fewer, which may be lucky
+
+
+def no_best(acting: Acting) -> Best:
+    """Returns the state before the first update."""
+    return Best(jnp.float32(-jnp.inf), jnp.int32(0), jnp.int32(0), acting.policy, acting.obs_moments)
+
+
+def with_update(
+    best: Best, episodes: Int[Array, ""], return_100: Float[Array, ""], segments: Int[Array, ""], acting: Acting
+) -> Best:
+    """Takes the policy of an update if `return_100` has never been higher.
+
+    The mean over 100 episodes comes after policies that have collected them for a while, so a policy is not taken for
+    its luck, but may be somewhat past the best one.
+
+    Args:
+      best: state before the update.
+      episodes: number of episodes that finished in its batch.
+      return_100: mean return of the last 100 episodes, or fewer at first; NaN if there are none.
+      segments: segments of the run after the update.
+      acting: learner state after the update.
+    """
+    seen = jnp.minimum(best.episodes + episodes, EPISODES)
+    better = (seen == EPISODES) & (return_100 > best.return_100)
+    of_update = return_100, segments, acting.policy, acting.obs_moments
+    before = best.return_100, best.segments, best.policy, best.obs_moments
+    found, where, policy, moments = optax.tree.where(better, of_update, before)
+    return Best(found, seen, where, policy, moments)
+
+
+def begun_anew(state: TrainState) -> TrainState:
+    """Returns a placed state without a best policy, for environments that changed: returns no longer compare."""
+    if not isinstance(best := state.best, Best):
+        return state
+    none = best._replace(return_100=_filled(best.return_100, -np.inf), episodes=_filled(best.episodes, 0))
+    return state._replace(best=none)
+
+
+def noticing_changes(env: Environment) -> Callable[[TrainState], TrainState]:
+    """Returns a function of placed states that begins anew after every change of simulators by `set_env`."""
+    seen = times_changed(env)
+
+    def noticed(state: TrainState) -> TrainState:
+        nonlocal seen
+        now = times_changed(env)
+        if now == seen:
+            return state
+        seen = now
+        return begun_anew(state)
+
+    return noticed
+
+
+def _filled(placed: Any, value: float) -> Any:
+    # Placed without a program, which would have to be compiled; states are donated, so they must not share memory.
+    return jax.device_put(np.full(placed.shape, value, placed.dtype), placed.sharding, may_alias=False)
+
+
+def selected(best: Best | tuple[()], policy: PyTree, moments: Moments) -> tuple[PyTree, Moments]:
+    """Returns parameters and moments of the policy that a run hands out.
+
+    Args:
+      best: of the state of the run, on the host, without an axis of actors; () if the last policy is handed out.
+      policy: last parameters.
+      moments: last moments of observations.
+    """
+    if isinstance(best, Best) and np.isfinite(best.return_100):
+        return best.policy, best.obs_moments
+    return policy, moments
+
+
+def earlier_best(state: TrainState, env_steps: int) -> tuple[int, float] | None:
+    """Returns environment steps and `return_100` of the update whose policy is handed out; None if it is the last.
+
+    Args:
+      state: placed state of a run that has made updates.
+      env_steps: of the run.
+    """
+    if not isinstance(state.best, Best):
+        return None
+    segments, of_best, return_100 = first((state.segments, state.best.segments, state.best.return_100))
+    if not np.isfinite(return_100) or of_best == segments:
+        return None
+    return env_steps // int(segments) * int(of_best), float(return_100)
+
+
+def of_earlier_version(saved: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the arrays of `TrainState.best` for a checkpoint without them, by their path: none was selected yet."""
+    begun = {".best.return_100": np.float32(-np.inf), ".best.episodes": np.int32(0), ".best.segments": np.int32(0)}
+    acting = re.compile(r"\.learner(\.(policy|obs_moments)\b.*)")
+    parts = {name: acting.fullmatch(name) for name in saved}
+    return {**begun, **{f".best{part[1]}": saved[name] for name, part in parts.items() if part}}

@@ -1,0 +1,250 @@
+"""The policy that a run hands out: that of the update after which returns were highest, or the last one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from counting_env import generous
+from hypothesis import given
+from hypothesis import strategies as st
+from test_algorithms import OWN, TINY, ActingProbe
+from test_attributes import BonusEnvironment
+
+import jaxtrpo
+from jaxtrpo.envs.registry import make_env
+from jaxtrpo.runs.checkpoint import FORMAT, load_checkpoint
+from jaxtrpo.runs.directory import CHECKPOINT_FILE
+from jaxtrpo.runs.msgpack_file import write_msgpack
+from jaxtrpo.training.selection import EPISODES, no_best, selected, with_update
+from jaxtrpo.training.train import prepare
+
+
+class Learned(NamedTuple):
+    policy: Any
+    obs_moments: Any
+
+
+# Steps so long that returns rise and fall.
+WILD = {
+    "trpo": "trpo(max_kl=1.0)",
+    "trpo_replay": "trpo_replay(replay=250, minibatch_size=16, hidden=(8,), max_kl=1.0)",
+    "a3c": "a3c(learning_rate=0.3)",
+    "naf": "naf(hidden=(8,), replay=512, minibatch_size=16, asynchronous=True, learning_rate=0.05)",
+}
+
+
+class Kept:
+    """What `on_update` saw: rows of metrics, and the policy after each of them."""
+
+    def __init__(self):
+        self.rows, self.policies = [], []
+
+    def __call__(self, row, state):
+        learner = state.learner
+        self.rows.append(row)
+        self.policies.append(jax.tree.map(lambda leaf: np.array(leaf[0]), (learner.policy, learner.obs_moments)))
+
+    def best(self) -> int | None:
+        """Returns the index of the update to select, by a plain loop."""
+        episodes, highest, found = 0, -math.inf, None
+        for number, row in enumerate(self.rows):
+            episodes += row["episodes"]
+            if episodes >= EPISODES and row["return_100"] > highest:
+                highest, found = row["return_100"], number
+        return found
+
+
+def assert_is(policy, wanted):
+    for found, expected in zip(jax.tree.leaves((policy.params, policy.moments)), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def train(algorithm="trpo", **settings) -> tuple[jaxtrpo.Result, Kept]:
+    kept = Kept()
+    parts = {**TINY, **OWN.get(algorithm, {}), "algorithm": WILD.get(algorithm, algorithm), "adapt": "fixed"}
+    run = prepare(ActingProbe(), **{**parts, "total_steps": 1000, "on_update": kept, **settings})
+    return run.run(progress=False), kept
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 70), st.floats(-5, 5, width=32) | st.just(math.nan)), min_size=1, max_size=12),
+)
+def test_the_policy_is_that_of_the_highest_mean_of_a_hundred_episodes(updates):
+    def acting(number):
+        return Learned({"w": jnp.full(2, number)}, jnp.float32(10 * number))
+
+    best, update = no_best(acting(-1)), jax.jit(with_update)
+    total, highest, found = 0, -math.inf, None
+    for number, (episodes, value) in enumerate(updates):
+        best = update(best, jnp.int32(episodes), jnp.float32(value), jnp.int32(100 + number), acting(number))
+        total += episodes
+        if total >= EPISODES and value > highest:
+            highest, found = value, number
+    assert best.return_100 == np.float32(highest) and best.episodes == min(total, EPISODES)
+    params, moments = selected(jax.device_get(best), "last parameters", "last moments")
+    if found is None:
+        assert (params, moments) == ("last parameters", "last moments")
+    else:
+        assert best.segments == 100 + found and set(params["w"]) == {found} and moments == 10 * found
+
+
+@pytest.mark.shared_programs
+@pytest.mark.parametrize(
+    ("algorithm", "actors"), [("trpo", 1), ("trpo", 2), ("trpo_replay", 1), ("a3c", 2), ("naf", 2)]
+)
+def test_runs_hand_out_the_policy_with_which_returns_were_highest(algorithm, actors, tmp_path):
+    result, kept = train(algorithm, actors=actors, out=tmp_path)
+    best = kept.best()
+    assert best is not None
+    if actors == 1:  # the others depend on the order of threads or on summation
+        assert best < len(kept.rows) - 1
+    for policy in (result.policy, jaxtrpo.load_policy(tmp_path)):
+        assert_is(policy, kept.policies[best])
+    last = jax.tree.map(lambda leaf: np.array(leaf[0]), (result.state.learner.policy, result.state.learner.obs_moments))
+    for found, expected in zip(jax.tree.leaves(last), jax.tree.leaves(kept.policies[-1]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.shared_programs
+def test_several_updates_of_one_program_are_compared_one_by_one():
+    """The state after each is not seen, but its number of steps is."""
+    result, kept = train("a2c(learning_rate=0.3)", actors=1)
+    best = kept.best()
+    assert best is not None and best < len(kept.rows) - 1
+    steps = np.ravel(jax.device_get(result.state.best.segments))[0] * 16
+    assert steps == kept.rows[best]["env_steps"]
+
+
+@pytest.mark.shared_programs
+def test_the_last_policy_is_handed_out_where_that_is_wanted_or_too_few_episodes_have_finished():
+    result, kept = train(select="last")
+    assert kept.best() < len(kept.rows) - 1 and result.state.best == ()
+    assert_is(result.policy, kept.policies[-1])
+    result, kept = train(total_steps=EPISODES - 20)
+    assert kept.best() is None
+    assert_is(result.policy, kept.policies[-1])
+
+
+@pytest.mark.shared_programs
+def test_a_resumed_run_hands_out_what_an_uninterrupted_one_does(tmp_path):
+    whole, kept = train(actors=1)
+    for steps in (600, 1000):
+        resumed, _ = train(actors=1, out=tmp_path, total_steps=steps, resume=True)
+    assert 0 < kept.best() < len(kept.rows) - 1
+    assert_is(resumed.policy, kept.policies[kept.best()])
+    for one, two in zip(jax.tree.leaves(whole.state.best), jax.tree.leaves(resumed.state.best), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.shared_programs
+def test_a_run_of_an_earlier_version_is_resumed_and_compares_from_there_on(tmp_path):
+    train(actors=1, out=tmp_path, total_steps=600)
+    saved = load_checkpoint(tmp_path)
+    without = {name: leaf for name, leaf in saved.state.items() if not name.startswith(".best")}
+    config = {name: value for name, value in saved.config.items() if name != "select"}
+    assert len(saved.state) > len(without) and len(config) == len(saved.config) - 1
+    content = {**saved._asdict(), "state": without, "config": config, "columns": list(saved.metrics)}
+    write_msgpack(tmp_path / CHECKPOINT_FILE, FORMAT, content)
+    resumed, after = train(actors=1, out=tmp_path, total_steps=1000, resume=True)
+    assert after.best() is not None
+    assert_is(resumed.policy, after.policies[after.best()])
+
+
+@pytest.mark.shared_programs
+def test_a_snapshot_has_the_policy_of_its_update(tmp_path):
+    _, kept = train(actors=1, out=tmp_path, keep_every=200)
+    places = sorted(tmp_path.glob("step-*"))
+    assert len(places) == 5
+    for place in places:
+        steps = int(place.name.removeprefix("step-"))
+        number = [row["env_steps"] for row in kept.rows].index(steps)
+        assert_is(jaxtrpo.load_policy(place), kept.policies[number])
+
+
+def test_trainings_of_one_program_each_hand_out_their_own(tmp_path):
+    settings = {**TINY, "algorithm": WILD["trpo"], "adapt": "fixed", "total_steps": 1000, "progress": False}
+    many = jaxtrpo.train_many(ActingProbe(), seeds=(3, 4), actors=1, out=tmp_path, **settings)
+    for seed, result in zip((3, 4), many, strict=True):
+        metrics = result.metrics
+        rows = [dict(zip(metrics, row, strict=True)) for row in zip(*metrics.values(), strict=True)]
+        kept = Kept()
+        kept.rows = rows
+        best = jax.tree.map(lambda leaf: leaf[0], result.state.best)
+        assert best.segments * 16 == rows[kept.best()]["env_steps"]
+        assert_is(result.policy, (best.policy, best.obs_moments))
+        assert_is(jaxtrpo.load_policy(tmp_path / f"seed-{seed}"), (best.policy, best.obs_moments))
+
+
+# ---- environments that change in the course of a run
+
+CURRICULUM = {**TINY, "adapt": "fixed", "actors": 1, "total_steps": 4000, "progress": False}
+CHANGE = 1500  # environment steps
+
+
+def lowered(row, state, *, seen: Kept, bonus: float, returned: bool):
+    """Changes the reward once, in the middle of the run."""
+    seen(row, state)
+    before = row["env_steps"] - row["steps_per_update"]
+    changed = jaxtrpo.set_env(state, bonus=bonus) if before < CHANGE <= row["env_steps"] else None
+    return changed if returned else None
+
+
+@pytest.mark.parametrize("kind", ["JAX", "simulators", "simulators in place", "a3c in place", "naf in place"])
+def test_returns_before_and_after_a_change_of_the_environment_are_not_compared(kind):
+    """All policies have the highest return before the change, and the first 100 episodes after it."""
+    algorithm, seen = kind.split()[0], Kept()
+    parts = {"algorithm": WILD[algorithm], **OWN.get(algorithm, {})} if algorithm in WILD else {}
+    env = BonusEnvironment() if kind == "JAX" else make_env(generous, processes=0)
+    change = functools.partial(lowered, seen=seen, bonus=-3.0, returned="in place" not in kind)
+    result = jaxtrpo.train(env, on_update=change, **{**CURRICULUM, **parts})
+    if kind != "JAX":
+        env.close()
+    changed = next(number for number, row in enumerate(seen.rows) if row["env_steps"] >= CHANGE)
+    assert seen.best() <= changed
+    after, episodes, highest = None, 0, -math.inf
+    for number, row in enumerate(seen.rows[changed + 1 :], changed + 1):
+        episodes += row["episodes"]
+        if episodes >= EPISODES and row["return_100"] > highest:
+            after, highest = number, row["return_100"]
+    assert after is not None
+    if algorithm in WILD:  # actors were ahead when the change came
+        leaves = jax.tree.leaves((result.policy.params, result.policy.moments))
+        same = [all(map(np.array_equal, leaves, jax.tree.leaves(policy))) for policy in seen.policies]
+        assert same.index(True) > changed
+    else:
+        assert_is(result.policy, seen.policies[after])
+
+
+def test_an_environment_that_always_changes_has_no_best_policy():
+    seen = Kept()
+
+    def change(row, state):
+        seen(row, state)
+        return jaxtrpo.set_env(state, bonus=-float(row["update"]))
+
+    result = jaxtrpo.train(BonusEnvironment(), on_update=change, **CURRICULUM)
+    assert seen.best() is not None
+    assert_is(result.policy, seen.policies[-1])
+
+
+# ---- the command
+
+
+@pytest.mark.shared_programs
+def test_the_command_names_the_update_whose_policy_is_kept(capsys):
+    from jaxtrpo.cli.train import Train
+
+    result, kept = train(actors=1)
+    Train(env="any")._report(result)
+    row = kept.rows[kept.best()]
+    wanted = f"; policy of step {row['env_steps']:,}, return_100 {row['return_100']:.1f}\n"
+    assert capsys.readouterr().out.endswith(f"not saved (no --out){wanted}")
+    result, _ = train(actors=1, select="last")
+    Train(env="any")._report(result)
+    assert capsys.readouterr().out.endswith("not saved (no --out)\n")
