@@ -45,8 +45,8 @@ With the door's numbers divided by 255, `trpo` had 0.82 while exploring after 15
 deterministic policy opened no door.
 
 On MinAtar, exploring, `trpo` has more than the published returns at as many steps in three of four games and nearly as
-much in Freeway; `ppo` has more in three, and half as much in Freeway. The deterministic policy plays the same game of
-SpaceInvaders every time, and in Asterix and Freeway seeds differ by a factor of two and more.
+much in Freeway; `ppo` has more in three, and two fifths as much in Freeway. The deterministic policy plays the same
+game of SpaceInvaders every time, and in Asterix and Freeway seeds differ by a factor of two and more.
 
 Seconds are those of one actor, taken while other work ran on both cores; `trpo` on seeds 0 and 1, and at the door, was
 run before convolutions had derivatives of their own (`ops/convolution.py`), which are faster and round differently."""
