@@ -26,7 +26,8 @@ def main() -> None:
 
     def keep(row: Any, state: Any) -> bool:
         learner = state.learner
-        return reached.keep(int(row["env_steps"]), lambda: jax.device_get((learner.policy, learner.obs_moments)))
+        handed_out = learner.policy, learner.obs_moments, state.best
+        return reached.keep(int(row["env_steps"]), lambda: jax.device_get(handed_out))
 
     settings = {"algorithm": given.algorithm, "seed": given.seed, "total_steps": NO_END}
     if given.told:
@@ -34,9 +35,9 @@ def main() -> None:
     run = prepare(given.task, **settings, on_update=keep)
     final = run.run(progress=False).state
 
-    def worth(policy_and_moments: Any) -> float:
-        policy, moments = policy_and_moments
-        then = final._replace(learner=final.learner._replace(policy=policy, obs_moments=moments))
+    def worth(handed_out: Any) -> float:
+        policy, moments, best = handed_out
+        then = final._replace(learner=final.learner._replace(policy=policy, obs_moments=moments), best=best)
         return jaxtrpo.evaluate(run.policy_of(then), episodes=given.episodes, seed=given.seed + 1_000).mean
 
     print(reached.answer(worth))

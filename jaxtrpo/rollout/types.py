@@ -106,9 +106,11 @@ class Episodes(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The policy after the update with the highest `return_100` (see `training.selection`)."""
+    """The policy with which returns were highest (see `training.selection`)."""
 
-    return_100: Float[Array, ""]  # minus infinity before 100 episodes have finished
+    highest: Float[Array, ""]  # `return_100`; minus infinity before 100 episodes have finished
+    standard_error: Float[Array, ""]  # of that mean
+    return_100: Float[Array, ""]  # after the update of the policy
     episodes: Int[Array, ""]  # finished since the run began or its environments were changed, counted up to 100
     segments: Int[Array, ""]  # of the run after that update
     policy: PyTree

@@ -89,7 +89,7 @@ def report(
     state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
     if isinstance(state.best, Best):
         now = learned if acting is None else acting
-        best = with_update(state.best, finished.episodes, finished.return_100, state.segments, now)
+        best = with_update(state.best, episodes.returns, finished.episodes, state.segments, now)
         state = state._replace(best=best)
     # Counted in segments, as integers: in long runs, differences of environment steps in float32 would be inexact.
     readable = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,37 +24,44 @@ EPISODES = 100  # that `return_100` must be the mean of; at first it is that of 
 
 def no_best(acting: Acting) -> Best:
     """Returns the state before the first update."""
-    return Best(jnp.float32(-jnp.inf), jnp.int32(0), jnp.int32(0), acting.policy, acting.obs_moments)
+    nothing, none = jnp.float32(-jnp.inf), jnp.int32(0)
+    return Best(nothing, jnp.float32(0), nothing, none, none, acting.policy, acting.obs_moments)
 
 
 def with_update(
-    best: Best, episodes: Int[Array, ""], return_100: Float[Array, ""], segments: Int[Array, ""], acting: Acting
+    best: Best, returns: Float[Array, " last"], episodes: Int[Array, ""], segments: Int[Array, ""], acting: Acting
 ) -> Best:
-    """Takes the policy of an update if `return_100` has never been higher.
+    """Takes the policy of an update unless returns have been higher by more than chance explains.
 
-    The mean over 100 episodes comes after policies that have collected them for a while, so a policy is not taken for
-    its luck, but may be somewhat past the best one.
+    The policy is the last one whose `return_100` was within one standard error of the highest: the one-standard-error
+    rule (Breiman et al. 1984, section 3.4.3), by which the highest of many means is not taken for its luck. Later
+    policies are preferred because their exploration noise is smaller, and because the last 100 episodes were collected
+    by policies before them.
 
     Args:
       best: state before the update.
-      episodes: number of episodes that finished in its batch.
-      return_100: mean return of the last 100 episodes, or fewer at first; NaN if there are none.
+      returns: of the last 100 episodes; NaN in place of those that are missing at first.
+      episodes: number of episodes that finished in the batch of the update.
       segments: segments of the run after the update.
       acting: learner state after the update.
     """
     seen = jnp.minimum(best.episodes + episodes, EPISODES)
-    better = (seen == EPISODES) & (return_100 > best.return_100)
-    of_update = return_100, segments, acting.policy, acting.obs_moments
+    mean = jnp.where(seen == EPISODES, jnp.mean(returns), -jnp.inf)
+    is_record = mean > best.highest
+    highest = jnp.where(is_record, mean, best.highest)
+    error = jnp.where(is_record, jnp.std(returns, ddof=1) / math.sqrt(EPISODES), best.standard_error)
+    taken = jnp.isfinite(mean) & (mean >= highest - error)
+    of_update = mean, segments, acting.policy, acting.obs_moments
     before = best.return_100, best.segments, best.policy, best.obs_moments
-    found, where, policy, moments = optax.tree.where(better, of_update, before)
-    return Best(found, seen, where, policy, moments)
+    found, where, policy, moments = optax.tree.where(taken, of_update, before)
+    return Best(highest, error, found, seen, where, policy, moments)
 
 
 def begun_anew(state: TrainState) -> TrainState:
     """Returns a placed state without a best policy, for environments that changed: returns no longer compare."""
     if not isinstance(best := state.best, Best):
         return state
-    none = best._replace(return_100=_filled(best.return_100, -np.inf), episodes=_filled(best.episodes, 0))
+    none = best._replace(highest=_filled(best.highest, -np.inf), episodes=_filled(best.episodes, 0))
     return state._replace(best=none)
 
 
@@ -85,7 +93,7 @@ def selected(best: Best | tuple[()], policy: PyTree, moments: Moments) -> tuple[
       policy: last parameters.
       moments: last moments of observations.
     """
-    if isinstance(best, Best) and np.isfinite(best.return_100):
+    if isinstance(best, Best) and np.isfinite(best.highest):
         return best.policy, best.obs_moments
     return policy, moments
 
@@ -99,15 +107,17 @@ def earlier_best(state: TrainState, env_steps: int) -> tuple[int, float] | None:
     """
     if not isinstance(state.best, Best):
         return None
-    segments, of_best, return_100 = first((state.segments, state.best.segments, state.best.return_100))
-    if not np.isfinite(return_100) or of_best == segments:
+    best = state.best
+    segments, of_best, highest, found = first((state.segments, best.segments, best.highest, best.return_100))
+    if not np.isfinite(highest) or of_best == segments:
         return None
-    return env_steps // int(segments) * int(of_best), float(return_100)
+    return env_steps // int(segments) * int(of_best), float(found)
 
 
 def of_earlier_version(saved: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the arrays of `TrainState.best` for a checkpoint without them, by their path: none was selected yet."""
-    begun = {".best.return_100": np.float32(-np.inf), ".best.episodes": np.int32(0), ".best.segments": np.int32(0)}
+    floats = dict.fromkeys((".best.highest", ".best.standard_error", ".best.return_100"), np.float32(-np.inf))
+    begun = {**floats, ".best.episodes": np.int32(0), ".best.segments": np.int32(0)}
     acting = re.compile(r"\.learner(\.(policy|obs_moments)\b.*)")
     parts = {name: acting.fullmatch(name) for name in saved}
     return {**begun, **{f".best{part[1]}": saved[name] for name, part in parts.items() if part}}
