@@ -35,8 +35,8 @@ ABOUT = """# The best policy of a run, and the last one
 
 Made by `python experiments/selection.py`: default settings, one actor. `select="best"`, the default, hands out the last
 policy whose `return_100` was within a standard error of the highest, `select="last"` the last one; both are of the same
-training. Deterministic return over 100 episodes: mean over seeds, and each seed. The results of other experiments that were made
-before there was this setting are those of the last policies.
+training. Deterministic return over 100 episodes: mean over seeds, and each seed. The results of other experiments that
+were made before there was this setting are those of the last policies.
 
 | task, steps | best | last | best, seeds | last, seeds | thousands of steps of the best |
 | --- | --- | --- | --- | --- | --- |
