@@ -66,7 +66,7 @@ class Update:
     _starts: Environment  # the environment that episodes are collected in: `env`, or `env` with repeated first states
     _collect: CollectSegments
     _recurrences: Recurrences
-    _selects_best: bool  # whether the policy with the highest `return_100` is kept
+    _selects_best: bool  # whether the best policy is kept beside the last one
     _correlated_noise: int | None  # random numbers per action, if the noise of successive steps is correlated
 
     @property
