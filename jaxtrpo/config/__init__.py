@@ -75,7 +75,7 @@ class Config:
     """correlation between the exploration noise of one step and the next, at least 0 and less than 1, for continuous
     actions: noise that pushes in one direction for several steps moves systems with inertia further"""
     select: str = "best"
-    """policy that the run hands out: best, the last one whose return_100 was within a standard error of the highest,
+    """policy that the run hands out: best, the last one before returns fell significantly below the highest return_100,
     once 100 episodes have finished, or last; a run is resumed from its last one"""
     actors: int | None = None
     """number of actors, the devices that collect and learn, over all processes;

@@ -1,4 +1,4 @@
-"""Selection of the policy that a run hands out: the one with which returns were highest, or the last one."""
+"""Selection of the policy that a run hands out: the last one before returns fell, or simply the last one."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from jaxtrpo.parallel.actors import first
 from jaxtrpo.rollout.types import Acting, Best, TrainState
 
 EPISODES = 100  # that `return_100` must be the mean of; at first it is that of fewer, which may be lucky
+SIGNIFICANT = 2.0  # standard errors of a difference
 
 
 def no_best(acting: Acting) -> Best:
@@ -31,12 +32,12 @@ def no_best(acting: Acting) -> Best:
 def with_update(
     best: Best, returns: Float[Array, " last"], episodes: Int[Array, ""], segments: Int[Array, ""], acting: Acting
 ) -> Best:
-    """Takes the policy of an update unless returns have been higher by more than chance explains.
+    """Takes the policy of an update unless returns have been significantly higher.
 
-    The policy is the last one whose `return_100` was within one standard error of the highest: the one-standard-error
-    rule (Breiman et al. 1984, section 3.4.3), by which the highest of many means is not taken for its luck. Later
-    policies are preferred because their exploration noise is smaller, and because the last 100 episodes were collected
-    by policies before them.
+    The policy is the last one whose `return_100` was lower than the highest by at most two standard errors of their
+    difference, which is about Welch's test at 5 %. The highest of many means is partly luck. Later policies are
+    preferred because their exploration noise is smaller, and because the last 100 episodes were collected by policies
+    before them.
 
     Args:
       best: state before the update.
@@ -49,12 +50,13 @@ def with_update(
     mean = jnp.where(seen == EPISODES, jnp.mean(returns), -jnp.inf)
     is_record = mean > best.highest
     highest = jnp.where(is_record, mean, best.highest)
-    error = jnp.where(is_record, jnp.std(returns, ddof=1) / math.sqrt(EPISODES), best.standard_error)
-    taken = jnp.isfinite(mean) & (mean >= highest - error)
+    error = jnp.std(returns, ddof=1) / math.sqrt(EPISODES)
+    of_highest = jnp.where(is_record, error, best.standard_error)
+    taken = jnp.isfinite(mean) & (mean >= highest - SIGNIFICANT * jnp.hypot(of_highest, error))
     of_update = mean, segments, acting.policy, acting.obs_moments
     before = best.return_100, best.segments, best.policy, best.obs_moments
     found, where, policy, moments = optax.tree.where(taken, of_update, before)
-    return Best(highest, error, found, seen, where, policy, moments)
+    return Best(highest, of_highest, found, seen, where, policy, moments)
 
 
 def begun_anew(state: TrainState) -> TrainState:

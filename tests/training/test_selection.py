@@ -16,10 +16,11 @@ from counting_env import generous
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jaxtyping import PyTree
-from test_algorithms import OWN, TINY, ActingProbe
+from test_algorithms import OWN, TINY
 from test_attributes import BonusEnvironment
 
 import jaxtrpo
+from jaxtrpo.envs.base import Transition, advance, start
 from jaxtrpo.envs.registry import make_env
 from jaxtrpo.rollout.types import Best
 from jaxtrpo.runs.checkpoint import FORMAT, load_checkpoint
@@ -34,12 +35,37 @@ class Learned(NamedTuple):
     obs_moments: Any
 
 
-# Steps so long that returns rise and fall.
-WILD = {
-    "trpo": "trpo(max_kl=1.0)",
-    "trpo_replay": "trpo_replay(replay=250, minibatch_size=16, hidden=(8,), max_kl=1.0)",
-    "a3c": "a3c(learning_rate=0.3)",
-    "naf": "naf(hidden=(8,), replay=512, minibatch_size=16, asynchronous=True, learning_rate=0.05)",
+class Clock(NamedTuple):
+    steps: jax.Array  # of each environment, which go on when an episode ends
+
+
+class TideEnvironment:
+    """Rewards rise for the first 400 steps of four environments together and then fall, besides what actions do."""
+
+    name = "tide"
+    observation_size = action_size = 1
+    action_low, action_high = np.float32([-1.0]), np.float32([1.0])
+    episode_length = 2
+    is_program = True
+
+    def reset(self, key, num_envs):
+        return start(key, num_envs, self._reset_rows, Clock(jnp.zeros(num_envs)))
+
+    def step(self, state, action):
+        steps, healthy = state.physics.steps, jnp.ones(len(action), bool)
+        reward = -jnp.abs(steps - 100) / 20 - (action[:, 0] - 0.5) ** 2
+        moved = Transition(Clock(steps + 1), jnp.zeros((len(action), 1)), reward, ~healthy, healthy)
+        return advance(state, moved, self._reset_rows, self.episode_length)
+
+    def _reset_rows(self, keys, mask, now):
+        return now, jnp.zeros((len(keys), 1))
+
+
+SPECS = {
+    "trpo": "trpo(max_kl=0.1)",
+    "trpo_replay": "trpo_replay(replay=250, minibatch_size=16, hidden=(8,))",
+    "a3c": "a3c(learning_rate=0.01)",
+    "naf": "naf(hidden=(8,), replay=512, minibatch_size=16, asynchronous=True, learning_rate=0.005)",
 }
 
 
@@ -50,15 +76,16 @@ def index_of_best(windows: Sequence[Sequence[float]], episodes: Sequence[int]) -
       windows: returns of the last 100 episodes, after each update.
       episodes: number of episodes that finished in each update.
     """
-    total, highest, error, found = 0, -math.inf, 0.0, None
+    total, highest, of_highest, found = 0, -math.inf, 0.0, None
     for number, (returns, finished) in enumerate(zip(windows, episodes, strict=True)):
         total += finished
         if total < EPISODES:
             continue
         mean = statistics.fmean(returns)
+        variance = statistics.variance(returns) / EPISODES
         if mean > highest:
-            highest, error = mean, statistics.stdev(returns) / math.sqrt(EPISODES)
-        if mean >= highest - error:
+            highest, of_highest = mean, variance
+        if mean >= highest - 2 * math.sqrt(of_highest + variance):
             found = number
     return found
 
@@ -88,9 +115,10 @@ def assert_agrees(best: Best, metrics: dict[str, np.ndarray], *, segment_steps: 
     """Asserts that what was selected is what the metrics say; the policies themselves are unknown."""
     returns = np.where(np.cumsum(metrics["episodes"]) >= EPISODES, metrics["return_100"], -np.inf)
     np.testing.assert_allclose(best.highest, returns.max(), rtol=1e-6)
-    last = np.flatnonzero(returns >= best.highest - best.standard_error)[-1]
-    assert best.segments * segment_steps == metrics["env_steps"][last]
-    np.testing.assert_allclose(best.return_100, returns[last], rtol=1e-6)
+    taken = np.flatnonzero(metrics["env_steps"] == best.segments * segment_steps)[0]
+    np.testing.assert_allclose(best.return_100, returns[taken], rtol=1e-6)
+    # Whatever the standard errors of later means, these are lower by two of the highest.
+    assert np.all(returns[taken + 1 :] < best.highest - 2 * best.standard_error)
 
 
 def assert_is(policy, wanted):
@@ -100,14 +128,14 @@ def assert_is(policy, wanted):
 
 def train(algorithm="trpo", **settings) -> tuple[jaxtrpo.Result, Kept]:
     kept = Kept()
-    parts = {**TINY, **OWN.get(algorithm, {}), "algorithm": WILD.get(algorithm, algorithm), "adapt": "fixed"}
-    run = prepare(ActingProbe(), **{**parts, "total_steps": 1000, "on_update": kept, **settings})
+    parts = {**TINY, **OWN.get(algorithm, {}), "algorithm": SPECS.get(algorithm, algorithm), "adapt": "fixed"}
+    run = prepare(TideEnvironment(), **{**parts, "total_steps": 1000, "on_update": kept, **settings})
     return run.run(progress=False), kept
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(-20, 20), max_size=70), min_size=1, max_size=12))
-def test_the_policy_is_the_last_one_within_a_standard_error_of_the_highest_mean(updates):
+def test_the_policy_is_the_last_one_whose_returns_are_not_significantly_lower_than_the_highest(updates):
     def acting(number):
         return Learned({"w": jnp.full(2, number)}, jnp.float32(10 * number))
 
@@ -135,8 +163,7 @@ def test_runs_hand_out_the_policy_that_a_plain_loop_selects(algorithm, actors, t
     result, kept = train(algorithm, actors=actors, out=tmp_path)
     best = kept.best()
     assert best is not None
-    if algorithm == "trpo":
-        assert best < len(kept.rows) - 1
+    assert 5 < best < len(kept.rows) - 5
     for policy in (result.policy, jaxtrpo.load_policy(tmp_path)):
         assert_is(policy, kept.policies[best])
     for found, expected in zip(jax.tree.leaves(last_of(result.state)), jax.tree.leaves(kept.policies[-1]), strict=True):
@@ -155,7 +182,7 @@ def test_each_batch_of_actors_that_never_wait_is_compared(actors):
 
 @pytest.mark.shared_programs
 def test_several_updates_of_one_program_are_compared_one_by_one():
-    result, _ = train("a2c(learning_rate=0.3)", actors=1)
+    result, _ = train("a2c(learning_rate=0.01)", actors=1)
     best = jax.tree.map(lambda leaf: leaf[0], result.state.best)
     assert_agrees(best, result.metrics)
     assert best.segments < result.state.segments[0] - 20
@@ -208,8 +235,8 @@ def test_a_snapshot_has_the_policy_of_its_update(tmp_path):
 
 
 def test_trainings_of_one_program_each_hand_out_their_own(tmp_path):
-    settings = {**TINY, "algorithm": WILD["trpo"], "adapt": "fixed", "total_steps": 1000, "progress": False}
-    many = jaxtrpo.train_many(ActingProbe(), seeds=(3, 4), actors=1, out=tmp_path, **settings)
+    settings = {**TINY, "algorithm": SPECS["trpo"], "adapt": "fixed", "total_steps": 1000, "progress": False}
+    many = jaxtrpo.train_many(TideEnvironment(), seeds=(3, 4), actors=1, out=tmp_path, **settings)
     for seed, result in zip((3, 4), many, strict=True):
         best = jax.tree.map(lambda leaf: leaf[0], result.state.best)
         assert_agrees(best, result.metrics)
@@ -235,14 +262,14 @@ def lowered(row, state, *, seen: Kept, bonus: float, returned: bool):
 def test_returns_before_and_after_a_change_of_the_environment_are_not_compared(kind):
     """Returns are higher before the change than after it."""
     algorithm, seen = kind.split()[0], Kept()
-    parts = {"algorithm": WILD[algorithm], **OWN.get(algorithm, {})} if algorithm in WILD else {}
+    parts = {"algorithm": SPECS[algorithm], **OWN.get(algorithm, {})} if algorithm in SPECS else {}
     env = BonusEnvironment() if kind == "JAX" else make_env(generous, processes=0)
     change = functools.partial(lowered, seen=seen, bonus=-3.0, returned="in place" not in kind)
     result = jaxtrpo.train(env, on_update=change, **{**CURRICULUM, **parts})
     if kind != "JAX":
         env.close()
     changed = next(number for number, row in enumerate(seen.rows) if row["env_steps"] >= CHANGE)
-    if algorithm in WILD:  # actors were ahead when the change came
+    if algorithm in SPECS:  # actors were ahead when the change came
         assert 16 * result.state.best.segments[0] > seen.rows[changed]["env_steps"] + 300
         return
     # Without a new beginning, a policy from before some of the last hundred episodes felt the change.
