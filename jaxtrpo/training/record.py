@@ -32,9 +32,9 @@ OnUpdate = Callable[[Row, TrainState], object]
 
 
 class Result(NamedTuple):
-    """Result of a training run."""
+    """Result of a training run; its policy is the one that `Config.select` chooses, its state that of the end."""
 
-    policy: TrainedPolicy  # callable on observations; the best or the last one (see `Config.select`)
+    policy: TrainedPolicy  # callable on observations
     # Columns of metrics.csv; blanks are NaN. After a run without updates, the columns common to all algorithms, empty.
     metrics: dict[str, np.ndarray]
     state: TrainState  # complete state, on the actors' devices
