@@ -13,12 +13,13 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 import jaxtrpo
 from common.store import RESULTS
 from common.tables import append_line, read_lines
+from jaxtrpo.parallel.actors import first
+from jaxtrpo.training.selection import earlier_best
 
 FOLDER = RESULTS / "selection"
 SEEDS = (0, 1, 2, 3, 4)
@@ -44,14 +45,14 @@ results of other experiments that were made before there was this setting are th
 def compared(env: str, steps: int, seed: int) -> dict[str, Any]:
     """Trains once, and evaluates both policies."""
     result = jaxtrpo.train(env, total_steps=steps, seed=seed, actors=1, progress=False)
-    state = jax.tree.map(lambda leaf: np.asarray(leaf)[0], (result.state.learner, result.state.best))
-    learner, best = state
-    last = dataclasses.replace(result.policy, params=learner.policy, moments=learner.obs_moments)
-    done, segments = int(result.metrics["env_steps"][-1]), int(np.ravel(result.state.segments)[0])
+    learner, done = result.state.learner, int(result.metrics["env_steps"][-1])
+    params, moments = first((learner.policy, learner.obs_moments))
+    last = dataclasses.replace(result.policy, params=params, moments=moments)
+    best = earlier_best(result.state, done)
     return {
         "best": round(jaxtrpo.evaluate(result.policy, env, episodes=EPISODES, seed=1).mean, 1),
         "last": round(jaxtrpo.evaluate(last, env, episodes=EPISODES, seed=1).mean, 1),
-        "best_steps": done // segments * int(best.segments),
+        "best_steps": done if best is None else best[0],
         "steps": done,
     }
 

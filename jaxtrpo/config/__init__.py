@@ -75,8 +75,8 @@ class Config:
     """correlation between the exploration noise of one step and the next, at least 0 and less than 1, for continuous
     actions: noise that pushes in one direction for several steps moves systems with inertia further"""
     select: str = "best"
-    """policy that the run hands out: best, the last one before returns fell significantly below the highest return_100,
-    once 100 episodes have finished, or last; a run is resumed from its last one"""
+    """policy that the run hands out: "last", or "best", the last one whose return_100 was not significantly below the
+    highest, which needs 100 finished episodes; a run is resumed from its last one"""
     actors: int | None = None
     """number of actors, the devices that collect and learn, over all processes;
     if not given, one per CPU core or accelerator"""

@@ -163,6 +163,18 @@ def copied(leaf: jax.Array) -> jax.Array:
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
 
 
+def filled(like: jax.Array, value: float) -> jax.Array:
+    """Returns an array like a placed one that holds one value, and shares no memory.
+
+    It is placed without a program, which would have to be compiled, and without the other processes.
+    """
+    parts = [
+        jax.device_put(np.full(shard.data.shape, value, like.dtype), shard.device, may_alias=False)
+        for shard in like.addressable_shards
+    ]
+    return jax.make_array_from_single_device_arrays(like.shape, like.sharding, parts)
+
+
 def first(tree: PyTree) -> PyTree:
     """Returns one actor's copy, on the host, of a value that is equal on all actors.
 

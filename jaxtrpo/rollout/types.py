@@ -106,7 +106,7 @@ class Episodes(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The policy with which returns were highest (see `training.selection`)."""
+    """The last policy whose returns were not significantly below the highest (see `training.selection`)."""
 
     highest: Float[Array, ""]  # `return_100`; minus infinity before 100 episodes have finished
     standard_error: Float[Array, ""]  # of that mean

@@ -62,7 +62,7 @@ def report(
     sizes: Sizes,
     acting: Acting | None = None,
 ) -> tuple[TrainState, Measured]:
-    """Counts episodes, keeps the policy if it is the best so far, and lets the rule adapt the settings.
+    """Counts episodes, keeps the policy unless returns have fallen, and lets the rule adapt the settings.
 
     Args:
       state: before the update.

@@ -34,7 +34,7 @@ from jaxtrpo.training.parts import Parts, make_parts
 from jaxtrpo.training.programs import kind_of_run, programs_of
 from jaxtrpo.training.requirements import note_small_pixels, require_finite_start, require_memory, require_one_clock
 from jaxtrpo.training.run import Plan, Run
-from jaxtrpo.training.selection import of_earlier_version
+from jaxtrpo.training.selection import of_earlier_version, with_segments
 from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
 
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened
@@ -296,7 +296,8 @@ def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
     state = state._replace(total_segments=np.int32(total))
     if not plan.update.learner.waits:  # each actor counts its own segments, and their number may have changed
         done = saved.metrics["env_steps"][-1] if saved.metrics else 0  # no metrics before the first update
-        state = state._replace(segments=np.int32(done * parts // plan.update.sizes.segment_steps))
+        segments = np.int32(done * parts // plan.update.sizes.segment_steps)
+        state = with_segments(state, segments)
     if saves_state(plan.env):
         return state, None
     note = f"the simulators of {plan.env.name} cannot be saved, so all environments start new episodes"

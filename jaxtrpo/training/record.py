@@ -21,6 +21,7 @@ from jaxtrpo.runs.output import Output
 from jaxtrpo.runs.progress import NOTHING_DONE
 from jaxtrpo.runs.termination import INTERRUPT_TYPES, STOP, Interrupts
 from jaxtrpo.training.metrics import no_rows
+from jaxtrpo.training.selection import begun_anew
 from jaxtrpo.training.stopping import BY_CALLER, Stopping
 from jaxtrpo.training.update import gather, shapes_of
 
@@ -146,8 +147,8 @@ class Record:
         for answer in answers:
             if isinstance(answer, TrainState) and answer is not state():
                 self._require_changeable(answer, state())
-                self._changed = answer
-                self._reached = self._reached_by(lambda changed=answer: changed, self._reached.update)
+                self._changed = changed = begun_anew(answer)
+                self._reached = self._reached_by(lambda changed=changed: changed, self._reached.update)
             elif isinstance(answer, ActorState | EnvState):
                 raise ValueError(f"on_update returned {type_name(answer)}, which is not the state of the run")
         return self._asked and self._interrupts is None

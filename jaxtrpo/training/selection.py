@@ -1,13 +1,11 @@
-"""Selection of the policy that a run hands out: the last one before returns fell, or simply the last one."""
+"""Selection of the policy that a run hands out: the last one whose returns were about the highest, or the last one."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -16,7 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxtrpo.envs.abilities import times_changed
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.parallel.actors import first
+from jaxtrpo.parallel.actors import filled, first
 from jaxtrpo.rollout.types import Acting, Best, TrainState
 
 EPISODES = 100  # that `return_100` must be the mean of; at first it is that of fewer, which may be lucky
@@ -63,7 +61,7 @@ def begun_anew(state: TrainState) -> TrainState:
     """Returns a placed state without a best policy, for environments that changed: returns no longer compare."""
     if not isinstance(best := state.best, Best):
         return state
-    none = best._replace(highest=_filled(best.highest, -np.inf), episodes=_filled(best.episodes, 0))
+    none = best._replace(highest=filled(best.highest, -math.inf), episodes=filled(best.episodes, 0))
     return state._replace(best=none)
 
 
@@ -80,11 +78,6 @@ def noticing_changes(env: Environment) -> Callable[[TrainState], TrainState]:
         return begun_anew(state)
 
     return noticed
-
-
-def _filled(placed: Any, value: float) -> Any:
-    # Placed without a program, which would have to be compiled; states are donated, so they must not share memory.
-    return jax.device_put(np.full(placed.shape, value, placed.dtype), placed.sharding, may_alias=False)
 
 
 def selected(best: Best | tuple[()], policy: PyTree, moments: Moments) -> tuple[PyTree, Moments]:
@@ -114,6 +107,14 @@ def earlier_best(state: TrainState, env_steps: int) -> tuple[int, float] | None:
     if not np.isfinite(highest) or of_best == segments:
         return None
     return env_steps // int(segments) * int(of_best), float(found)
+
+
+def with_segments(state: TrainState, segments: np.int32) -> TrainState:
+    """Returns a gathered state whose segments are counted in another unit, as for another number of actors."""
+    best = state.best
+    if isinstance(best, Best) and state.segments:
+        best = best._replace(segments=np.int32(int(best.segments) * int(segments) // int(state.segments)))
+    return state._replace(segments=segments, best=best)
 
 
 def of_earlier_version(saved: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -67,7 +67,8 @@ def read_warm_start(place: str, env: Environment, maker: PolicyMaker, critic: st
     if saved is None and policy.network.value_head is not None:  # the moments of the returns are unknown
         params = jax.device_get(scaled_values(params, 0.0, 0.0))
     found = {**_by_path(params, POLICY), **_by_path(policy.moments, MOMENTS)}
-    if saved is not None:  # may be newer than the policy's file, if the run was killed between writing the two
+    # The last policy, to which the critic belongs; that of the policy's file may be an earlier one.
+    if saved is not None:
         found = {name: saved.state[name] for part in (POLICY, MOMENTS) for name in _below(saved.state, part)}
     _require_same_network(shown, found, wanted, network, maker.spec_string)
     values, note = _values(shown, saved, wanted, f"critic={critic} of {update.algorithm.spec_string}")

@@ -26,7 +26,7 @@ from jaxtrpo.rollout.types import Best
 from jaxtrpo.runs.checkpoint import FORMAT, load_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE
 from jaxtrpo.runs.msgpack_file import write_msgpack
-from jaxtrpo.training.selection import EPISODES, no_best, selected, with_update
+from jaxtrpo.training.selection import EPISODES, earlier_best, no_best, selected, with_update
 from jaxtrpo.training.train import prepare
 
 
@@ -39,14 +39,11 @@ class Clock(NamedTuple):
     steps: jax.Array  # of each environment, which go on when an episode ends
 
 
-class TideEnvironment:
+class TideEnvironment(BonusEnvironment):
     """Rewards rise for the first 400 steps of four environments together and then fall, besides what actions do."""
 
     name = "tide"
-    observation_size = action_size = 1
-    action_low, action_high = np.float32([-1.0]), np.float32([1.0])
     episode_length = 2
-    is_program = True
 
     def reset(self, key, num_envs):
         return start(key, num_envs, self._reset_rows, Clock(jnp.zeros(num_envs)))
@@ -56,9 +53,6 @@ class TideEnvironment:
         reward = -jnp.abs(steps - 100) / 20 - (action[:, 0] - 0.5) ** 2
         moved = Transition(Clock(steps + 1), jnp.zeros((len(action), 1)), reward, ~healthy, healthy)
         return advance(state, moved, self._reset_rows, self.episode_length)
-
-    def _reset_rows(self, keys, mask, now):
-        return now, jnp.zeros((len(keys), 1))
 
 
 SPECS = {
@@ -117,6 +111,7 @@ def assert_agrees(best: Best, metrics: dict[str, np.ndarray], *, segment_steps: 
     np.testing.assert_allclose(best.highest, returns.max(), rtol=1e-6)
     taken = np.flatnonzero(metrics["env_steps"] == best.segments * segment_steps)[0]
     np.testing.assert_allclose(best.return_100, returns[taken], rtol=1e-6)
+    assert taken < len(returns) - 10
     # Whatever the standard errors of later means, these are lower by two of the highest.
     assert np.all(returns[taken + 1 :] < best.highest - 2 * best.standard_error)
 
@@ -210,6 +205,20 @@ def test_a_resumed_run_hands_out_what_an_uninterrupted_one_does(tmp_path):
 
 
 @pytest.mark.shared_programs
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_actors_that_count_their_own_steps_may_be_others_when_a_run_is_resumed(before, after, tmp_path):
+    """What is selected lies in the first part of the run, and is counted in the unit of the second."""
+    train("a3c", actors=before, out=tmp_path, total_steps=800)
+    resumed, _ = train("a3c", actors=after, out=tmp_path, total_steps=1000, resume=True)
+    metrics, (best, segments) = resumed.metrics, jax.device_get((resumed.state.best, resumed.state.segments))
+    steps = metrics["env_steps"][-1]
+    found = earlier_best(resumed.state, int(steps))
+    assert found is not None and np.all(best.segments < segments)
+    near = np.abs(metrics["env_steps"] - found[0]) <= 16
+    assert np.any(np.isclose(metrics["return_100"][near], found[1], rtol=1e-6)) and found[0] < 800
+
+
+@pytest.mark.shared_programs
 def test_a_run_of_an_earlier_version_is_resumed_and_compares_from_there_on(tmp_path):
     train(actors=1, out=tmp_path, total_steps=600)
     saved = load_checkpoint(tmp_path)
@@ -277,6 +286,21 @@ def test_returns_before_and_after_a_change_of_the_environment_are_not_compared(k
     after = seen.best(changed + 1)
     assert after is not None and after > changed + 10
     assert_is(result.policy, seen.policies[after])
+
+
+def test_a_change_before_a_checkpoint_is_known_to_the_resumed_run(tmp_path):
+    """The first part ends with the update in which the environment is changed."""
+
+    def run(**settings) -> jaxtrpo.Result:
+        change = functools.partial(lowered, seen=Kept(), bonus=-3.0, returned=True)
+        return jaxtrpo.train(BonusEnvironment(), on_update=change, **{**CURRICULUM, **settings})
+
+    whole = run()
+    first_part = run(total_steps=CHANGE, out=tmp_path)
+    assert np.all(np.isneginf(first_part.state.best.highest))
+    resumed = run(out=tmp_path, resume=True)
+    for one, two in zip(jax.tree.leaves(whole.state.best), jax.tree.leaves(resumed.state.best), strict=True):
+        np.testing.assert_array_equal(one, two)
 
 
 def test_an_environment_that_always_changes_has_no_best_policy():

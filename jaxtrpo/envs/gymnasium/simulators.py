@@ -81,13 +81,13 @@ class Host:
         """Sets attributes of all simulators, now and after a reset."""
         self._require_working()
         self._attributes |= attributes
-        self.times_changed += 1
         running = self._running
         try:
             if running is not None:
                 running.stepper.set_attributes(attributes)
         except Exception as error:
             raise self._fail(error, "setting attributes") from error
+        self.times_changed += 1
 
     def close(self) -> None:
         """Closes the simulators; a reset starts new ones."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 
 import jax
-import numpy as np
 
+from jaxtrpo.parallel.actors import filled
 from jaxtrpo.parallel.background import in_background
 from jaxtrpo.rollout.replay import ReplayInPlace
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.training.metrics import Measured, Moment
-from jaxtrpo.training.selection import begun_anew, noticing_changes
+from jaxtrpo.training.selection import noticing_changes
 from jaxtrpo.training.update import Update
 
 
@@ -44,13 +44,8 @@ def synchronous_updates(
         other, total = changed(), total_segments()
         state = noticed(state)
         if other is not None:
-            state = begun_anew(state._replace(actors=other.actors))
-        if total is None:
-            return state
-        of_actors = np.full(state.total_segments.shape, total, np.int32)
-        # Placed without a program, which would have to be compiled; the state is donated, so it must not share memory.
-        placed = jax.device_put(of_actors, state.total_segments.sharding, may_alias=False)
-        return state._replace(total_segments=placed)
+            state = state._replace(actors=other.actors, best=other.best)
+        return state if total is None else state._replace(total_segments=filled(state.total_segments, total))
 
     return driver(update, state, read, waiting, with_changes)
 
