@@ -65,16 +65,19 @@ def begun_anew(state: TrainState) -> TrainState:
     return state._replace(best=none)
 
 
-def noticing_changes(env: Environment) -> Callable[[TrainState], TrainState]:
-    """Returns a function of placed states that begins anew after every change of simulators by `set_env`."""
+def noticing_changes(env: Environment) -> Callable[[TrainState, int], TrainState]:
+    """Returns a function that begins anew after every change of simulators by `set_env`.
+
+    It takes a placed state, and how often simulators had been changed when the next batch began to be collected: a batch
+    from before a change may be learned from after it.
+    """
     seen = times_changed(env)
 
-    def noticed(state: TrainState) -> TrainState:
+    def noticed(state: TrainState, changes: int) -> TrainState:
         nonlocal seen
-        now = times_changed(env)
-        if now == seen:
+        if changes <= seen:
             return state
-        seen = now
+        seen = changes
         return begun_anew(state)
 
     return noticed

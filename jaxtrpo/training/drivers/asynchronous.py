@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from jaxtrpo.envs.abilities import times_changed
 from jaxtrpo.parallel.actors import Actors, first, join_envs
 from jaxtrpo.parallel.background import ACTOR
 from jaxtrpo.rollout.types import ActorState, Batch, TrainState
@@ -50,7 +51,7 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
     def one_update(number: int) -> None:
         nonlocal shared
         begin = time.perf_counter()
-        before = shared
+        before, changes = shared, times_changed(update.env)
         now = before.state
         seen = move((now.learner, now.hyperparameters, key_of(now)), actors, number)
         actor, batch, gradient, info = jax.block_until_ready(compute[number](before.actors[number], *seen))
@@ -59,7 +60,7 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
             # Read again, since other actors have applied their gradients meanwhile.
             staleness = np.full(1, shared.updates - before.updates, np.int32)
             found = move((batch, gradient, {**info, "staleness": staleness}), actors, 0)
-            after, measured = jax.block_until_ready(apply(noticed(shared.state), *found))
+            after, measured = jax.block_until_ready(apply(noticed(shared.state, changes), *found))
             reached = (*shared.actors[:number], actor, *shared.actors[number + 1 :])
             shared = _Shared(after, reached, shared.updates + 1)
             # Cached, since it may be called more than once.

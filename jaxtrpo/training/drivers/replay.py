@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from jaxtrpo.envs.abilities import times_changed
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, first
 from jaxtrpo.rollout.replay import Insert, ReplayInPlace, compile_insert, without_replay
@@ -38,6 +39,7 @@ class _Collected(NamedTuple):
     number: int  # index of the actor
     actor: ActorState  # after collecting
     batch: Batch
+    changes: int  # how often simulators had been changed before
 
 
 class _Compiled(NamedTuple):
@@ -65,9 +67,9 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
     collecting = list(reached)  # newest states of the actors, ahead of those that were learned from
 
     def collect(number: int) -> None:
-        seen = move(published, actors, number)
+        seen, changes = move(published, actors, number), times_changed(update.env)
         collecting[number], batch = jax.block_until_ready(compiled.collect[number](collecting[number], *seen))
-        put(made, _Collected(number, collecting[number], batch), stop)
+        put(made, _Collected(number, collecting[number], batch, changes), stop)
 
     with actor_threads(collect, actors.count, made, stop):
         while True:
@@ -83,9 +85,9 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
             new_steps = np.full(1, sum(steps[: min(len(taken), actors.count)]), np.int32)
             learned, info = compiled.train(learner, new_steps, now.hyperparameters, key_of(now))
             acting = _Acting(learned.policy, learned.obs_moments)
-            now, measured = noticed(now._replace(learner=None)), []
+            now, measured = now._replace(learner=None), []
             for one, batch in zip(taken, moved, strict=True):
-                now, values = compiled.report(now, batch, info, acting)
+                now, values = compiled.report(noticed(now, one.changes), batch, info, acting)
                 measured.append(first(values))
                 reached[one.number] = one.actor
             now = now._replace(learner=learned._replace(replay=learner.replay))

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import jax
 
+from jaxtrpo.envs.abilities import times_changed
 from jaxtrpo.parallel.actors import filled
 from jaxtrpo.parallel.background import in_background
 from jaxtrpo.rollout.replay import ReplayInPlace
@@ -42,7 +43,7 @@ def synchronous_updates(
 
     def with_changes(state: TrainState) -> TrainState:
         other, total = changed(), total_segments()
-        state = noticed(state)
+        state = noticed(state, times_changed(update.env))
         if other is not None:
             state = state._replace(actors=other.actors, best=other.best)
         return state if total is None else state._replace(total_segments=filled(state.total_segments, total))
