@@ -68,8 +68,8 @@ def begun_anew(state: TrainState) -> TrainState:
 def noticing_changes(env: Environment) -> Callable[[TrainState, int], TrainState]:
     """Returns a function that begins anew after every change of simulators by `set_env`.
 
-    It takes a placed state, and how often simulators had been changed when the next batch began to be collected: a batch
-    from before a change may be learned from after it.
+    It takes a placed state, and how often simulators had been changed when the next batch began to be collected, since
+    a batch from before a change may be learned from after it.
     """
     seen = times_changed(env)
 
