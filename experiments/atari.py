@@ -1,19 +1,23 @@
-"""How fast is PPO on an Atari game, against Stable-Baselines3's?
+"""How fast is PPO on an Atari game, against Stable-Baselines3's and CleanRL's?
 
     pip install '.[experiments]' ale-py opencv-python-headless
-    python experiments/atari.py [--python /path/to/python] [--rounds 3] [--total-steps 20000] [--quick]
+    python experiments/atari.py [--python /path/to/python] [--cleanrl /path/to/cleanrl]
+        [--cleanrl-python /path/to/python] [--rounds 3] [--total-steps 20000] [--quick]
 
-`--python` is an interpreter with stable-baselines3, ale-py and opencv (the present one, unless another is given). Both
-learn from four grey frames of 84 x 84 pixels with the convolutions of Mnih et al. (2015), one network for policy and
-values, and rl-zoo's settings for Atari without their schedules. Systems take turns. Written to
+`--python` is an interpreter with stable-baselines3, ale-py and opencv (the present one, unless another is given);
+`--cleanrl` a checkout of CleanRL, which is left out without it, and `--cleanrl-python` an interpreter with what it
+needs. All learn from four grey frames of 84 x 84 pixels with the convolutions of Mnih et al. (2015), one network for
+policy and values, and rl-zoo's settings for Atari without their schedules. Systems take turns. Written to
 experiments/results/atari/.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -34,7 +38,8 @@ SETTINGS = {
     "steps_per_update": 1_024,
 }
 FRAMES = 4  # of the game in a step
-OURS, SB3 = "jaxtrpo", "Stable-Baselines3"
+OURS, SB3, CLEANRL = "jaxtrpo", "Stable-Baselines3", "CleanRL"
+NOTHING, FIRE, RIGHT = 0, 1, 2  # actions
 ASKED = 2
 
 
@@ -46,16 +51,45 @@ class Clipped(gymnasium.RewardWrapper):
         return float(np.sign(reward))
 
 
+class OneLife(gymnasium.Wrapper):
+    """Ends an episode with each life; the game goes on in the next one, until it is over.
+
+    An episode begins by pressing the fire button, as in Stable-Baselines3 and CleanRL.
+    """
+
+    def __init__(self, env: gymnasium.Env):
+        """`env`: a game with lives."""
+        super().__init__(env)
+        self.over, self.lives = True, 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Steps the game."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.over = terminated or truncated
+        before, self.lives = self.lives, info["lives"]
+        return obs, float(reward), terminated or self.lives < before, truncated, info
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        """Goes on, or begins a new game if the last one is over or a seed is given."""
+        begins = self.over or options.get("seed") is not None
+        obs, info = self.env.reset(**options) if begins else self.env.step(NOTHING)[::4]
+        for action in (FIRE, RIGHT):
+            obs, _, terminated, truncated, info = self.env.step(action)
+            if terminated or truncated:
+                obs, info = self.env.reset()
+        self.over, self.lives = False, info["lives"]
+        return obs, info
+
+
 def game() -> gymnasium.Env:
     """Makes the game with the usual preprocessing: one grey frame, four frames a step, clipped rewards.
 
-    A lost life ends an episode, and up to 30 steps without an action begin one (Mnih et al. 2015).
+    A life is an episode, and up to 30 steps without an action begin a game (Mnih et al. 2015).
     """
     import ale_py
 
     gymnasium.register_envs(ale_py)
-    env = gymnasium.make(TASK, frameskip=1)
-    return Clipped(gymnasium.wrappers.AtariPreprocessing(env, terminal_on_life_loss=True))
+    return Clipped(OneLife(gymnasium.wrappers.AtariPreprocessing(gymnasium.make(TASK, frameskip=1))))
 
 
 def ours(seed: int, total_steps: int) -> float:
@@ -65,26 +99,38 @@ def ours(seed: int, total_steps: int) -> float:
     return float((steps[-1] - steps[0]) / (seconds[-1] - seconds[0]))
 
 
-def theirs(python: str, seed: int, total_steps: int) -> float:
-    """Trains once with Stable-Baselines3; returns the same."""
-    found = answer_of("atari_ppo.py", {"task": TASK, "seed": seed, "total-steps": total_steps}, python=python)
+def theirs(python: str, script: str, flags: dict[str, Any], seed: int, total_steps: int) -> float:
+    """Trains once with another library; returns the same."""
+    flags = {**flags, "task": TASK, "seed": seed, "total-steps": total_steps}
+    found = answer_of(script, flags, python=python)
     return found["steps"] / found["seconds"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", default=sys.executable, help="an interpreter with stable-baselines3")
+    parser.add_argument("--cleanrl", help="a checkout of CleanRL")
+    parser.add_argument("--cleanrl-python", default=sys.executable, help="an interpreter with what CleanRL needs")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--total-steps", type=int, default=TOTAL_STEPS, help="of each training")
     parser.add_argument("--quick", action="store_true", help="one short round, which is not kept")
     given = parser.parse_args()
     require_in(given.python, ("stable_baselines3", "ale_py"))
+    systems: dict[str, Callable[[int, int], float]] = {
+        OURS: ours,
+        SB3: functools.partial(theirs, given.python, "atari_ppo.py", {}),
+    }
+    if given.cleanrl:
+        require_in(given.cleanrl_python, ("torch", "tyro", "ale_py"))
+        systems[CLEANRL] = functools.partial(
+            theirs, given.cleanrl_python, "cleanrl_atari.py", {"source": given.cleanrl}
+        )
     rounds, total_steps = (1, 5_000) if given.quick else (given.rounds, given.total_steps)
-    found: dict[str, list[float]] = {OURS: [], SB3: []}
+    found: dict[str, list[float]] = {name: [] for name in systems}
     for number in range(rounds):
-        found[OURS].append(ours(number, total_steps))
-        found[SB3].append(theirs(given.python, number, total_steps))
-        print(f"round {number}: {found[OURS][-1]:.0f} and {found[SB3][-1]:.0f} steps/s", flush=True)
+        for name, measure in systems.items():
+            found[name].append(measure(number, total_steps))
+            print(f"round {number}: {name} {found[name][-1]:.0f} steps/s", flush=True)
     if given.quick:
         return
     folder = RESULTS / "atari"
@@ -97,30 +143,26 @@ def main() -> None:
 
 def summary(found: dict[str, list[float]], total_steps: int) -> str:
     """Returns the text of README.md."""
-    ratios = [a / b for a, b in zip(found[OURS], found[SB3], strict=True)]
     lines = [
         "# How fast is PPO on an Atari game?",
         "",
         f"`python experiments/atari.py` on {machine()}: {TASK}, {total_steps:,} steps a training, in turns; medians of "
-        f"{len(ratios)} rounds, and their range. A step is {FRAMES} frames of the game. The first two updates (theirs: "
-        "one), in which programs are compiled, are left out.",
+        f"{len(found[OURS])} rounds, and their range. A step is {FRAMES} frames of the game. The first two updates "
+        "(theirs: one), in which programs are compiled, are left out.",
         "",
-        "Both have 8 environments, 1,024 steps an update, 4 passes in minibatches of 256, and one network of three "
-        "convolutions and 512 units for policy and values. Theirs also presses the fire button at the beginning of an "
-        "episode, and goes on with the same game after a lost life.",
+        "All have 8 environments, 1,024 steps an update, 4 passes in minibatches of 256, and one network of three "
+        f"convolutions and 512 units for policy and values. Asked: {ASKED} times as fast as the others.",
         "",
-        "| system | steps per second | frames per second |",
-        "| --- | --- | --- |",
+        "| system | steps per second | frames per second | ours over it |",
+        "| --- | --- | --- | --- |",
     ]
     for name, speeds in found.items():
-        middle = statistics.median(speeds)
-        lines.append(
-            f"| {name} | {middle:.0f} ({min(speeds):.0f} to {max(speeds):.0f}) | {FRAMES * middle:,.0f} |",
-        )
-    lines += [
-        "",
-        f"Ours over theirs: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}); asked: {ASKED}.",
-    ]
+        middle, cell = statistics.median(speeds), ""
+        if name != OURS:
+            ratios = [a / b for a, b in zip(found[OURS], speeds, strict=True)]
+            cell = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        range_of = f"{middle:.0f} ({min(speeds):.0f} to {max(speeds):.0f})"
+        lines.append(f"| {name} | {range_of} | {FRAMES * middle:,.0f} | {cell} |")
     return "\n".join(lines) + "\n"
 
 

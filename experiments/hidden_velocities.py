@@ -15,8 +15,10 @@ from common.runs_of_systems import Peer, Study, Task, main
 SEEDS = (0, 1, 2, 3, 4)
 STEPS = 100_000
 MUJOCO = ("Hopper-v5", "Walker2d-v5", "HalfCheetah-v5")
-PPO = "ppo(learning_rate=0.001)"
+CLASSIC = ("CartPole-v1", "Pendulum-v1")
 TUNED = "trpo tuned for Pendulum, gru"
+FASTER = {"algorithm": "ppo(learning_rate=0.001)"}
+FASTER_GRU, FASTER_FRAMES = "ppo with a higher learning rate, gru", "ppo with a higher learning rate, mlp, 4 frames"
 
 
 TASKS = {
@@ -34,12 +36,16 @@ SYSTEMS = {
     },
     "trpo with more damping, gru": {"algorithm": "trpo(cg_damping=0.03)", "policy": "gru"},
     "trpo with more damping, lstm": {"algorithm": "trpo(cg_damping=0.03)", "policy": "lstm"},
-    "ppo, gru": {"algorithm": PPO, "policy": "gru"},
+    "ppo, gru": {"algorithm": "ppo", "policy": "gru"},
+    FASTER_GRU: {**FASTER, "policy": "gru"},
     "trpo, mlp": {"algorithm": "trpo", "policy": "mlp"},
     "trpo, mlp, 4 frames": {"algorithm": "trpo", "policy": "mlp", "frame_stack": 4},
-    "ppo, mlp, 4 frames": {"algorithm": PPO, "policy": "mlp", "frame_stack": 4},
-    "RecurrentPPO (sb3-contrib)": Peer("recurrent_ppo.py", MUJOCO, seeds=(0,), flags={"seconds": 180}),
+    "ppo, mlp, 4 frames": {"algorithm": "ppo", "policy": "mlp", "frame_stack": 4},
+    FASTER_FRAMES: {**FASTER, "policy": "mlp", "frame_stack": 4},
+    "RecurrentPPO (sb3-contrib)": Peer("recurrent_ppo.py", MUJOCO, seeds=(0,)),
+    "RecurrentPPO (sb3-contrib), 180 s": Peer("recurrent_ppo.py", MUJOCO, seeds=(0,), flags={"seconds": 180}),
 }
+ONLY = {TUNED: ("Pendulum-v1",), FASTER_GRU: CLASSIC, FASTER_FRAMES: CLASSIC}
 ABOUT = """# Memory where velocities are hidden
 
 Made by `python experiments/hidden_velocities.py`. Observations are positions and angles only. Return of the
@@ -57,4 +63,4 @@ learning rate of `ppo` was chosen on Pendulum and is too large for the MuJoCo ta
 KL of an update was 0.5 (seed 100)."""
 
 if __name__ == "__main__":
-    main(Study("hidden_velocities", ABOUT, TASKS, SYSTEMS, SEEDS, only={TUNED: ("Pendulum-v1",)}, after=AFTER), __doc__)
+    main(Study("hidden_velocities", ABOUT, TASKS, SYSTEMS, SEEDS, only=ONLY, after=AFTER), __doc__)

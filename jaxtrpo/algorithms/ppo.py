@@ -18,8 +18,9 @@ from jaxtrpo.algorithms.surrogates import Samples
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_whole
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.costs import of_forward_pass
+from jaxtrpo.ops.descent import Point, Total, clip_by_norm, descent
 from jaxtrpo.ops.keys import numbered_key
-from jaxtrpo.ops.minibatches import gradient_of_sum, parts_for, pass_over_minibatches
+from jaxtrpo.ops.minibatches import parts_for, pass_over_minibatches
 from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import Work, after, num_actors, sum_over_actors
@@ -44,8 +45,7 @@ class _Rows(NamedTuple):
 class _Fit(NamedTuple):
     """State of the loop over epochs."""
 
-    params: Float[Array, " parameter"]
-    optimizer: optax.OptState
+    point: Point
     epochs: Int[Array, ""]
     kl: Float[Array, ""]  # mean KL from the policy that acted, nats
 
@@ -102,7 +102,9 @@ def ppo(
         require_positive(value_clip=value_clip)
     if kl_stop is not None:
         require_positive(kl_stop=kl_stop)
-    optimizer = optax.chain(optax.clip_by_global_norm(max_gradient_norm), optax.scale_by_adam(eps=1e-5))
+
+    def optimizer(total: Total) -> optax.GradientTransformation:
+        return optax.chain(clip_by_norm(max_gradient_norm, total), optax.scale_by_adam(eps=1e-5))
 
     def make(spec: Spec) -> Learner:
         policy, in_sequence = spec.policy, spec.policy.recurrence is not None
@@ -118,10 +120,10 @@ def ppo(
                 return spec.surrogate(new, Samples(obs, rows.action, rows.advantage, rows.old))
             return clipped_surrogate(new, rows, clip)
 
-        def step(params, optimizer_state, action, found, hyperparameters, key):
+        def step(params, optimizer_state, action, found, hyperparameters, key, acted=None):
             first_params, unravel = ravel_pytree(params)
             targets = found.targets
-            old, old_value = map_segments(
+            old, old_value = acted or map_segments(
                 lambda i: outputs(policy, params, entry(targets.obs, i)), targets.num_segments, targets.weight.shape[0]
             )
             dealt = _Rows(targets.obs, action, found.advantage, targets.weight, old)
@@ -132,12 +134,12 @@ def ppo(
             size = max(minibatch_size, round(minibatch_per_env * targets.weight.shape[2] * num_actors()))
             size = rows_of(size, rows.weight)
             parts = parts_for(policy.multiply_adds, params, size * (rows.weight.size // len(rows.weight)))
+            steps = descent(optimizer, parts, len(first_params))
             # Actors that share gradients share what is measured at the end, too.
             measured = to_rows(dealt, sequences=in_sequence) if parts.shared else rows
             samples = from_rows(measured, sequences=in_sequence)
 
-            def one_step(carry: tuple[Array, PyTree], minibatch: _Rows) -> tuple[Array, PyTree]:
-                candidate, state = carry
+            def one_step(point: Point, minibatch: _Rows) -> Point:
                 count = jnp.maximum(jnp.sum(minibatch.weight), 1.0)
 
                 def loss(candidate: Array, rows: _Rows) -> Float[Array, ""]:
@@ -148,16 +150,12 @@ def ppo(
                         each = each - value_weight * value_loss(value, rows.target, rows.old_value, value_clip)
                     return -jnp.sum(rows.weight * each) / count
 
-                gradient = gradient_of_sum(loss, candidate, minibatch, parts)
-                direction, state = optimizer.update(gradient, state, candidate)
-                return candidate - hyperparameters["learning_rate"] * direction, state
+                return steps.step(point, loss, minibatch, -hyperparameters["learning_rate"])
 
             def one_pass(fit: _Fit) -> _Fit:
-                carry = pass_over_minibatches(
-                    one_step, (fit.params, fit.optimizer), rows, num_rows, numbered_key(key, fit.epochs), size
-                )
-                kl = mean_kl(carry[0]) if kl_stop is not None else fit.kl
-                return _Fit(*carry, fit.epochs + 1, kl)
+                point = pass_over_minibatches(one_step, fit.point, rows, num_rows, numbered_key(key, fit.epochs), size)
+                kl = mean_kl(steps.params(point)) if kl_stop is not None else fit.kl
+                return _Fit(point, fit.epochs + 1, kl)
 
             def unfinished(fit: _Fit) -> Bool[Array, ""]:
                 go_on = fit.epochs < epochs
@@ -171,15 +169,12 @@ def ppo(
             def mean_kl(candidate: Array) -> Float[Array, ""]:
                 return over_steps(kl_divergence(samples.old, outputs(policy, unravel(candidate), samples.obs)[0]))
 
-            start = _Fit(first_params, optimizer_state, jnp.int32(0), jnp.zeros(()))
+            start = _Fit(steps.start(first_params, optimizer_state), jnp.int32(0), jnp.zeros(()))
             with jax.named_scope("passes"):
                 fit = jax.lax.while_loop(unfinished, one_pass, start)
-            healthy = all_finite((fit.params, fit.optimizer))
-            new_params, memory = jax.tree.map(
-                lambda new, before: jnp.where(healthy, new, before),
-                (fit.params, fit.optimizer),
-                (first_params, optimizer_state),
-            )
+            last = steps.end(fit.point)
+            healthy = all_finite(last)
+            new_params, memory = optax.tree.where(healthy, last, (first_params, optimizer_state))
             samples = after(new_params, samples)  # sums must not overtake those of gradients
             new, _ = outputs(policy, unravel(new_params), samples.obs)
             ratio = jnp.exp(log_prob(new, samples.action) - log_prob(samples.old, samples.action))
@@ -198,7 +193,7 @@ def ppo(
             return Work(flops, parts_for(policy.multiply_adds, params, minibatch_size).shared)
 
         def no_memory(params: PyTree) -> optax.OptState:
-            return optimizer.init(ravel_pytree(params)[0])
+            return optimizer(lambda value: value).init(ravel_pytree(params)[0])
 
         if policy.value_head is not None:
             return shared_torso(spec, step=step, no_memory=no_memory, gae_lambda=gae_lambda)

@@ -15,8 +15,9 @@ from jaxtrpo.config.checks import require_bool, require_not_negative, require_po
 from jaxtrpo.critics.critic import Critic, Gradient, Targets
 from jaxtrpo.envs.observation_space import Observed, as_space
 from jaxtrpo.ops.costs import of_forward_pass
+from jaxtrpo.ops.descent import Point, descent
 from jaxtrpo.ops.keys import numbered_key
-from jaxtrpo.ops.minibatches import Parts, gradient_of_sum, parts_for, pass_over_minibatches
+from jaxtrpo.ops.minibatches import Parts, parts_for, pass_over_minibatches
 from jaxtrpo.ops.moments import Moments, merge, no_moments, weighted_moments
 from jaxtrpo.ops.segments import sum_over_segments
 from jaxtrpo.parallel import collectives
@@ -141,8 +142,9 @@ def network_critic(
         first_params, unravel = ravel_pytree(state.params)
         parts = parts_of(state, size * (weight.size // len(weight)))
 
-        def step(carry: tuple[Array, optax.OptState], minibatch: _Rows) -> tuple[Array, optax.OptState]:
-            params, optimizer_state = carry
+        steps = descent(lambda total: optimizer, parts, len(first_params))
+
+        def step(point: Point, minibatch: _Rows) -> Point:
             count = jnp.maximum(jnp.sum(minibatch.weight), 1.0)
 
             def loss(params: Float[Array, " parameter"], rows: _Rows) -> Float[Array, ""]:
@@ -150,21 +152,19 @@ def network_critic(
                 error = predict(unravel(params), rows.obs) - rows.value
                 return jnp.sum(rows.weight * error**2) / count
 
-            gradient = gradient_of_sum(loss, params, minibatch, parts)
-            updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
-            return params + rate * jnp.asarray(updates), optimizer_state
+            return steps.step(point, loss, minibatch, rate)
 
-        def epoch(index: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
-            return pass_over_minibatches(step, carry, rows, num_rows, numbered_key(key, index), size)
+        def epoch(index: Int[Array, ""], point: Point) -> Point:
+            return pass_over_minibatches(step, point, rows, num_rows, numbered_key(key, index), size)
 
-        carry = first_params, state.optimizer
+        point = steps.start(first_params, state.optimizer)
         if shared:
             # Unrolled, because XLA may lose the order of collectives inside a loop (see `collectives.after`).
             for index in range(epochs):
-                carry = _mean_over_actors(epoch(jnp.int32(index), carry))
+                point = _mean_over_actors(epoch(jnp.int32(index), point))
         else:
-            carry = jax.lax.fori_loop(0, epochs, epoch, carry)
-        params, optimizer_state = carry
+            point = jax.lax.fori_loop(0, epochs, epoch, point)
+        params, optimizer_state = steps.end(point)
         return NetworkState(unravel(params), optimizer_state, state.returns)
 
     def gradient(state: NetworkState, targets: Targets) -> Gradient:
@@ -217,7 +217,7 @@ def _recurrence(of_network: Recurrence | None, scaled: Callable[[NetworkState, A
     return of_network._replace(step=single_step(unroll), unroll=unroll)
 
 
-def _mean_over_actors(fit: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
+def _mean_over_actors(fit: Point) -> Point:
     """Averages parameters and Adam's moments over actors; the step count (a scalar) is the same on all."""
     total = collectives.sum_over_actors(fit)
     return jax.tree.map(lambda leaf, own: leaf / collectives.num_actors() if leaf.ndim else own, total, fit)

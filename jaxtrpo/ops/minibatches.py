@@ -93,7 +93,8 @@ def gradient_of_sum(
     params: Float[Array, " parameter"],
     rows: Any,
     parts: Parts,
-) -> Float[Array, " parameter"]:
+    total: Callable[[PyTree], PyTree] = sum_over_actors,
+) -> Float[Array, " some_parameters"]:
     """Inside a mapped function: computes the gradient of a sum over rows, in which each row is weighted.
 
     Args:
@@ -101,8 +102,13 @@ def gradient_of_sum(
       params: parameters.
       rows: a named tuple of arrays whose leading axis is the row, among them `weight`; the same on all actors.
       parts: how to divide the rows. There are fewer parts if there are fewer rows.
+      total: sums over actors that share a gradient, or this actor's share of that sum.
     """
-    return gradient_and_sum(lambda params, rows: (function(params, rows), ()), params, rows, parts)[0]
+
+    def together(found: tuple[Array, tuple[()]]) -> tuple[Array, tuple[()]]:
+        return total(found[0]), ()
+
+    return gradient_and_sum(lambda params, rows: (function(params, rows), ()), params, rows, parts, together)[0]
 
 
 def gradient_and_sum(
@@ -110,7 +116,8 @@ def gradient_and_sum(
     params: Float[Array, " parameter"],
     rows: Any,
     parts: Parts,
-) -> tuple[Float[Array, " parameter"], PyTree]:
+    total: Callable[[PyTree], PyTree] = sum_over_actors,
+) -> tuple[Float[Array, " some_parameters"], PyTree]:
     """Inside a mapped function: computes the gradient of a sum over rows, and other sums over them.
 
     Args:
@@ -118,6 +125,7 @@ def gradient_and_sum(
       params: parameters.
       rows: see `gradient_of_sum`.
       parts: see `gradient_of_sum`.
+      total: sums both over actors that share a gradient.
     """
     gradient = jax.grad(function, has_aux=True)
     actors = num_actors() if parts.shared else 1
@@ -128,18 +136,18 @@ def gradient_and_sum(
     size = -(-own // parts.each)  # rows of a part
     first = own * (jax.lax.axis_index(AXIS) if parts.shared else 0)
 
-    def add(index: Int[Array, ""], total: PyTree) -> PyTree:
+    def add(index: Int[Array, ""], sums: PyTree) -> PyTree:
         begin = first + index * size
         start = jnp.minimum(begin, number - size)
         part = jax.tree.map(lambda leaf: jax.lax.dynamic_slice_in_dim(leaf, start, size), rows)
         # A last part is as long as the others: rows that it has in common with them do not count.
         row = start + jnp.arange(size)
         counts = ((row >= begin) & (row < first + own)).reshape(-1, *[1] * (part.weight.ndim - 1))
-        return jax.tree.map(jnp.add, total, gradient(params, part._replace(weight=part.weight * counts)))
+        return jax.tree.map(jnp.add, sums, gradient(params, part._replace(weight=part.weight * counts)))
 
     nothing = jax.tree.map(lambda sums: jnp.zeros(sums.shape, sums.dtype), jax.eval_shape(gradient, params, rows))
-    total = jax.lax.fori_loop(0, -(-own // size), add, nothing)
-    return sum_over_actors(total) if parts.shared else total
+    found = jax.lax.fori_loop(0, -(-own // size), add, nothing)
+    return total(found) if parts.shared else found
 
 
 class Drawn(NamedTuple):
