@@ -41,8 +41,8 @@ class Train:
     overwrite: FlagCreatePairsOff[bool] = False
     """replace the run in the directory --out, if there is one"""
     resume: FlagCreatePairsOff[bool] = False
-    """resume the run in the directory --out, if any; only total_steps, actors, processes, device, stop_at_return,
-    stop_after_evaluations and stop_after_seconds may change"""
+    """resume the run in the directory --out, if any; only total_steps, actors, processes, device, select,
+    stop_at_return, stop_after_evaluations and stop_after_seconds may change"""
     seeds: int | None = None
     """train this number of seeds, counting up from --seed, in directories such as DIR/seed-0;
     in one program if the environment is written in JAX, otherwise in parallel, one per core"""

@@ -19,7 +19,8 @@ from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
 FORMAT = 2
 # When a run is resumed.
 MAY_CHANGE = (
-    "total_steps", "actors", "processes", "device", "stop_at_return", "stop_after_evaluations", "stop_after_seconds",
+    "total_steps", "actors", "processes", "device", "select", "stop_at_return", "stop_after_evaluations",
+    "stop_after_seconds",
 )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ from jaxtrpo.training.parts import Parts, make_parts
 from jaxtrpo.training.programs import kind_of_run, programs_of
 from jaxtrpo.training.requirements import note_small_pixels, require_finite_start, require_memory, require_one_clock
 from jaxtrpo.training.run import Plan, Run
-from jaxtrpo.training.selection import of_earlier_version, with_segments
+from jaxtrpo.training.selection import with_best, with_segments, without_best
 from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
 
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened
@@ -287,9 +287,7 @@ def restored(plan: Plan, saved: Checkpoint) -> tuple[TrainState, str | None]:
       ValueError: the checkpoint is that of a different run.
     """
     require_same_run(saved, plan.env.name, plan.config)
-    arrays = saved.state
-    if plan.config.select == "best":
-        arrays = {**of_earlier_version(arrays), **arrays}
+    arrays = with_best(saved.state) if plan.config.select == "best" else without_best(saved.state)
     state = restore(arrays, plan.update.shapes())
     parts = segment_parts(plan.update.learner, plan.actors)
     total = segments_of_run(plan.config.most_steps, plan.update.sizes, parts)

@@ -120,10 +120,15 @@ def with_segments(state: TrainState, segments: np.int32) -> TrainState:
     return state._replace(segments=segments, best=best)
 
 
-def of_earlier_version(saved: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns the arrays of `TrainState.best` for a checkpoint without them, by their path: none was selected yet."""
+def with_best(saved: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the arrays of a saved `TrainState` by their path; where nothing was compared, the comparison begins."""
     floats = dict.fromkeys((".best.highest", ".best.standard_error", ".best.return_100"), np.float32(-np.inf))
     begun = {**floats, ".best.episodes": np.int32(0), ".best.segments": np.int32(0)}
     acting = re.compile(r"\.learner(\.(policy|obs_moments)\b.*)")
     parts = {name: acting.fullmatch(name) for name in saved}
-    return {**begun, **{f".best{part[1]}": saved[name] for name, part in parts.items() if part}}
+    return {**begun, **{f".best{part[1]}": saved[name] for name, part in parts.items() if part}, **saved}
+
+
+def without_best(saved: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns the arrays of a saved `TrainState` by their path, for a run that hands out the last policy."""
+    return {name: leaf for name, leaf in saved.items() if not name.startswith(".best")}

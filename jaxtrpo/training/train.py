@@ -78,8 +78,8 @@ def train(  # noqa: D417  (settings are described in Config, once)
       out: directory for metrics.csv, the policy and checkpoints; if None, nothing is written.
       overwrite: replace the run in `out`, if there is one.
       resume: resume the run in `out` from its last checkpoint, if there is one. All arguments must be those of the run
-        except `total_steps`, `actors`, `processes`, `device`, `stop_at_return`, `stop_after_evaluations` and
-        `stop_after_seconds`. Settings are compared with those of the run; your own environment, `surrogate` or rule
+        except `total_steps`, `actors`, `processes`, `device`, `select`, `stop_at_return`, `stop_after_evaluations`
+        and `stop_after_seconds`. Settings are compared with those of the run; your own environment, `surrogate` or rule
         cannot be. With the same number of actors, the result is bit-identical to that of an uninterrupted run, except
         with `a3c`, and `naf`, `dqn` and `sac` with `asynchronous=True`, which are never reproducible, with Gymnasium's
         simulators, which cannot be saved and begin new episodes, and with `stop_after_seconds`. A larger `total_steps`

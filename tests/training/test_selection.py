@@ -235,6 +235,24 @@ def test_a_run_of_an_earlier_version_is_resumed_and_compares_from_there_on(tmp_p
 
 
 @pytest.mark.shared_programs
+def test_a_resumed_run_may_hand_out_another_policy(tmp_path):
+    """First the selected one, then the last, then one of those since the run goes on; learning is the same."""
+    whole, _ = train(actors=1, total_steps=1300)
+    _, kept = train(actors=1, out=tmp_path)
+    assert kept.best() not in (None, len(kept.policies) - 1)
+    assert_is(jaxtrpo.load_policy(tmp_path), kept.policies[kept.best()])
+    last, _ = train(actors=1, out=tmp_path, select="last", resume=True)
+    assert_is(jaxtrpo.load_policy(tmp_path), kept.policies[-1])
+    assert_is(last.policy, kept.policies[-1])
+    train(actors=1, out=tmp_path, total_steps=1200, select="last", resume=True)
+    again, after = train(actors=1, out=tmp_path, total_steps=1300, resume=True)
+    assert after.rows[0]["env_steps"] > 1200 and after.best() is None
+    assert_is(again.policy, after.policies[-1])
+    for one, two in zip(jax.tree.leaves(whole.state.learner), jax.tree.leaves(again.state.learner), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.shared_programs
 def test_a_snapshot_has_the_policy_of_its_update(tmp_path):
     _, kept = train(actors=1, out=tmp_path, keep_every=200)
     places = sorted(tmp_path.glob("step-*"))

@@ -368,7 +368,7 @@ def test_run_goes_on_with_another_number_of_actors(begun, parts, tmp_path):
         (
             {"max_kl": 0.02},
             "has max_kl=0.01, not max_kl=0.02; only total_steps, actors, processes, device, "
-            "stop_at_return, stop_after_evaluations and stop_after_seconds may change",
+            "select, stop_at_return, stop_after_evaluations and stop_after_seconds may change",
         ),
         ({"policy": "mlp(hidden=(8, 8))"}, r"has policy=mlp, not policy=mlp\(hidden=\(8, 8\)\)"),
         ({"adapt": "fixed"}, "adapt=trust, .*not .*adapt=fixed"),
