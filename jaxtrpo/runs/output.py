@@ -32,6 +32,8 @@ class Output:
         saving: Saving,
         columns: Mapping[str, np.ndarray],
         write: Callable[[Path, Metrics], None],
+        *,
+        outdated: bool = False,
     ):
         """Starts the output of a new run, or continues that of a resumed one. Saves a first checkpoint of a new run.
 
@@ -40,6 +42,8 @@ class Output:
           saving: when to write checkpoints and snapshots.
           columns: metrics of the checkpoint that is resumed; empty for a new run.
           write: (directory, metrics) -> None writes the current state.
+          outdated: whether the directory is to be written anew, because other settings of a resumed run change what it
+            holds.
 
         Raises:
           OutputError: the directory cannot be written to. All methods may raise it.
@@ -50,7 +54,7 @@ class Output:
                 clear(directory, keep_run=bool(columns))
             self.metrics = Metrics(directory and directory / METRICS_FILE, columns)
             self._snapshots = directory and Snapshots(directory, best=saving.keep_best, every=saving.keep_every)
-        self._saved, self._is_due = len(self.metrics.rows) or None, False
+        self._saved, self._is_due = None if outdated else len(self.metrics.rows) or None, False
         self._save_at = 0.0
         self.save()
 

@@ -84,7 +84,11 @@ class Record:
         if interrupts is not None:
             self._reached.gathered()
         self._output = Output(
-            directory, plan.saving, metrics, lambda place, metrics: plan.write(place, metrics, *self._gathered_state())
+            directory,
+            plan.saving,
+            metrics,
+            lambda place, metrics: plan.write(place, metrics, *self._gathered_state()),
+            outdated=plan.saved is not None and plan.saved.config.get("select", "best") != plan.config.select,
         )
 
     def _reached_by(self, state: Callable[[], TrainState], update: int) -> _Reached:
