@@ -178,12 +178,13 @@ class Train:
         import numpy as np
 
         from jaxtrpo.runs.view.curves import interquartile_mean
+        from jaxtrpo.training.selection import earlier_best
 
-        begun = [result.metrics for result in results if len(result.metrics["env_steps"])]
+        begun = [result for result in results if len(result.metrics["env_steps"])]
         if not begun:
             print("interrupted before the first update", file=sys.stderr)
             return
-        last = np.array([metrics["return_100"][-1] for metrics in begun])
+        last = np.array([result.metrics["return_100"][-1] for result in begun])
         known = last[np.isfinite(last)]
         score = f"no episode finished in {len(begun)} seeds"
         if len(known):
@@ -192,9 +193,11 @@ class Train:
                 f"return_100 {middle:.1f}, interquartile mean of {len(known)} seeds (95 % bootstrap interval {low:.1f} "
                 f"to {high:.1f})"
             )
-        steps = sorted({int(metrics["env_steps"][-1]) for metrics in begun})
-        each = f"{steps[0]:,} to {steps[-1]:,}" if len(steps) > 1 else f"{steps[0]:,}"
-        print(f"{score}, {each} environment steps each, {self._saved()}")
+        made = [int(result.metrics["env_steps"][-1]) for result in begun]
+        each = f"{min(made):,} to {max(made):,}" if min(made) < max(made) else f"{made[0]:,}"
+        earlier = sum(earlier_best(one.state, steps) is not None for one, steps in zip(begun, made, strict=True))
+        which = f"; {earlier} of {len(begun)} policies are of an earlier step" if earlier else ""
+        print(f"{score}, {each} environment steps each, {self._saved()}{which}")
 
     def _saved(self) -> str:
         return "not saved (no --out)" if self.out is None else f"saved in {self.out}"

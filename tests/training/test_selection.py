@@ -353,3 +353,16 @@ def test_the_command_names_the_update_whose_policy_is_kept(capsys):
         result, kept = train(actors=1, **others)
         Train(env="any")._report(result)
         assert capsys.readouterr().out.endswith("not saved (no --out)\n")
+
+
+@pytest.mark.shared_programs
+def test_the_command_counts_seeds_whose_policy_is_of_an_earlier_step(capsys):
+    from jaxtrpo.cli.train import Train
+
+    (falling, _), (rising, _) = train(actors=1), train(actors=1, total_steps=400)
+    for results, wanted in (
+        ([falling, rising, falling], "; 2 of 3 policies are of an earlier step\n"),
+        ([rising], "(no --out)\n"),
+    ):
+        Train(env="any")._report_many(results)
+        assert capsys.readouterr().out.endswith(wanted)
