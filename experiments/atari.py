@@ -75,8 +75,9 @@ class OneLife(gymnasium.Wrapper):
     def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
         """Goes on, or begins a new game if the last one is over or a seed is given."""
         begins = self.over or options.get("seed") is not None
-        obs, info = self.env.reset(**options) if begins else self.env.step(NOTHING)[::4]
-        for action in (FIRE, RIGHT):
+        if begins:
+            obs, info = self.env.reset(**options)
+        for action in (FIRE, RIGHT) if begins else (NOTHING, FIRE, RIGHT):
             obs, _, terminated, truncated, info = self.env.step(action)
             if terminated or truncated:
                 obs, info = self.env.reset()
@@ -228,9 +229,9 @@ def of_speed(found: dict[str, Any]) -> str:
     return f"""
 ## Speed
 
-`python experiments/atari.py` on {found["machine"]}: {TASK}, {found["steps"]:,} steps a training, in turns; medians of
-{len(speeds[OURS])} rounds, and their range. A step is {FRAMES} frames of the game. The first two updates (theirs: one),
-in which programs are compiled, are left out.
+`python experiments/atari.py --cleanrl ... --rounds {len(speeds[OURS])}` on {found["machine"]}:
+{TASK}, {found["steps"]:,} steps a training, in turns; medians of {len(speeds[OURS])} rounds, and their range. A step is
+{FRAMES} frames of the game. The first two updates (theirs: one), in which programs are compiled, are left out.
 
 All have 8 environments, 1,024 steps an update, 4 passes in minibatches of 256, and one network of three convolutions
 and 512 units for policy and values; a life is an episode, and rewards are clipped. Asked: {ASKED} times as fast as the

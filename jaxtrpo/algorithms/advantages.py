@@ -114,7 +114,6 @@ def estimate_advantages(
     discount: float,
     gae_lambda: float,
     action_advantage: ActionAdvantage | None = None,
-    values: Float[Array, "segment time env"] | None = None,
 ) -> Unscaled:
     """Computes generalised advantages and lambda-returns of one actor's batch, without collectives.
 
@@ -127,7 +126,6 @@ def estimate_advantages(
       gae_lambda: see `ops.gae`; 1 gives Monte Carlo returns as targets.
       action_advantage: predicts advantages of actions, which are subtracted from what follows a step and from the
         targets (see `ops.gae`).
-      values: of the observations of the batch, if they are known already, units of reward; for a critic without memory.
 
     Returns:
       Advantages, and lambda-returns as targets. Steps that do not count have weight 0.
@@ -154,8 +152,7 @@ def estimate_advantages(
 
         # Few segments contain a cut, and only those need the values of final observations.
         final_value = jax.lax.cond(jnp.any(cut), of_final_obs, lambda: jnp.zeros_like(steps.reward))
-        now = critic.value(state, entry(obs, index), steps.elapsed) if values is None else values[index]
-        return now, final_value
+        return critic.value(state, entry(obs, index), steps.elapsed), final_value
 
     def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array, Array | None]) -> tuple:
         tail, advantage, value, worth = carry

@@ -120,10 +120,10 @@ def ppo(
                 return spec.surrogate(new, Samples(obs, rows.action, rows.advantage, rows.old))
             return clipped_surrogate(new, rows, clip)
 
-        def step(params, optimizer_state, action, found, hyperparameters, key, acted=None):
+        def step(params, optimizer_state, action, found, hyperparameters, key):
             first_params, unravel = ravel_pytree(params)
             targets = found.targets
-            old, old_value = acted or map_segments(
+            old, old_value = map_segments(
                 lambda i: outputs(policy, params, entry(targets.obs, i)), targets.num_segments, targets.weight.shape[0]
             )
             dealt = _Rows(targets.obs, action, found.advantage, targets.weight, old)

@@ -6,30 +6,19 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import optax
-from jaxtyping import Array, Float, Num, PRNGKeyArray, PyTree
+from jaxtyping import Array, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms import sequences
-from jaxtrpo.algorithms.actor_critic import about, no_observations, with_observations
-from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages, normalized, standardize
+from jaxtrpo.algorithms.actor_critic import Step, about, no_observations, with_observations
+from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
-from jaxtrpo.algorithms.policy_gradient import outputs
-from jaxtrpo.critics.shared import SharedState, in_reward, moments_of, with_returns
+from jaxtrpo.critics.shared import SharedState, moments_of, with_returns
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.ops.segments import map_segments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import after
-from jaxtrpo.policies.distributions import Comparable
-from jaxtrpo.policies.masking import input_of
-from jaxtrpo.policies.networks import Policy
-from jaxtrpo.policies.recurrence import entry
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState
 
 VALUE_WEIGHT = 0.5
-
-Acted = tuple[Comparable, Float[Array, "segment time env"]]  # distributions, and outputs of the value head
-JointStep = Callable[
-    [PyTree, PyTree, Array, Advantages, Hyperparameters, PRNGKeyArray, Acted | None], tuple[PyTree, PyTree, Info]
-]
 
 
 class Joint(NamedTuple):
@@ -43,35 +32,16 @@ class Joint(NamedTuple):
     to_follow: Advantages
 
 
-def joint_batch(
-    spec: Spec,
-    learner: LearnerState,
-    batch: Batch,
-    gae_lambda: float,
-    predicted: Float[Array, "segment time env"] | None = None,
-) -> Joint:
+def joint_batch(spec: Spec, learner: LearnerState, batch: Batch, gae_lambda: float) -> Joint:
     """Estimates advantages with the policy's value head, and normalises its targets.
 
     Targets are normalised with moments that include them, since the moments before the first batch mean nothing.
-
-    Args:
-      spec: policy and sizes to learn with.
-      learner: state before learning.
-      batch: this actor's part of the batch.
-      gae_lambda: see `ops.gae`.
-      predicted: outputs of the value head for the observations of the batch, if they are known already.
     """
     # Policy and critic have one memory.
     batch = batch._replace(carries=batch.carries._replace(critic=batch.carries.policy))
     before = learner.critic._replace(params=learner.policy)
     unscaled = estimate_advantages(
-        spec.critic,
-        before,
-        learner.obs_moments,
-        batch,
-        discount=spec.discount,
-        gae_lambda=gae_lambda,
-        values=None if predicted is None else in_reward(before, predicted),
+        spec.critic, before, learner.obs_moments, batch, discount=spec.discount, gae_lambda=gae_lambda
     )
     found = standardize(unscaled, learner.obs_moments)
     seen = moments_of(found.targets)
@@ -84,33 +54,19 @@ def joint_batch(
     return Joint(state, seen, found, action, to_follow)
 
 
-def acting(policy: Policy, learner: LearnerState, batch: Batch) -> Acted | None:
-    """Applies the network to the observations of a batch, with the parameters that it was collected with.
-
-    Returns:
-      Distributions, and outputs of the value head; None for a policy with memory.
-    """
-    if policy.recurrence is not None:
-        return None
-    number, obs = batch.num_segments, normalized(batch.steps.obs, learner.obs_moments, batch.num_segments)
-    inputs = input_of(policy, obs, batch.steps.mask)
-    return map_segments(lambda i: outputs(policy, learner.policy, entry(inputs, i)), number, len(batch.steps.reward))
-
-
 def sound_returns(state: SharedState, seen: Moments) -> SharedState:
     """Adds returns to the moments (see `with_returns`) if the result is finite."""
     added = with_returns(state, seen)
     return optax.tree.where(all_finite(added), added, state)
 
 
-def shared_torso(spec: Spec, *, step: JointStep, no_memory: Callable[[PyTree], PyTree], gae_lambda: float) -> Learner:
+def shared_torso(spec: Spec, *, step: Step, no_memory: Callable[[PyTree], PyTree], gae_lambda: float) -> Learner:
     """Builds a learner like `actor_critic` for a policy with a value head, without a critic fit.
 
     Args:
       spec: policy and sizes to learn with.
-      step: as in `actor_critic`, but lets the value head learn, too, from targets in its units, and is also given the
-        distributions and values of the policy that acted, if it has no memory. Every actor runs it, with its part of
-        the batch.
+      step: as in `actor_critic`, but lets the value head learn, too, from targets in its units. Every
+        actor runs it, with its part of the batch.
       no_memory: policy parameters -> initial memory of `step`.
       gae_lambda: see `ops.gae`.
     """
@@ -122,14 +78,10 @@ def shared_torso(spec: Spec, *, step: JointStep, no_memory: Callable[[PyTree], P
     def learn(
         learner: LearnerState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
     ) -> tuple[LearnerState, Info]:
-        acted = acting(spec.policy, learner, batch)
-        joint = joint_batch(spec, learner, batch, gae_lambda, None if acted is None else acted[1])
+        joint = joint_batch(spec, learner, batch, gae_lambda)
         joint = after(joint, joint)  # the step may need collectives, too
         before = joint.state.params, learner.memory
-        if acted is not None:
-            values = in_reward(learner.critic, acted[1])
-            acted = acted[0], (values - joint.state.returns.mean) / joint.state.returns.std
-        *stepped, info = step(*before, joint.action, joint.to_follow, hyperparameters, key, acted)
+        *stepped, info = step(*before, joint.action, joint.to_follow, hyperparameters, key)
         # While observations are normalised to 0, the torso would only learn to ignore them.
         params, memory = optax.tree.where(learner.obs_moments.known, tuple(stepped), before)
         params, found = after(info, (params, joint.found))

@@ -219,6 +219,7 @@ def _recurrence(of_network: Recurrence | None, scaled: Callable[[NetworkState, A
 
 def _mean_over_actors(fit: Point) -> Point:
     """Averages parameters and Adam's moments over actors; the step count (a scalar) is the same on all."""
+    # Actors that average do not share gradients, so each of them has all parameters.
     total = collectives.sum_over_actors(fit)
     return jax.tree.map(lambda leaf, own: leaf / collectives.num_actors() if leaf.ndim else own, total, fit)
 

@@ -41,8 +41,11 @@ def shared_critic(policy: Policy) -> Critic:
     head = policy.value_head
     assert head is not None
 
+    def scaled(state: SharedState, output: Float[Array, "..."]) -> Float[Array, "..."]:
+        return output * state.returns.std + state.returns.mean
+
     def value(state: SharedState, obs: Float[Array, "... obs"], elapsed: Int[Array, "..."]) -> Float[Array, "..."]:
-        return in_reward(state, head.value(state.params, obs))
+        return scaled(state, head.value(state.params, obs))
 
     def fit(state: SharedState, targets: Targets, key: PRNGKeyArray, rate: Float[Array, ""]) -> SharedState:
         return with_returns(state, moments_of(targets))
@@ -50,7 +53,7 @@ def shared_critic(policy: Policy) -> Critic:
     def unroll(state: SharedState, inputs: Sequences) -> tuple[Array, PyTree]:
         assert head.recurrence is not None
         outputs, carries = head.recurrence.unroll(state.params, inputs)
-        return in_reward(state, outputs), carries
+        return scaled(state, outputs), carries
 
     recurrence = head.recurrence
     if recurrence is not None:
@@ -62,11 +65,6 @@ def shared_critic(policy: Policy) -> Critic:
         work=lambda state, samples: Work(0.0, shared=True),
         recurrence=recurrence,
     )
-
-
-def in_reward(state: SharedState, output: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Returns outputs of the value head in units of reward."""
-    return output * state.returns.std + state.returns.mean
 
 
 def moments_of(targets: Targets) -> Moments:

@@ -20,9 +20,8 @@ Point = tuple[Float[Array, " padded"], optax.OptState]  # parameters, and what t
 class Descent(NamedTuple):
     """Steps of an optimiser.
 
-    Where actors compute a gradient together, each needs only the sum over them of its own share of the parameters: it
-    keeps this share of the optimiser's state, and gathers the parameters of the others after the step. That halves what
-    two actors spend on Adam, which takes about as long for the layers behind the convolutions as their gradients.
+    Where actors compute a gradient together, each of them sums only its own share of it, keeps the optimiser's state of
+    that share, and gathers the parameters of the others after the step.
     """
 
     start: Callable[[Float[Array, " parameter"], optax.OptState], Point]
@@ -36,8 +35,8 @@ def descent(optimizer: Callable[[Total], optax.GradientTransformation], parts: P
     """Inside a mapped function: builds the steps.
 
     Args:
-      optimizer: makes a transformation that works on each parameter alone, except for sums, which it passes to its
-        argument; the learning rate of its updates, which are added to parameters, is multiplied by that of a step.
+      optimizer: makes the optimiser. It must treat each parameter by itself; a sum over all parameters, such as that of
+        a norm, is the argument of `optimizer` applied to the sum over those that the optimiser is given.
       parts: how gradients are computed.
       size: number of parameters.
     """
@@ -76,11 +75,11 @@ def descent(optimizer: Callable[[Total], optax.GradientTransformation], parts: P
 
 
 def clip_by_norm(max_norm: float, total: Total) -> optax.GradientTransformation:
-    """Scales a gradient down to a largest norm, like `optax.clip_by_global_norm`, also if it is one share of several.
+    """Scales a gradient, one flat vector or a share of it, down to a largest norm, like `optax.clip_by_global_norm`.
 
     Args:
       max_norm: largest norm of the whole gradient.
-      total: sum over shares.
+      total: sums over all shares.
     """
 
     def clip(updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None) -> tuple:

@@ -95,17 +95,21 @@ def sum_over_actors(tree: PyTree) -> PyTree:
 
 def share_of(vector: jax.Array) -> jax.Array:
     """Inside a mapped function: returns this actor's share of a vector, whose size is a multiple of their number."""
+    if num_actors() == 1:
+        return vector
     size = len(vector) // num_actors()
     return jax.lax.dynamic_slice_in_dim(vector, jax.lax.axis_index(AXIS) * size, size)
 
 
 def share_of_sum(vector: jax.Array) -> jax.Array:
     """Inside a mapped function: returns this actor's share of the sum of a vector over all actors."""
-    return jax.lax.psum_scatter(vector, AXIS, tiled=True)
+    return vector if num_actors() == 1 else jax.lax.psum_scatter(vector, AXIS, tiled=True)
 
 
 def from_shares(tree: PyTree) -> PyTree:
     """Inside a mapped function: returns the vectors of which every actor has a share."""
+    if num_actors() == 1:
+        return tree
     gathered = apply_packed(tree, lambda vector: jax.lax.all_gather(vector, AXIS), lambda leaf: leaf.dtype)
     return jax.tree.map(lambda leaf: leaf.reshape(-1), gathered)
 

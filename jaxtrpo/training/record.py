@@ -88,7 +88,7 @@ class Record:
             plan.saving,
             metrics,
             lambda place, metrics: plan.write(place, metrics, *self._gathered_state()),
-            outdated=plan.saved is not None and plan.saved.config.get("select", "best") != plan.config.select,
+            outdated=plan.saved is not None and plan.saved.config.get("select", Config.select) != plan.config.select,
         )
 
     def _reached_by(self, state: Callable[[], TrainState], update: int) -> _Reached:

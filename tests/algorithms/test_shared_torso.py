@@ -19,7 +19,7 @@ from test_first_order import differences
 from test_train_many import Program
 
 import jaxtrpo
-from jaxtrpo.algorithms import sequences, shared_torso
+from jaxtrpo.algorithms import sequences
 from jaxtrpo.algorithms.advantages import Advantages, valid_weight
 from jaxtrpo.algorithms.policy_gradient import policy_gradient
 from jaxtrpo.algorithms.ppo import value_loss
@@ -211,9 +211,8 @@ def test_value_loss_matches_plain_formula(value_clip):
 # ---- targets
 
 
-@pytest.mark.parametrize(("kind", "known"), [("mlp", False), ("mlp", True), ("gru", False), ("lstm", False)])
-def test_targets_and_advantages_match_a_plain_loop(kind, known):
-    """`known`: values are given, and only those after cuts are computed."""
+@every_kind
+def test_targets_and_advantages_match_a_plain_loop(kind):
     problem, policy = make(kind), policy_of(kind)
     problem = problem._replace(params=jax.tree.map(jnp.asarray, problem.params))
     if kind != "mlp":  # carries as they were when acting, so that values do not depend on where stretches start
@@ -222,16 +221,9 @@ def test_targets_and_advantages_match_a_plain_loop(kind, known):
     learner = LearnerState(problem.params, SharedState((), RETURNS), MOMENTS, ())
     spec = captured_spec(policy, spec_critic)
     batch = problem.batch._replace(carries=Carries(problem.carry, ()))
+    joint = jax.jit(lambda batch: without_collectives(lambda: joint_batch(spec, learner, batch, 0.8))())(batch)
+
     _, _, raw, _ = outputs_of(problem, problem.params, MOMENTS)
-    predicted = None
-    if known:
-        predicted = np.full(batch.steps.reward.shape, np.nan, np.float32)
-        predicted[:FILLED] = raw.reshape(FILLED, LENGTH, ENVS)
-
-    def of_batch(batch):
-        return without_collectives(lambda: joint_batch(spec, learner, batch, 0.8, predicted))()
-
-    joint = jax.jit(of_batch)(batch)
     value, further = 1.5 + 2 * raw, 1.5 + 2 * final_values(problem)
     steps = jax.tree.map(flat, problem.batch.steps)
     number, advantage = len(value), np.zeros_like(value)
@@ -309,8 +301,7 @@ def normalised(obs: np.ndarray) -> np.ndarray:
 
 PPO = "ppo(epochs=3, minibatch_size=64, minibatch_per_env=0.0, entropy_bonus=0.1{})"
 A2C = "a2c({})"
-CLIPPED = "ppo(epochs=3, minibatch_size=64, minibatch_per_env=0.0, value_clip=0.02{})"
-OF_VALUES = {PPO: ", value_weight={}", CLIPPED: ", value_weight={}", A2C: "value_weight={}"}
+OF_VALUES = {PPO: ", value_weight={}", A2C: "value_weight={}"}
 both = pytest.mark.parametrize("algorithm", [PPO, A2C], ids=["ppo", "a2c"])
 PLAIN = parse("policy", "mlp(hidden=(5,))").make(3, TWO_NUMBERS), parse("critic", "mlp(hidden=(5,))").make(3)
 
@@ -397,30 +388,6 @@ def test_reward_that_is_not_finite_leaves_policy_and_moments_of_returns_unchange
 def test_learning_does_not_depend_on_the_number_of_actors(algorithm):
     (_, one), (_, two) = (learned(algorithm, count=count) for count in (1, 2))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2e-3, atol=2e-4), one, two)
-
-
-def test_what_is_known_from_advantages_is_not_computed_again(monkeypatch):
-    """Steps with clipped values, which depend on values when acting, in units of the returns of the new batch."""
-    _, found = learned(CLIPPED)
-    calls = []
-    monkeypatch.setattr(shared_torso, "acting", lambda *given: calls.append(given))
-    _, wanted = learned(CLIPPED)
-    assert calls
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), found, wanted)
-
-
-def test_a_pass_over_the_batch_gives_distributions_and_values():
-    """Values and actions' probabilities of all filled steps come from one call of the network."""
-    problem, policy = make("mlp"), policy_of("mlp")
-    learner = LearnerState(problem.params, SharedState((), RETURNS), MOMENTS, ())
-    batch = jax.tree.map(jnp.asarray, problem.batch)
-    distribution, value = jax.jit(lambda: shared_torso.acting(policy, learner, batch))()
-    mean, log_std, raw, _ = outputs_of(problem, problem.params, MOMENTS)
-    np.testing.assert_allclose(flat(value), raw, rtol=1e-4, atol=1e-5)
-    wanted = log_prob(problem, mean, log_std)
-    found = distribution.log_prob(batch.steps.action)
-    np.testing.assert_allclose(flat(found), wanted, rtol=1e-4, atol=1e-4)
-    assert shared_torso.acting(policy_of("gru"), learner, batch) is None
 
 
 def test_fit_of_the_critic_counts_returns_and_keeps_predictions():

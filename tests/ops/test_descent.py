@@ -42,11 +42,19 @@ def clipped(max_norm, total):
     return optax.chain(clip_by_norm(max_norm, total), optax.adam(0.1))
 
 
+def begun(optimizer, params):
+    """Returns the state of an optimiser that has made seven steps before."""
+    rng = np.random.default_rng(7)
+    first, (adam, *rest) = optimizer.init(params)
+    mu, nu = rng.normal(size=params.size), rng.uniform(1, 2, params.size)
+    return first, (adam._replace(count=jnp.int32(7), mu=jnp.float32(mu), nu=jnp.float32(nu)), *rest)
+
+
 def alone(max_norm: float, size: int) -> tuple:
     """Returns parameters and Adam's state after the steps of one optimiser, on all rows."""
     rows, params = problem(size)
     optimizer = optax.chain(optax.clip_by_global_norm(max_norm), optax.adam(0.1))
-    params, state = jnp.asarray(params), optimizer.init(jnp.asarray(params))
+    params, state = jnp.asarray(params), begun(optimizer, params)
     for number in range(STEPS):
         gradient = jax.grad(loss)(params, Rows(*(leaf[number] for leaf in rows)))
         updates, state = optimizer.update(gradient, state, params)
@@ -55,16 +63,17 @@ def alone(max_norm: float, size: int) -> tuple:
 
 
 def together(count: int, parts: Parts, max_norm: float, size: int) -> list[tuple]:
-    """Returns what each actor has after the same steps, taken in a loop."""
+    """Returns what each actor has after the same steps, taken in two loops with an end and a start between them."""
 
     def of_actor(params, rows):
         steps = descent(functools.partial(clipped, max_norm), parts, size)
-        state = clipped(max_norm, lambda value: value).init(params)
 
         def one(number, point):
             return steps.step(point, loss, jax.tree.map(lambda leaf: leaf[number], rows), RATE)
 
-        point = jax.lax.fori_loop(0, STEPS, one, steps.start(params, state))
+        state = begun(clipped(max_norm, lambda value: value), params)
+        point = jax.lax.fori_loop(0, 2, one, steps.start(params, state))
+        point = jax.lax.fori_loop(2, STEPS, one, steps.start(*steps.end(point)))
         return steps.end(point), steps.params(point)
 
     rows, params = problem(size)

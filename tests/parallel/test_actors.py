@@ -14,7 +14,16 @@ import numpy as np
 import pytest
 from support import actors, spread
 
-from jaxtrpo.parallel.collectives import AXIS, gather_envs, num_actors, side_by_side, sum_over_actors
+from jaxtrpo.parallel.collectives import (
+    AXIS,
+    from_shares,
+    gather_envs,
+    num_actors,
+    share_of,
+    share_of_sum,
+    side_by_side,
+    sum_over_actors,
+)
 
 VALUES = {
     "float": np.float32([1.5, np.nan, -np.inf, -0.1]),
@@ -89,6 +98,33 @@ def test_the_sum_of_a_tree_is_that_of_its_leaves():
         "nothing": np.zeros((0, 2), np.float32),
     }
     assert_everyone_has(found, wanted)
+
+
+def test_shares_of_actors_make_up_whole_vectors():
+    def of_actor(vector):
+        share, summed = share_of(vector), share_of_sum(vector)
+        return share, summed, from_shares({"one": share, "sum": summed})
+
+    vectors = np.arange(12, dtype=np.float32).reshape(2, 6) ** 2
+    shares, sums, together = jax.device_get(actors(2).map(of_actor)(vectors))
+    np.testing.assert_array_equal(shares, [vectors[0, :3], vectors[1, 3:]])
+    np.testing.assert_array_equal(sums, vectors.sum(0).reshape(2, 3))
+    own = np.concatenate([vectors[0, :3], vectors[1, 3:]])
+    assert_everyone_has(together, {"one": own, "sum": vectors.sum(0)})
+
+
+def test_an_actor_that_works_alone_has_the_only_share():
+    def of_actor(vector):
+        everyone = sum_over_actors(vector)
+
+        def task():
+            return share_of(everyone), share_of_sum(everyone), from_shares({"one": everyone})
+
+        return side_by_side(task, task)
+
+    found = jax.device_get(actors(2).map(of_actor)(np.ones((2, 6), np.float32)))
+    whole = np.full(6, 2, np.float32)
+    assert_everyone_has(found, 2 * ((whole, whole, {"one": whole}),))
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 3])

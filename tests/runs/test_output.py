@@ -32,6 +32,7 @@ from jaxtrpo.runs.directory import (
     writing,
 )
 from jaxtrpo.runs.metrics import Metrics
+from jaxtrpo.runs.output import Output, Saving
 from jaxtrpo.runs.termination import DeferredSignals, Terminated, Termination
 from jaxtrpo.training.record import Record
 from jaxtrpo.training.run import Plan
@@ -73,6 +74,23 @@ def test_resumed_run_keeps_the_best_snapshot(tmp_path, monkeypatch):
     monkeypatch.setattr(Plan, "evaluator", lambda self: lambda *_: Evaluation(-1.0, 0.0, np.zeros(0)))
     train_part(tmp_path, total_steps=640, keep_best=True, resume=True)
     assert steps_of(tmp_path / BEST) == before
+
+
+def test_a_directory_is_written_anew_only_if_it_is_outdated(tmp_path):
+    train_part(tmp_path, total_steps=128)
+    columns = load_checkpoint(tmp_path).metrics
+    written = []
+    for outdated, times in ((False, 0), (True, 1)):
+        output = Output(tmp_path, Saving(), columns, lambda place, metrics: written.append(place), outdated=outdated)
+        output.save()
+        assert written == times * [tmp_path]
+
+
+def test_resuming_with_the_same_settings_writes_nothing(tmp_path):
+    train_part(tmp_path, total_steps=128)
+    before = [(tmp_path / name).stat().st_mtime_ns for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE)]
+    train_part(tmp_path, total_steps=128, resume=True)
+    assert [(tmp_path / name).stat().st_mtime_ns for name in (CHECKPOINT_FILE, CHECKPOINT_BEFORE)] == before
 
 
 def test_overwrite_removes_snapshots_and_nothing_else(tmp_path):
