@@ -37,7 +37,9 @@ NOT_RUN = {
     "<!-- tests -->": "it runs all tests, this one included",
     "<!-- not run: needs Slurm -->": "there is no scheduler here",
     "<!-- not run: needs an accelerator -->": "there is none here, and it takes half an hour",
+    "<!-- not run: needs ale-py -->": "it is no dependency of the tests",
     "<!-- not run: needs gymnax -->": "it is no dependency of the tests",
+    "<!-- not run: needs the game above -->": "it needs ale-py",
     "<!-- not run: needs minigrid -->": "it is no dependency of the tests",
     "<!-- not run: needs SuperSuit and PettingZoo's environments -->": "they are no dependencies of the tests",
 }
