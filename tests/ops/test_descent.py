@@ -15,7 +15,7 @@ from support import actors, spread
 from jaxtrpo.ops.descent import clip_by_norm, descent
 from jaxtrpo.ops.minibatches import Parts
 
-RATE, STEPS = np.float32(0.7), 5
+RATE, STEPS = 0.7, 5
 
 
 class Rows(NamedTuple):
