@@ -11,10 +11,8 @@ run, it is the median over updates. Written to experiments/results/as_fast/.
 from __future__ import annotations
 
 import statistics
-import tempfile
-from pathlib import Path
 
-from common.commits import HERE, check_out, require_own_code, run
+from common.commits import run, then_and_now
 from common.comparison import extent_of, options
 from common.machine import machine
 from common.tables import write_csv
@@ -41,12 +39,7 @@ def main() -> None:
     given = parser.parse_args()
     rounds = 1 if given.quick else given.rounds
     rows, ratios = [], {task: [] for task in UPDATES}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        code = {"then": folder / "code", "now": HERE}
-        check_out(given.against, code["then"])
-        for place in code.values():
-            require_own_code(place)
+    with then_and_now(given.against) as (folder, code):
         for number in range(rounds):
             for task, updates in UPDATES.items():
                 settings = {

@@ -9,14 +9,13 @@ does one actor of the code as it lies here. Written to experiments/results/two_a
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import scipy.stats
 
-from common.commits import HERE, check_out, require_own_code, run
+from common.commits import run, then_and_now
 from common.comparison import extent_of, interval, options
 from common.machine import machine
 from common.statistics import interquartile_mean
@@ -41,13 +40,9 @@ def final_return(rows: list[dict[str, str]]) -> float:
 def measure(against: str, *, seeds: tuple[int, ...], steps: int, path: Path) -> Found:
     """Every run that is not in the file yet, one at a time, and what all of them came to."""
     known = {(line["task"], line["version"], line["seed"]): line["return"] for line in read_lines(path)}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        then = folder / "code"
-        check_out(against, then)
-        versions = {f"two actors, {against}": (then, 2), "two actors": (HERE, 2), "one actor": (HERE, 1)}
-        for code, _ in versions.values():
-            require_own_code(code)
+    with then_and_now(against) as (folder, places):
+        then, now = places["then"], places["now"]
+        versions = {f"two actors, {against}": (then, 2), "two actors": (now, 2), "one actor": (now, 1)}
         for seed in seeds:
             for task in TASKS:
                 for version, (code, actors) in versions.items():

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ import jax
 import numpy as np
 from flax import serialization
 
-from common.commits import HERE, check_out, require_own_code, run
+from common.commits import run, then_and_now
 from common.runs import as_flags
 from jaxtrpo.runs.directory import POLICY_FILE
 from jaxtrpo.runs.msgpack_file import content_of
@@ -108,12 +107,7 @@ def main() -> None:
     parser.add_argument("--against", default=AGAINST, metavar="COMMIT")
     arguments = parser.parse_args()
     changed = False
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        code = {"then": folder / "code", "now": HERE}
-        check_out(arguments.against, code["then"])
-        for each in code.values():
-            require_own_code(each)
+    with then_and_now(arguments.against) as (folder, code):
         for number, case in enumerate(CASES):
             then, now = (
                 train(place, case, folder / f"{when}{number}", folder / f"cache_{when}") for when, place in code.items()

@@ -42,7 +42,7 @@ def descent(optimizer: Callable[[Total], optax.GradientTransformation], parts: P
     """
     missing = -size % num_actors() if parts.shared else 0
     transformation = optimizer(sum_over_actors if parts.shared else lambda value: value)
-    own, summed = (share_of, share_of_sum) if parts.shared else (lambda vector: vector, lambda vector: vector)
+    own = share_of if parts.shared else lambda vector: vector
 
     def of_vectors(change: Callable[[Array], Array], state: PyTree) -> PyTree:
         return jax.tree.map(lambda leaf: change(leaf) if leaf.ndim else leaf, state)
@@ -55,7 +55,9 @@ def descent(optimizer: Callable[[Total], optax.GradientTransformation], parts: P
 
     def step(point: Point, function: Callable, rows: Any, rate: Float[Array, ""] | float) -> Point:
         params, state = point
-        gradient = gradient_of_sum(lambda params, rows: function(params[:size], rows), params, rows, parts, summed)
+        gradient = gradient_of_sum(
+            lambda params, rows: function(params[:size], rows), params, rows, parts, share_of_sum
+        )
         updates, state = transformation.update(gradient, state, own(params))
         new = own(params) + rate * jnp.asarray(updates)
         return (from_shares(new) if parts.shared else new), state
