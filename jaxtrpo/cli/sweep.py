@@ -81,13 +81,14 @@ class Sweep:
         try:
             from jaxtrpo.runs.sweep.plot import draw_sweep
             from jaxtrpo.runs.sweep.study import Sweep as Plan
-            from jaxtrpo.runs.sweep.study import open_study, ranked, run_sweep, write_table
+            from jaxtrpo.runs.sweep.study import open_study, ranked, require_same_values, run_sweep, write_table
         except ModuleNotFoundError as error:
             raise needs("sweep", error, "sweep") from error
 
         with hold(out):  # creates it
             pass
         study = open_study(out, self.env, self.storage, tpe=self.tpe, seed=self.config.seed)
+        require_same_values(study, dimensions)
         trials = self.trials or (len(every) if every else 20)
         plan = Plan(self.env, out, dimensions, every[:trials], trials, self.seeds, self._flags, study)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +12,7 @@ from jaxtrpo.config import Config
 from jaxtrpo.config.checks import is_number
 from jaxtrpo.config.specs import with_argument
 
+COLLECTIONS = (tuple, list, set, dict)
 PARTS = ("algorithm", "policy", "critic", "adapt")
 FORMS = ("log(NAME, LOW, HIGH)", "uniform(NAME, LOW, HIGH)", "integer(NAME, LOW, HIGH)", "choice(NAME, VALUE, ...)")
 
@@ -114,11 +116,24 @@ def _elements(text: str, what: str) -> list[ast.expr]:
 
 
 def _literal(node: ast.expr) -> Any:
-    """Returns the value of a Python literal, and the source text of any other expression, such as a spec string."""
+    """Returns a number, string, bool or None, and the source text of anything else, such as a spec string or a tuple.
+
+    The database of a study holds only simple values: a tuple would come back as a list, a combination never tried.
+    """
     try:
-        return ast.literal_eval(node)
+        value = ast.literal_eval(node)
     except ValueError:
         return ast.unparse(node)
+    return ast.unparse(node) if isinstance(value, COLLECTIONS) else value
+
+
+def _collection(value: Any) -> Any:
+    """Returns the tuple or list that a text is the source of, and any other value as it is."""
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError, SyntaxError):
+            read = ast.literal_eval(value)
+            return read if isinstance(read, COLLECTIONS) else value
+    return value
 
 
 ONE_ACTOR = "every run of a sweep has one actor, and --cores run at the same time"
@@ -168,7 +183,7 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
             settings[name] = value
         elif part in PARTS and inner:
             require_no_contradiction(part, settings[part] or "", inner, value)
-            settings[part] = with_argument(settings[part] or default_spec(part), inner, value)
+            settings[part] = with_argument(settings[part] or default_spec(part), inner, _collection(value))
         else:
             near = swept_name(name, settings["algorithm"])
             hint = f"did you mean {near}?" if near else "settings of a spec string look like critic_learning_rate"

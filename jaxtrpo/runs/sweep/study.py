@@ -19,18 +19,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import optuna
 import sqlalchemy
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+    check_distribution_compatibility,
+)
 from optuna.samplers import RandomSampler, TPESampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import DBAPIError
 
 from jaxtrpo.runs.directory import hold, write_whole, writing
 from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.reader import read_run
-from jaxtrpo.runs.sweep.space import Dimension
+from jaxtrpo.runs.sweep.space import Dimension, Values
 from jaxtrpo.runs.view.curves import interquartile_mean
 
 STUDY_FILE, TABLE_FILE = "study.sqlite", "sweep.csv"
-OWNER, CHOICE, SEEDS = "owner", "choice", "seeds"  # user attributes of a trial
+OWNER, SEEDS = "owner", "seeds"  # user attributes of a trial
 TRIES = 10  # attempts to open a database
 SECONDS_BETWEEN_LOOKS = 2.0  # at the metrics of the runs in progress
 ERROR_LENGTH = 2_000  # characters of the output of a failed run
@@ -86,6 +93,42 @@ def open_study(directory: Path, name: str, storage: str | None, *, tpe: bool, se
     raise AssertionError
 
 
+def require_same_values(study: optuna.Study, dimensions: Sequence[Dimension]) -> None:
+    """Rejects dimensions that a trial of the study had with other values, which Optuna does not allow.
+
+    Raises:
+      ValueError: a setting had other choices before, or a range of another kind.
+    """
+    swept = {dimension.name: _distribution(dimension) for dimension in dimensions}
+    for trial in study.get_trials(deepcopy=False):
+        for name in trial.distributions.keys() & swept.keys():
+            try:
+                check_distribution_compatibility(trial.distributions[name], swept[name])
+            except ValueError:
+                before, now = _format_range(trial.distributions[name]), _format_range(swept[name])
+                raise ValueError(
+                    f"{name} was swept over {before} before, not {now}; choose another directory (--out), or another "
+                    "database if the sweep has one (--storage)"
+                ) from None
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    if isinstance(dimension, Values):
+        return CategoricalDistribution(dimension.values)
+    if dimension.whole:
+        return IntDistribution(int(dimension.low), int(dimension.high), log=dimension.log)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+
+
+def _format_range(distribution: BaseDistribution) -> str:
+    if isinstance(distribution, CategoricalDistribution):
+        return ", ".join(map(str, distribution.choices))
+    assert isinstance(distribution, (IntDistribution, FloatDistribution))
+    kind = "whole numbers" if isinstance(distribution, IntDistribution) else "numbers"
+    scale = " on a logarithmic scale" if distribution.log else ""
+    return f"{kind} from {distribution.low} to {distribution.high}{scale}"
+
+
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
@@ -127,8 +170,7 @@ class _Scheduler:
         self.stopping, self.processes = False, set[subprocess.Popen]()
         self.directories = set[Path]()  # of the runs in progress
         self.owner = f"{socket.gethostname()}:{sweep.directory.absolute()}"
-        ours = [found for found in self._states(TrialState.RUNNING) if found.user_attrs.get(OWNER) == self.owner]
-        self.open = [self._begun(optuna.Trial(sweep.study, found._trial_id)) for found in ours]
+        self.open = [self._begun(optuna.Trial(sweep.study, found._trial_id)) for found in self._ours()]
 
     def run(self, cores: int, bar: Progress) -> None:
         """See `run_sweep`."""
@@ -185,17 +227,27 @@ class _Scheduler:
         if not self.sweep.combinations:
             return study.ask() if len(self._states(*begun)) < self.sweep.trials else None
         while True:
-            tried = [_combination(trial) for trial in self._states(*begun)]
+            tried = [trial.params for trial in self._states(*begun)]
             left = [choice for choice in self.sweep.combinations if choice not in tried]
             if not left:
                 return None
-            choice = dict(left[0])
-            study.enqueue_trial(choice, user_attrs={OWNER: self.owner, CHOICE: choice})
-            trial = study.ask()  # the first trial in the queue, possibly one that another sweep enqueued
-            earlier = [other for other in self._states(*begun, TrialState.WAITING) if other.number < trial.number]
-            if _combination(trial) not in map(_combination, earlier):
+            trial = self._add(dict(left[0]))
+            earlier = [other.params for other in self._states(*begun) if other.number < trial.number]
+            if trial.params not in earlier:
                 return trial
             study.tell(trial, state=TrialState.PRUNED)
+
+    def _add(self, choice: dict[str, Any]) -> optuna.Trial:
+        """Adds a trial of a combination that is running from the start.
+
+        Optuna's queue (`enqueue_trial`) would let two processes start the same trial, because SQLite locks no rows.
+        """
+        study = self.sweep.study
+        kinds = {dimension.name: _distribution(dimension) for dimension in self.sweep.dimensions}
+        new = create_trial(state=TrialState.RUNNING, params=choice, distributions=kinds, user_attrs={OWNER: self.owner})
+        study.add_trial(new)
+        (added,) = (trial for trial in self._ours() if trial.params == choice)
+        return optuna.Trial(study, added._trial_id)
 
     def _train(self, trial: optuna.Trial, seed: int) -> float | None:
         """Trains a run and returns its final return_100, or None if it failed."""
@@ -252,14 +304,14 @@ class _Scheduler:
     def _states(self, *states: TrialState) -> list[FrozenTrial]:
         return self.sweep.study.get_trials(deepcopy=False, states=states)
 
+    def _ours(self) -> list[FrozenTrial]:
+        """Returns the trials of this sweep that have begun and have not ended."""
+        return [found for found in self._states(TrialState.RUNNING) if found.user_attrs.get(OWNER) == self.owner]
+
     def _begun(self, trial: optuna.Trial) -> _Running:
         for dimension in self.sweep.dimensions:
             dimension.suggest(trial)
         return _Running(trial, list(range(self.sweep.seeds)), {})
-
-
-def _combination(trial: FrozenTrial | optuna.Trial) -> Mapping[str, Any]:
-    return trial.user_attrs.get(CHOICE, trial.params)
 
 
 def fraction_done(directory: Path) -> float:

@@ -9,7 +9,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +32,7 @@ from jaxtrpo.runs.sweep.space import (
     require_different,
     with_settings,
 )
-from jaxtrpo.runs.sweep.study import Sweep, _Scheduler, open_study
+from jaxtrpo.runs.sweep.study import Sweep, _Scheduler, open_study, require_same_values
 from jaxtrpo.runs.view.curves import interquartile_mean
 
 SMALL = [
@@ -40,6 +42,13 @@ SMALL = [
 GRID = ["--grid", "algorithm_learning_rate=0.01,0.02", "--seeds", "2"]
 
 # ---- search space
+
+
+def sharing(tmp_path, values, name):
+    """A scheduler of a sweep of `values` in a database that others share."""
+    study = open_study(tmp_path, "both", f"sqlite:///{tmp_path}/shared.sqlite", tpe=False, seed=0)
+    grid = tuple(combinations([values]))
+    return _Scheduler(Sweep("", tmp_path / name, [values], grid, 0, 1, lambda chosen: [], study), print)
 
 
 def test_parse_grid():
@@ -79,6 +88,16 @@ def test_malformed_search_space_is_rejected_in_one_sentence(read, words, told):
     with pytest.raises(ValueError, match=told) as error:
         read([words])
     assert repr(words) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_collections_reach_the_settings_through_the_database(tmp_path):
+    """A database would give a tuple back as a list, which is no combination of the grid: the sweep would never end."""
+    (values,) = parse_grid(["policy_hidden=(8,),[4, 4]"])
+    scheduler, found = sharing(tmp_path, values, "here"), []
+    while (trial := scheduler._another()) is not None:
+        settings = with_settings({"policy": "mlp", "algorithm": "pg", "critic": None}, trial.params, str)
+        found.append(settings["policy"])
+    assert found == ["mlp(hidden=(8,))", "mlp(hidden=[4, 4])"]
 
 
 def test_combinations_are_all_and_unique():
@@ -199,10 +218,11 @@ def test_two_sweeps_share_a_study(whole, tmp_path):
     outs = [tmp_path / name for name in ("here", "there")]
     grid = [*GRID[:-1], "1"]  # seed
     both = [started(*grid, *storage, "--cores", "1", "--out", str(out)) for out in outs]
+    said = []
     for process in both:
         with process:
-            said = process.communicate(timeout=300)
-        assert process.returncode == 0, said
+            said.append(process.communicate(timeout=300))
+    assert [process.returncode for process in both] == [0, 0], said
     # The sweep that ends last has all results.
     wanted, *found = ({row["algorithm_learning_rate"]: json.loads(row["seeds"])[:1] for row in rows(out)}
                       for out in (whole[0], *outs))  # fmt: skip
@@ -211,15 +231,9 @@ def test_two_sweeps_share_a_study(whole, tmp_path):
 
 
 def test_concurrent_sweeps_never_run_the_same_combination(tmp_path):
-    """Another sweep takes a trial before every operation of this one."""
+    """Another sweep takes a trial before this one adds its own."""
     values = Values("max_kl", (0.01, 0.02, 0.03))
-
-    def scheduler(name):
-        study = open_study(tmp_path, "both", f"sqlite:///{tmp_path}/shared.sqlite", tpe=False, seed=0)
-        grid = tuple(combinations([values]))
-        return _Scheduler(Sweep("", tmp_path / name, [values], grid, 0, 1, lambda chosen: [], study), print)
-
-    here, there = scheduler("here"), scheduler("there")
+    here, there = (sharing(tmp_path, values, name) for name in ("here", "there"))
     found = []
 
     def take(which):
@@ -227,18 +241,31 @@ def test_concurrent_sweeps_never_run_the_same_combination(tmp_path):
         if trial is not None:
             found.append(values.suggest(trial))
 
-    def interleaved(method):
-        def call(*args, **more):
-            take(there)
-            return method(*args, **more)
+    mine, add = here.sweep.study, here.sweep.study.add_trial
 
-        return call
+    def interleaved(trial):
+        take(there)
+        add(trial)
 
-    mine = here.sweep.study
-    mine.enqueue_trial, mine.ask = interleaved(mine.enqueue_trial), interleaved(mine.ask)
+    mine.add_trial = interleaved
     for _ in range(3):
         take(here)
     assert sorted(found) == [0.01, 0.02, 0.03]
+
+
+def test_sweeps_that_race_share_the_combinations(tmp_path):
+    """Both take trials as fast as they can; SQLite locks no rows, so neither may start what the other can see."""
+    values = Values("max_kl", tuple(range(25)))
+    both = [sharing(tmp_path, values, name) for name in ("here", "there")]
+    ready = threading.Barrier(2)
+
+    def every(scheduler):
+        ready.wait()
+        return [values.suggest(trial) for trial in iter(scheduler._another, None)]
+
+    with ThreadPoolExecutor() as pool:
+        here, there = pool.map(every, both)
+    assert sorted(here + there) == list(values.values)
 
 
 def test_second_sweep_in_a_directory_is_rejected(tmp_path, capsys):
@@ -259,6 +286,30 @@ def test_directory_of_another_environment_is_refused_in_one_sentence(tmp_path, c
     )
     assert capsys.readouterr().err == f"jaxtrpo: error: {told}\n"
     open_study(tmp_path, "Hopper-v5", None, tpe=False, seed=0)
+
+
+def test_values_cannot_change_within_a_study(tmp_path):
+    database = f"sqlite:///{tmp_path}/shared.sqlite"
+    study = open_study(tmp_path, "X", database, tpe=False, seed=0)
+    dimensions = parse_grid(["max_kl=0.01,0.02"]) + parse_random(["integer(epochs, 1, 4)", "uniform(clip, 0.1, 0.2)"])
+    require_same_values(study, dimensions)
+    trial = study.ask()
+    for dimension in dimensions:
+        dimension.suggest(trial)
+    require_same_values(study, dimensions)
+    require_same_values(study, parse_grid(["discount=0.9,0.99"]))
+    require_same_values(study, parse_random(["integer(epochs, 2, 9)", "uniform(clip, 0.1, 0.3)"]))  # Optuna allows it
+    for changed, told in (
+        (parse_grid(["max_kl=0.01,0.02,0.03"]), "max_kl was swept over 0.01, 0.02 before, not 0.01, 0.02, 0.03;"),
+        (
+            parse_random(["uniform(max_kl, 0, 1)"]),
+            r"max_kl was swept over 0.01, 0.02 before, not numbers from 0.0 to 1.0;",
+        ),
+        (parse_random(["uniform(epochs, 1, 4)"]), "whole numbers from 1 to 4 before, not numbers from 1.0 to 4.0;"),
+        (parse_random(["log(clip, 0.1, 0.2)"]), "numbers from 0.1 to 0.2 before, not numbers from 0.1 to 0.2 on a log"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            require_same_values(study, changed)
 
 
 def test_failed_trial_is_reported(tmp_path, capfd):
