@@ -18,7 +18,7 @@ from typing import Any
 
 from jaxtrpo.config import Config
 from jaxtrpo.config.messages import described, type_name
-from jaxtrpo.config.specs import KINDS, parse, split_own
+from jaxtrpo.config.specs import KINDS, literal_or_word, parse, split_own
 from jaxtrpo.envs.modules import search_first
 
 
@@ -84,9 +84,9 @@ def _name_and_settings(call: str) -> tuple[str, dict[str, Any]]:
     if node.args or any(keyword.arg is None for keyword in node.keywords):
         raise _Wrong(f"{node.func.id} takes its settings by name, such as {node.func.id}(size=64)")
     try:
-        return node.func.id, {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+        return node.func.id, {str(keyword.arg): literal_or_word(keyword.value) for keyword in node.keywords}
     except ValueError:
-        raise _Wrong(f"settings of {node.func.id} must be Python literals") from None
+        raise _Wrong(f"settings of {node.func.id} must be Python literals or words") from None
 
 
 def _call(make: Callable[..., Any], name: str, settings: dict[str, Any]) -> Any:

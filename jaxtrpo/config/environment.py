@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxtrpo.config.messages import short
+from jaxtrpo.config.specs import literal_or_word
 
 VECTOR = "vector"  # name of the numbers that are not images, in observations with images
 SET_ELSEWHERE = {"groups": "actors", "max_episode_steps": "max_episode_steps", "name": "env"}  # by which setting
@@ -44,7 +45,9 @@ def options_of(text: str | None) -> dict[str, Any]:
         call = ast.parse(f"options({text or ''})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             raise SyntaxError
-        options = {str(keyword.arg): _value(keyword.value) for keyword in call.keywords if keyword.arg is not None}
+        options = {
+            str(keyword.arg): literal_or_word(keyword.value) for keyword in call.keywords if keyword.arg is not None
+        }
         if len(options) < len(call.keywords):  # one is given twice, or as **options
             raise SyntaxError
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -72,10 +75,6 @@ def names_string(given: str | tuple[str, ...] | list[str]) -> str | None:
 def names_of(text: str | None) -> tuple[str, ...]:
     """Returns the names in a text made by `names_string`."""
     return tuple(text.split(",")) if text else ()
-
-
-def _value(node: ast.expr) -> Any:
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def _is_literal(value: Any) -> bool:

@@ -42,7 +42,7 @@ def factory(kind: str, name: str) -> Callable[..., Any]:
 def parse(kind: str, text: str) -> Any:
     """Returns the value of a spec string such as `ppo`, `ppo(clip=0.1)` or `chain(margin(), fixed)`.
 
-    The string is parsed, never evaluated: arguments are literals, or spec strings of the same kind.
+    The string is parsed, never evaluated: arguments are literals, bare words, or spec strings of the same kind.
 
     Args:
       kind: the setting that the string is for: "algorithm", "adapt", "critic" or "policy".
@@ -88,9 +88,9 @@ def _build(kind: str, node: ast.expr) -> Any:
         if keyword.arg in arguments:
             raise ValueError(f"{name} is given {keyword.arg} twice")
         try:
-            arguments[keyword.arg] = ast.literal_eval(keyword.value)
+            arguments[keyword.arg] = literal_or_word(keyword.value)
         except ValueError:
-            raise ValueError(f"{keyword.arg} of {name} must be a Python literal") from None
+            raise ValueError(f"{keyword.arg} of {name} must be a Python literal or a word") from None
     parts = [_build(kind, argument) for argument in call.args]
     signature = inspect.signature(make)
     try:
@@ -98,6 +98,15 @@ def _build(kind: str, node: ast.expr) -> Any:
     except TypeError as error:
         raise ValueError(f"{error}{_near_settings(arguments, signature, name)}") from None
     return make(*parts, **arguments)
+
+
+def literal_or_word(node: ast.expr) -> Any:
+    """Returns the value of a Python literal, and a bare word as a string: shells take quotes away.
+
+    Raises:
+      ValueError: the expression is something else.
+    """
+    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
 def _near_settings(arguments: Mapping[str, Any], signature: inspect.Signature, name: str) -> str:
@@ -127,7 +136,7 @@ def settings_in(kind: str, spec: str) -> list[tuple[str, Any]]:
         for keyword in call.keywords:
             if keyword.arg in declared:
                 with contextlib.suppress(ValueError):  # `parse` rejects values that are not literals
-                    found.append((keyword.arg, ast.literal_eval(keyword.value)))
+                    found.append((keyword.arg, literal_or_word(keyword.value)))
     return found
 
 

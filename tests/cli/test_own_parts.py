@@ -92,6 +92,10 @@ def test_other_texts_are_spec_strings(here):
     assert with_argument("own:algorithm(max_kl=0.1)", "max_kl", 0.2) == "own:algorithm(max_kl=0.2)"
 
 
+def test_words_need_no_quotes(here):
+    assert part("policy", "own:Network(width=wide)").width == "wide"
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "told"),
     [
@@ -100,7 +104,7 @@ def test_other_texts_are_spec_strings(here):
         ("policy", "nowhere.py:Network", "no such file: nowhere.py"),
         ("policy", "own:Netwrk", "own has no Netwrk; it has Network, halving, algorithm, broken"),
         ("policy", "own:Network(3)", "Network takes its settings by name, such as Network(size=64)"),
-        ("policy", "own:Network(width=print(1))", "settings of Network must be Python literals"),
+        ("policy", "own:Network(width=print(1))", "settings of Network must be Python literals or words"),
         ("policy", "own:Network(widht=3)", "Network: got an unexpected keyword argument 'widht'"),
         ("policy", "own:wide(width=3)", "wide is not a class or function, so it takes no settings"),
         ("policy", "own:halving", "it must be or return a flax module, not a value of type jaxtrpo.adapt.rule.Rule"),

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from jaxtrpo.config.specs import CALLED, KINDS, factory, parse
+from jaxtrpo.config.specs import CALLED, KINDS, factory, parse, settings_in
 
 ALL = [(kind, name) for kind, names in KINDS.items() for name in names]
 # For each setting a value that is nowhere its default.
@@ -135,6 +135,20 @@ def test_error_quotes_the_spec_string_and_says_what_is_wrong(kind, words, said):
     with pytest.raises(ValueError) as error:
         parse(kind, words)
     assert str(error.value).startswith(f"{kind}={words!r}: ") and said in str(error.value)
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_every_setting_says_of_a_word_that_it_is_wrong(kind, name):
+    for setting in settings_of(kind, name):
+        with pytest.raises(ValueError, match=f"{setting}='wrong' must be |, not 'wrong'") as error:
+            parse(kind, f"{name}({setting}=wrong)")
+        assert "\n" not in str(error.value)
+
+
+def test_words_need_no_quotes():
+    """Shells take them away: `--policy "cnn(kind='nature')"` needs two kinds."""
+    assert parse("policy", "cnn(kind=nature)").spec_string == "cnn(kind='nature')"
+    assert settings_in("critic", "cnn(kind=nature, hidden=3)") == [("kind", "nature"), ("hidden", 3)]
 
 
 def documented(function) -> set[str]:
