@@ -16,7 +16,7 @@ from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
 from jaxtrpo.policies import recurrent
 from jaxtrpo.policies.cnn import Encoder, Shape
 from jaxtrpo.policies.distributions import Categorical
-from jaxtrpo.policies.recurrence import Sequences, from_rows, in_stretches, num_stretches, to_rows
+from jaxtrpo.policies.recurrence import Sequences, from_rows, in_stretches, num_stretches, rows_of, to_rows
 from jaxtrpo.policies.recurrent import CELLS, gru, lstm
 
 TIME, ENVS, OBS = 7, 3, 4
@@ -228,3 +228,64 @@ def test_rows_of_sequences_are_stretches_of_one_environment():
     np.testing.assert_array_equal(back["value"][:, 0], samples["value"][1, :, 1])
     np.testing.assert_array_equal(back["obs"].first[:, 1], samples["obs"].first[0, :, 0])
     np.testing.assert_array_equal(back["obs"].carry[0][0], samples["obs"].carry[0][1, 1])
+
+
+def test_gradient_of_convolutions_matches_finite_differences():
+    space = ObservationSpace((Leaf("image", (6, 7, 2), "uint8"), Leaf("vector", (3,))))
+    policy, rng = gru(hidden=3, encoder=(4,), channels=(2,)).make(space, CHOICES), np.random.default_rng(0)
+
+    def drawn(like, scale):
+        return jax.tree.map(lambda leaf: jnp.float32(scale * rng.normal(size=leaf.shape)), like)
+
+    params = drawn(policy.init(jax.random.PRNGKey(0)), 0.2)
+    obs = {
+        "image": jnp.asarray(rng.integers(0, 256, (4, 2, 6, 7, 2), np.uint8)),
+        "vector": drawn(jnp.zeros((4, 2, 3)), 1.0),
+    }
+    inputs = Sequences(obs, jnp.zeros((4, 2), bool), (jnp.zeros((2, 3)),))
+    function = jax.jit(lambda params: jnp.mean(jnp.concatenate(policy.apply(params, inputs).logits, -1) ** 2))
+    along = drawn(params["images"], 1.0)
+
+    def at(step):
+        return function({**params, "images": jax.tree.map(lambda leaf, by: leaf + step * by, params["images"], along)})
+
+    gradient = jax.grad(function)(params)["images"]
+    found = sum(map(jnp.vdot, jax.tree.leaves(gradient), jax.tree.leaves(along)))
+    assert abs(found) > 0.1
+    np.testing.assert_allclose(found, (at(1e-3) - at(-1e-3)) / 2e-3, rtol=0.02)
+
+
+@pytest.mark.parametrize(("maker", "gates"), [(gru, 3), (lstm, 4)])
+def test_recurrent_matrix_of_each_gate_is_orthogonal_on_average(maker, gates):
+    """Rows of the matrices of all gates side by side are orthogonal, and a gate's part of a row has length 1."""
+    params = maker(hidden=16, encoder=(8,)).make(OBS, TWO_NUMBERS).init(jax.random.PRNGKey(0))
+    matrix = network_of(params)["recurrent"]
+    np.testing.assert_allclose(matrix @ matrix.T, gates * np.eye(16), atol=1e-4)
+
+
+@pytest.mark.parametrize("maker", [gru, lstm])
+def test_default_sizes_are_the_documented_ones(maker):
+    """Spec strings of saved runs leave defaults out, so these never change."""
+    policy = maker().make(OBS, TWO_NUMBERS)
+    layers = network_of(policy.init(jax.random.PRNGKey(0)))
+    assert layers["Dense_0"]["kernel"].shape == (OBS, 64) and layers["recurrent"].shape[0] == 64
+    assert policy.recurrence.bptt_steps == 16
+
+
+def test_lists_are_taken_as_sizes():
+    assert gru(encoder=[5, 4], channels=[3]) is gru(encoder=(5, 4), channels=(3,))
+
+
+def test_multiply_adds_count_convolutions_and_the_layers_after_them():
+    space = ObservationSpace((Leaf("image", (6, 6, 2), "uint8"),))
+    policy = gru(hidden=8, encoder=(5,), channels=(4,)).make(space, CHOICES)
+    feed_forward = parse("policy", "cnn(channels=(4,), hidden=5)").make(space, CHOICES)
+    params, others = (each.init(jax.random.PRNGKey(0)) for each in (policy, feed_forward))
+    rest = sum(leaf.size for leaf in jax.tree.leaves(params["rest"]))
+    last = 5 * sum(CHOICES.counts)  # of the feed-forward network, a layer from 5 units
+    assert policy.multiply_adds(params) - rest == feed_forward.multiply_adds(others) - last
+
+
+def test_rows_hold_at_most_the_steps_asked_for():
+    assert [rows_of(steps, jnp.ones((12, 5))) for steps in (1, 5, 9, 10, 24)] == [1, 1, 1, 2, 4]
+    assert [rows_of(steps, jnp.ones(12)) for steps in (1, 9)] == [1, 9]

@@ -51,6 +51,47 @@ def test_entropy_is_the_integral(case):
     np.testing.assert_allclose(distribution(case).entropy(), wanted, rtol=1e-3, atol=2e-3)
 
 
+def test_entropy_of_a_wide_distribution_is_nearly_the_integral():
+    """The nodes are far apart where the slope of tanh has its bend."""
+    wanted = -integral(0.0, 2.0, log_density(0.0, 2.0, INNER))
+    np.testing.assert_allclose(distribution((0.0, 2.0)).entropy(), wanted, rtol=0.015)
+
+
+def test_entropy_of_many_states_is_that_of_each():
+    many = SquashedGaussian(*jnp.asarray(np.random.default_rng(0).normal(size=(2, 4, 3, 2)), jnp.float32))
+    found = many.entropy()
+    assert found.shape == (4, 3)
+    for at in np.ndindex(4, 3):
+        one = SquashedGaussian(many.mean[at], many.log_std[at])
+        np.testing.assert_allclose(found[at], one.entropy(), rtol=1e-4, atol=1e-5)
+
+
+def test_density_near_the_bounds():
+    action = np.float32(np.tanh([5.0, 6.0, -6.5]))
+    wanted = log_density(0.0, 0.0, np.arctanh(np.float64(action)))
+    found = distribution((0.0, 0.0))._replace(mean=jnp.zeros((3, 1))).log_prob(jnp.asarray(action)[:, None])
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)
+
+
+def test_network_matches_plain_layers():
+    policy, rng = squashed(hidden=(5, 4), initial_log_std=-1.5).make(3, TWO_NUMBERS), np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: np.float32(0.6 * rng.normal(size=leaf.shape)), policy.init(jax.random.PRNGKey(0))
+    )
+    obs = rng.normal(size=(7, 2, 3)).astype(np.float32)
+    layers, x = params["params"], obs.astype(np.float64)
+    for name in ("Dense_0", "Dense_1"):
+        x = np.maximum(x @ layers[name]["kernel"] + layers[name]["bias"], 0)
+    x = x @ layers["last"]["kernel"] + layers["last"]["bias"]
+    found = policy.apply(params, jnp.asarray(obs))
+    np.testing.assert_allclose(found.mean, x[..., :2], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.log_std, -1.5 + 5 * np.tanh(x[..., 2:] / 5), rtol=1e-4, atol=1e-5)
+
+
+def test_list_is_taken_as_sizes():
+    assert squashed(hidden=[8]) is squashed(hidden=(8,))
+
+
 def test_entropy_of_coordinates_is_added():
     both = distribution(*CASES[:2]).entropy()
     np.testing.assert_allclose(both, sum(distribution(case).entropy() for case in CASES[:2]), rtol=1e-5)
