@@ -80,25 +80,40 @@ class Sweep:
         self._require_known()
         try:
             from jaxtrpo.runs.sweep.plot import draw_sweep
+            from jaxtrpo.runs.sweep.scheduler import run_sweep
             from jaxtrpo.runs.sweep.study import Sweep as Plan
-            from jaxtrpo.runs.sweep.study import open_study, ranked, require_same_values, run_sweep, write_table
+            from jaxtrpo.runs.sweep.study import open_study, ranked, require_same_sweep, write_table
         except ModuleNotFoundError as error:
             raise needs("sweep", error, "sweep") from error
 
         with hold(out):  # creates it
             pass
-        study = open_study(out, self.env, self.storage, tpe=self.tpe, seed=self.config.seed)
-        require_same_values(study, dimensions)
+        study = open_study(out, self.env, self.storage)
+        require_same_sweep(study, dimensions, shlex.join(self._flags({})), self.seeds)
         trials = self.trials or (len(every) if every else 20)
-        plan = Plan(self.env, out, dimensions, every[:trials], trials, self.seeds, self._flags, study)
+        plan = Plan(
+            env=self.env,
+            directory=out,
+            dimensions=dimensions,
+            combinations=every[:trials],
+            trials=trials,
+            seeds=self.seeds,
+            flags=self._flags,
+            study=study,
+            shared=self.storage is not None,
+            tpe=self.tpe,
+            seed=self.config.seed,
+        )
 
         def work() -> int:
             try:
                 with hold(out):
-                    run_sweep(plan, self.cores or available_cores())
+                    failed = run_sweep(plan, self.cores or available_cores())
             except KeyboardInterrupt:
                 print(f"interrupted; the same command resumes the sweep in {out}", file=sys.stderr)
                 return INTERRUPTED
+            if failed:
+                print(f"{failed} trials failed; the same command tries again", file=sys.stderr)
             done = ranked(study)
             if not done:
                 print("no trial was completed", file=sys.stderr)
@@ -121,7 +136,7 @@ class Sweep:
         config = dataclasses.asdict(self.config)
 
         def default(kind: str) -> str:
-            return getattr(part("algorithm", config["algorithm"]), kind)
+            return getattr(part("algorithm", chosen.get("algorithm", config["algorithm"])), kind)
 
         return with_settings(config, chosen, default)
 
@@ -129,9 +144,9 @@ class Sweep:
         """Validates each value of each setting, combined with the first values of the others."""
         from jaxtrpo.cli.own_parts import part
 
-        usual = {each.name: each.ends[0] for each in dimensions}
+        usual = {each.name: each.examples[0] for each in dimensions}
         for each in dimensions:
-            for value in each.ends:
+            for value in each.examples:
                 settings = self._settings({**usual, each.name: value})
                 Config(**settings)
                 for kind in ("algorithm", "policy", "critic", "adapt"):
@@ -140,21 +155,23 @@ class Sweep:
 
     def _flags(self, chosen: Mapping[str, Any]) -> list[str]:
         """Returns the flags of `jaxtrpo train` for the settings that differ from their defaults."""
-        usual = Config()
+        usual, settings = Config(), vars(Config(**self._settings(chosen)))  # which makes 1000 of 1000.0
         return as_flags(
             {
                 name: value
-                for name, value in self._settings(chosen).items()
+                for name, value in settings.items()
                 if value != getattr(usual, name) and name not in ("seed", "actors")
             }
         )
 
     def _report(self, done: list, files: tuple[Path, ...]) -> None:
-        from jaxtrpo.runs.sweep.study import format_settings
+        from jaxtrpo.runs.sweep.scheduler import format_settings
 
         print(f"{'trial':>5}  {'return_100':>10}  settings")
         for trial in done[:SHOWN]:
             print(f"{trial.number:>5}  {trial.value:>10.1f}  {format_settings(trial.params)}")
         print(*files, sep="\n")
-        best = shlex.join(["jaxtrpo", "train", self.env, *self._flags(done[0].params), "--out", "best"])
+        best = shlex.join(
+            ["jaxtrpo", "train", self.env, *self._flags(done[0].params), "--actors", "1", "--out", "best"]
+        )
         print(f"rerun the best trial: {best}")

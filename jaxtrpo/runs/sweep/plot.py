@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from optuna.trial import FrozenTrial
 
 from jaxtrpo.runs.directory import write_whole, writing
-from jaxtrpo.runs.sweep.space import Dimension, Interval
+from jaxtrpo.runs.sweep.space import Dimension, Interval, Values
 from jaxtrpo.runs.sweep.study import SEEDS
 
 PICTURE = "sweep.png"
@@ -21,11 +21,13 @@ def draw_sweep(trials: Sequence[FrozenTrial], dimensions: Sequence[Dimension], d
     figure = Figure(figsize=(max(4.0 * len(dimensions), 5.0), 3.4), layout="constrained")
     places = figure.subplots(1, len(dimensions), squeeze=False, sharey=True)[0]
     for place, dimension in zip(places, dimensions, strict=True):
-        numbers = isinstance(dimension, Interval)
+        if isinstance(dimension, Values):  # side by side, in the order in which they were given
+            place.set_xticks(range(len(dimension.values)), map(str, dimension.values))
         for rank, trial in enumerate(trials):
-            x = trial.params[dimension.name] if numbers else str(trial.params[dimension.name])
-            for value in trial.user_attrs.get(SEEDS, []):
-                place.plot([x], [value], "o", color="#bbbbbb", markersize=3)
+            value = trial.params[dimension.name]
+            x = dimension.values.index(value) if isinstance(dimension, Values) else value
+            for score in trial.user_attrs.get(SEEDS, []):
+                place.plot([x], [score], "o", color="#bbbbbb", markersize=3)
             place.plot(
                 [x], [trial.value], "o", color="#d55e00" if rank == 0 else "#0072b2", markersize=7 if rank == 0 else 5
             )

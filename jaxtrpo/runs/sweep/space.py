@@ -24,7 +24,7 @@ class Values(NamedTuple):
     values: tuple[Any, ...]
 
     @property
-    def ends(self) -> tuple[Any, ...]:
+    def examples(self) -> tuple[Any, ...]:
         """Values to validate before the sweep starts."""
         return self.values
 
@@ -43,9 +43,9 @@ class Interval(NamedTuple):
     whole: bool = False
 
     @property
-    def ends(self) -> tuple[Any, ...]:
-        """See `Values.ends`."""
-        return self.low, self.high
+    def examples(self) -> tuple[Any, ...]:
+        """See `Values.examples`; a number between the bounds is no whole one by chance, as they may be."""
+        return (self.low, self.high) if self.whole else (self.low, self.low + (self.high - self.low) / 3.7, self.high)
 
     def suggest(self, trial: Any) -> Any:
         """See `Values.suggest`."""
@@ -110,8 +110,9 @@ def _elements(text: str, what: str) -> list[ast.expr]:
     try:
         body = ast.parse(f"[{text}]", mode="eval").body
     except SyntaxError:
-        raise ValueError(f"{what} cannot be parsed; put values with special characters in quotes") from None
-    assert isinstance(body, ast.List)
+        body = None
+    if not isinstance(body, ast.List):
+        raise ValueError(f"{what} cannot be parsed; put values with special characters in quotes")
     return body.elts
 
 
@@ -182,8 +183,9 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
                 raise ValueError(f"{name}={config[name]} contradicts the swept {name}={value}; give only one of them")
             settings[name] = value
         elif part in PARTS and inner:
+            value = _collection(value)
             require_no_contradiction(part, settings[part] or "", inner, value)
-            settings[part] = with_argument(settings[part] or default_spec(part), inner, _collection(value))
+            settings[part] = with_argument(settings[part] or default_spec(part), inner, value)
         else:
             near = swept_name(name, settings["algorithm"])
             hint = f"did you mean {near}?" if near else "settings of a spec string look like critic_learning_rate"

@@ -23,6 +23,8 @@ from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 from jaxtrpo.config.specs import parse
 from jaxtrpo.runs.reader import read_run
+from jaxtrpo.runs.sweep.plot import draw_sweep
+from jaxtrpo.runs.sweep.scheduler import _Scheduler
 from jaxtrpo.runs.sweep.space import (
     Interval,
     Values,
@@ -32,7 +34,7 @@ from jaxtrpo.runs.sweep.space import (
     require_different,
     with_settings,
 )
-from jaxtrpo.runs.sweep.study import Sweep, _Scheduler, open_study, require_same_values
+from jaxtrpo.runs.sweep.study import SEEDS, Sweep, open_study, require_same_sweep
 from jaxtrpo.runs.view.curves import interquartile_mean
 
 SMALL = [
@@ -44,11 +46,31 @@ GRID = ["--grid", "algorithm_learning_rate=0.01,0.02", "--seeds", "2"]
 # ---- search space
 
 
-def sharing(tmp_path, values, name):
-    """A scheduler of a sweep of `values` in a database that others share."""
-    study = open_study(tmp_path, "both", f"sqlite:///{tmp_path}/shared.sqlite", tpe=False, seed=0)
-    grid = tuple(combinations([values]))
-    return _Scheduler(Sweep("", tmp_path / name, [values], grid, 0, 1, lambda chosen: [], study), print)
+def scheduler_of(directory, dimensions, database=None, **more) -> _Scheduler:
+    """The scheduler of a sweep in a database of its own, or one that others share."""
+    study = open_study(directory, "X", database)
+    sampled = "trials" in more
+    settings = {
+        "combinations": () if sampled else tuple(combinations(dimensions)),
+        "trials": 0,
+        "seeds": 1,
+        "shared": database is not None,
+        **more,
+    }
+    return _Scheduler(Sweep("X", directory, dimensions, flags=lambda chosen: [], study=study, **settings), print)
+
+
+def sharing(tmp_path, name, dimensions, **more) -> _Scheduler:
+    (tmp_path / name).mkdir(exist_ok=True)
+    return scheduler_of(tmp_path / name, dimensions, f"sqlite:///{tmp_path}/shared.sqlite", **more)
+
+
+def taken(scheduler: _Scheduler, most: int | None = None) -> list[dict]:
+    """The settings of the trials that a scheduler begins."""
+    found = []
+    while len(found) != most and (job := scheduler._next()) is not None:
+        found.append(job[0].trial.params)
+    return found
 
 
 def test_parse_grid():
@@ -74,6 +96,7 @@ def test_parse_random(low, factor):
         (parse_grid, "max_kl=", "must have the form NAME=VALUE,VALUE"),
         (parse_grid, "max kl=1", "must have the form NAME=VALUE,VALUE"),
         (parse_grid, "max_kl=1,,2", "cannot be parsed"),
+        (parse_grid, "max_kl=1]+[2", "cannot be parsed"),
         (parse_random, "max_kl", "must be one of log"),
         (parse_random, "log()", "must be one of log"),
         (parse_random, "log(max_kl, 1)", "must be one of log"),
@@ -92,12 +115,12 @@ def test_malformed_search_space_is_rejected_in_one_sentence(read, words, told):
 
 def test_collections_reach_the_settings_through_the_database(tmp_path):
     """A database would give a tuple back as a list, which is no combination of the grid: the sweep would never end."""
-    (values,) = parse_grid(["policy_hidden=(8,),[4, 4]"])
-    scheduler, found = sharing(tmp_path, values, "here"), []
-    while (trial := scheduler._another()) is not None:
-        settings = with_settings({"policy": "mlp", "algorithm": "pg", "critic": None}, trial.params, str)
-        found.append(settings["policy"])
+    scheduler = scheduler_of(tmp_path, parse_grid(["policy_hidden=(8,),[4, 4]"]))
+    settings = {"policy": "mlp", "algorithm": "pg", "critic": None}
+    found = [with_settings(settings, chosen, str)["policy"] for chosen in taken(scheduler)]
     assert found == ["mlp(hidden=(8,))", "mlp(hidden=[4, 4])"]
+    same = {**settings, "policy": "mlp(hidden=[4,4])"}
+    assert with_settings(same, {"policy_hidden": "[4, 4]"}, str)["policy"] == "mlp(hidden=[4, 4])"
 
 
 def test_combinations_are_all_and_unique():
@@ -189,6 +212,7 @@ def test_printed_command_reruns_the_best_trial(whole):
     rate = rows(out)[0]["algorithm_learning_rate"]
     assert best.env == "InvertedPendulum-v5" and best.config.algorithm == f"pg(learning_rate={rate})"
     assert (best.config.total_steps, best.config.policy) == (512, "mlp(hidden=(8,))")
+    assert best.config.actors == 1  # as in the sweep
 
 
 def test_finished_sweep_trains_nothing(whole):
@@ -232,40 +256,96 @@ def test_two_sweeps_share_a_study(whole, tmp_path):
 
 def test_concurrent_sweeps_never_run_the_same_combination(tmp_path):
     """Another sweep takes a trial before this one adds its own."""
-    values = Values("max_kl", (0.01, 0.02, 0.03))
-    here, there = (sharing(tmp_path, values, name) for name in ("here", "there"))
-    found = []
-
-    def take(which):
-        trial = which._another()
-        if trial is not None:
-            found.append(values.suggest(trial))
-
-    mine, add = here.sweep.study, here.sweep.study.add_trial
+    values = [Values("max_kl", (0.01, 0.02, 0.03))]
+    here, there = (sharing(tmp_path, name, values) for name in ("here", "there"))
+    found, add = [], here.sweep.study.add_trial
 
     def interleaved(trial):
-        take(there)
+        found.extend(taken(there, 1))
         add(trial)
 
-    mine.add_trial = interleaved
-    for _ in range(3):
-        take(here)
-    assert sorted(found) == [0.01, 0.02, 0.03]
+    here.sweep.study.add_trial = interleaved
+    found += taken(here)
+    assert sorted(chosen["max_kl"] for chosen in found) == [0.01, 0.02, 0.03]
 
 
 def test_sweeps_that_race_share_the_combinations(tmp_path):
     """Both take trials as fast as they can; SQLite locks no rows, so neither may start what the other can see."""
     values = Values("max_kl", tuple(range(25)))
-    both = [sharing(tmp_path, values, name) for name in ("here", "there")]
+    both = [sharing(tmp_path, name, [values]) for name in ("here", "there")]
     ready = threading.Barrier(2)
 
     def every(scheduler):
         ready.wait()
-        return [values.suggest(trial) for trial in iter(scheduler._another, None)]
+        return taken(scheduler)
 
     with ThreadPoolExecutor() as pool:
         here, there = pool.map(every, both)
-    assert sorted(here + there) == list(values.values)
+    assert sorted(chosen["max_kl"] for chosen in here + there) == list(values.values)
+
+
+def test_sweeps_that_share_sampled_trials_run_no_more_than_asked_for(tmp_path):
+    drawn = parse_random(["uniform(max_kl, 0, 1)"])
+    here, there = (sharing(tmp_path, name, drawn, trials=3) for name in ("here", "there"))
+    found, add = [], here.sweep.study.add_trial
+
+    def interleaved(trial):
+        found.extend(taken(there, 1))
+        add(trial)
+
+    here.sweep.study.add_trial = interleaved
+    found += taken(here)
+    assert len(found) == 3 == len({chosen["max_kl"] for chosen in found})
+
+
+@pytest.mark.parametrize("tpe", [False, True])
+def test_resumed_sweep_draws_what_one_that_never_stopped_draws(tmp_path, tpe):
+    space = parse_random(["uniform(max_kl, 0, 1)", "integer(epochs, 1, 1000000)"])
+
+    def sweep(name, **more):
+        (tmp_path / name).mkdir(exist_ok=True)
+        return scheduler_of(tmp_path / name, space, tpe=tpe, **more)
+
+    whole = taken(sweep("whole", trials=5))
+    first = sweep("parts", trials=3)
+    parts = taken(first)
+    for running in first.open:
+        first.sweep.study.tell(running.trial, 1.0)
+    parts += taken(sweep("parts", trials=5))
+    assert parts == whole
+    assert len({tuple(chosen.values()) for chosen in whole}) == 5
+    assert taken(sweep("other", trials=1, seed=1)) != whole[:1]
+
+
+def test_unfinished_trials_are_resumed_wherever_the_directory_is(tmp_path):
+    """As after a move, or on a machine with another name; in a shared database, those of others are left alone."""
+    values = [Values("max_kl", (0.01, 0.02))]
+    (tmp_path / "own").mkdir()
+    begun = taken(scheduler_of(tmp_path / "own", values), 1) + taken(sharing(tmp_path, "shared", values), 1)
+    assert begun == 2 * [{"max_kl": 0.01}]
+    for name in ("own", "shared"):
+        (tmp_path / name).rename(tmp_path / f"{name}-moved")
+    assert taken(scheduler_of(tmp_path / "own-moved", values)) == [{"max_kl": 0.01}, {"max_kl": 0.02}]
+    assert taken(sharing(tmp_path, "another", values)) == [{"max_kl": 0.02}]
+    assert taken(sharing(tmp_path, "shared-moved", values)) == [{"max_kl": 0.01}]
+
+
+def test_duplicate_of_a_sweep_that_was_killed_before_it_dropped_it_is_not_run(tmp_path):
+    values = [Values("max_kl", (0.01,))]
+    here, there = (sharing(tmp_path, name, values) for name in ("here", "there"))
+    there._add({"max_kl": 0.01})
+    here._add({"max_kl": 0.01})  # and is killed
+    assert taken(sharing(tmp_path, "here", values)) == []
+    assert taken(sharing(tmp_path, "there", values)) == [{"max_kl": 0.01}]
+
+
+@pytest.mark.parametrize("name", ["q?b", "p%41", "a{b}", "with space", "ü#1"])
+def test_directory_may_have_any_name(tmp_path, name):
+    (tmp_path / name).mkdir()
+    assert taken(scheduler_of(tmp_path / name, [Values("max_kl", (0.01,))]))
+    assert {path.name for path in (tmp_path / name).iterdir()} == {"study.sqlite"}
+    with pytest.raises(ValueError, match="holds a sweep of X, not Y"):
+        open_study(tmp_path / name, "Y", None)
 
 
 def test_second_sweep_in_a_directory_is_rejected(tmp_path, capsys):
@@ -279,44 +359,108 @@ def test_second_sweep_in_a_directory_is_rejected(tmp_path, capsys):
 
 
 def test_directory_of_another_environment_is_refused_in_one_sentence(tmp_path, capsys):
-    open_study(tmp_path, "Hopper-v5", None, tpe=False, seed=0)
+    open_study(tmp_path, "Hopper-v5", None)
     assert cli.main([*SMALL, *GRID, "--out", str(tmp_path)]) == cli.INPUT_ERROR
     told = (
         f"out={str(tmp_path)!r} holds a sweep of Hopper-v5, not InvertedPendulum-v5; choose another directory (--out)"
     )
     assert capsys.readouterr().err == f"jaxtrpo: error: {told}\n"
-    open_study(tmp_path, "Hopper-v5", None, tpe=False, seed=0)
+    open_study(tmp_path, "Hopper-v5", None)
 
 
-def test_values_cannot_change_within_a_study(tmp_path):
-    database = f"sqlite:///{tmp_path}/shared.sqlite"
-    study = open_study(tmp_path, "X", database, tpe=False, seed=0)
+def test_trials_of_a_study_have_the_same_settings(tmp_path):
+    study = open_study(tmp_path, "X", None)
     dimensions = parse_grid(["max_kl=0.01,0.02"]) + parse_random(["integer(epochs, 1, 4)", "uniform(clip, 0.1, 0.2)"])
-    require_same_values(study, dimensions)
+    require_same_sweep(study, dimensions, "--discount 0.5", 2)
+    require_same_sweep(study, dimensions[:1], "", 5)  # nothing has been trained
+    require_same_sweep(study, dimensions, "", 5)
     trial = study.ask()
-    for dimension in dimensions:
+    for number, dimension in enumerate(dimensions):
+        require_same_sweep(study, dimensions, "", 5)  # killed after some settings of a trial
+        if number:
+            with pytest.raises(ValueError, match="the sweep was over max_kl"):
+                require_same_sweep(study, parse_grid(["discount=0.9,0.99"]), "", 5)
         dimension.suggest(trial)
-    require_same_values(study, dimensions)
-    require_same_values(study, parse_grid(["discount=0.9,0.99"]))
-    require_same_values(study, parse_random(["integer(epochs, 2, 9)", "uniform(clip, 0.1, 0.3)"]))  # Optuna allows it
+    study.tell(trial, 1.0)
+    wider = parse_random(["integer(epochs, 2, 9)", "uniform(clip, 0.1, 0.3)"])  # Optuna allows it
+    require_same_sweep(study, [dimensions[0], *wider], "", 5)
+    grid, whole, number = dimensions
     for changed, told in (
-        (parse_grid(["max_kl=0.01,0.02,0.03"]), "max_kl was swept over 0.01, 0.02 before, not 0.01, 0.02, 0.03;"),
+        ([grid, whole], "the sweep was over max_kl, epochs, clip before, not max_kl, epochs;"),
         (
-            parse_random(["uniform(max_kl, 0, 1)"]),
-            r"max_kl was swept over 0.01, 0.02 before, not numbers from 0.0 to 1.0;",
+            [*dimensions, Values("a", (1,))],
+            "the sweep was over max_kl, epochs, clip before, not max_kl, epochs, clip, a;",
         ),
-        (parse_random(["uniform(epochs, 1, 4)"]), "whole numbers from 1 to 4 before, not numbers from 1.0 to 4.0;"),
-        (parse_random(["log(clip, 0.1, 0.2)"]), "numbers from 0.1 to 0.2 before, not numbers from 0.1 to 0.2 on a log"),
+        ([*parse_grid(["max_kl=0.01,0.02,0.03"]), whole, number], "over 0.01, 0.02 before, not 0.01, 0.02, 0.03;"),
+        ([*parse_random(["uniform(max_kl, 0, 1)"]), whole, number], "0.01, 0.02 before, not numbers from 0.0 to 1.0;"),
+        (
+            [grid, *parse_random(["uniform(epochs, 1, 4)"]), number],
+            "whole numbers from 1 to 4 before, not numbers from 1",
+        ),
+        (
+            [grid, whole, *parse_random(["log(clip, 0.1, 0.2)"])],
+            "0.1 to 0.2 before, not numbers from 0.1 to 0.2 on a log",
+        ),
     ):
         with pytest.raises(ValueError, match=told):
-            require_same_values(study, changed)
+            require_same_sweep(study, changed, "", 5)
+    with pytest.raises(ValueError, match="have the default settings, not `--discount 0.5`; choose another directory"):
+        require_same_sweep(study, dimensions, "--discount 0.5", 5)
+    with pytest.raises(ValueError, match="seeds=2: the trials of this sweep have 5 each; choose another directory"):
+        require_same_sweep(study, dimensions, "", 2)
 
 
-def test_failed_trial_is_reported(tmp_path, capfd):
+def test_another_fixed_setting_is_refused_by_the_command(whole, capsys):
+    out, _ = whole
+    before = (out / "sweep.csv").read_bytes()
+    assert cli.main([*SMALL, *GRID, "--discount", "0.5", "--out", str(out)]) == cli.INPUT_ERROR
+    assert "--discount 0.5" in capsys.readouterr().err
+    assert (out / "sweep.csv").read_bytes() == before
+
+
+def test_failed_trial_is_reported_and_tried_again(tmp_path, capfd):
     words = ["sweep", "gymnasium:Nothing-v0", "--grid", "max_kl=0.01", "--seeds", "1", "--out", str(tmp_path / "sweep")]
+    for trial in (0, 1):
+        assert cli.main(words) == cli.FAILED
+        error = capfd.readouterr().err
+        assert f"trial {trial}, seed 0 failed: jaxtrpo: error:" in error and "no trial was completed" in error
+        assert "1 trials failed; the same command tries again" in error
+
+
+def test_trial_without_an_episode_says_so(tmp_path, capfd):
+    words = ["sweep", "Pendulum-v1", *SMALL[2:], "--grid", "discount=0.9", "--seeds", "1", "--out", str(tmp_path / "a")]
     assert cli.main(words) == cli.FAILED
-    error = capfd.readouterr().err
-    assert "trial 0, seed 0 failed: jaxtrpo: error:" in error and "no trial was completed" in error
+    assert "trial 0, seed 0 has no return: no episode has ended; raise --total-steps" in capfd.readouterr().err
+
+
+def test_flags_of_a_trial():
+    command = cli.parse(["sweep", "X", "--grid", "algorithm=ppo", "--grid", "critic_learning_rate=0.001"])
+    flags = command._flags({"algorithm": "ppo", "critic_learning_rate": 0.001})
+    critic = parse("critic", flags[flags.index("--critic") + 1])
+    assert critic.spec_string == "mlp(minibatch_size=64)"  # that of ppo, with mlp's own learning rate
+    assert command._flags({"max_steps_per_update": 1e3}) == ["--max-steps-per-update", "1000"]
+
+
+def test_fractions_of_whole_settings_are_refused(tmp_path, capsys):
+    words = ["sweep", "CartPole-v1", "--random", "uniform(max_steps_per_update, 1000, 2000)", "--out", str(tmp_path)]
+    assert cli.main(words) == cli.INPUT_ERROR
+    assert "max_steps_per_update=1270.27" in capsys.readouterr().err
+
+
+def test_picture_shows_values_in_the_order_of_the_grid(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__: figures.append(figure))
+    scheduler = scheduler_of(tmp_path, [Values("max_kl", (0.3, 0.1, 0.2))])
+    taken(scheduler)
+    for running, score in zip(scheduler.open, (1.0, 3.0, 2.0), strict=True):
+        running.trial.set_user_attr(SEEDS, [score])
+        scheduler.sweep.study.tell(running.trial, score)
+    done = sorted(scheduler.sweep.study.trials, key=lambda trial: -trial.value)
+    draw_sweep(done, scheduler.sweep.dimensions, tmp_path)
+    (place,) = figures[0].axes
+    assert [label.get_text() for label in place.get_xticklabels()] == ["0.3", "0.1", "0.2"]
+    points = {(float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in place.lines}
+    assert points == {(0, 1), (1, 3), (2, 2)}
 
 
 def test_sweep_accepts_the_flags_of_train():
