@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxtrpo.adapt.rule import Rule, require_bounds
-from jaxtrpo.config.checks import require_not_negative, require_positive, require_whole
+from jaxtrpo.config.checks import plain, require_not_negative, require_positive, require_whole
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.rollout.types import Hyperparameters
@@ -56,7 +56,7 @@ def improvement(
     require_bounds(steps_bounds=steps_bounds, kl_bounds=kl_bounds)
     if steps_delta is not None:  # steps are integers in compiled code and must stay integers
         require_whole(1, steps_delta=steps_delta)
-    if not all(isinstance(steps, int) for steps in steps_bounds):
+    if not all(isinstance(steps, int) for steps in plain(tuple(steps_bounds))):
         raise ValueError(f"steps_bounds={short(steps_bounds)} must be two integers (environment steps)")
     if kl_delta is not None:
         require_positive(kl_delta=kl_delta)

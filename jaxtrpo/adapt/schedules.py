@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from jaxtrpo.adapt.rule import Rule
-from jaxtrpo.config.checks import require_not_negative, require_positive, require_whole
+from jaxtrpo.config.checks import plain, require_not_negative, require_positive, require_whole
 from jaxtrpo.rollout.types import Hyperparameters
 
 
@@ -59,7 +59,7 @@ def _schedule(
     steps = settings.get("steps_per_update")
     if steps is not None:
         require_whole(1, steps_per_update=steps)  # an integer in compiled code that must stay an integer
-    given = [f"{key}={value!r}" for key, value in {"over": over, **settings}.items() if value is not None]
+    given = [f"{key}={plain(value)!r}" for key, value in {"over": over, **settings}.items() if value is not None]
 
     def update(
         first: Hyperparameters, hyperparameters: Hyperparameters, metrics: Mapping[str, Array]

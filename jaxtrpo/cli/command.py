@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from jaxtrpo.runs.directory import require_writable
+from jaxtrpo.runs.directory import RUN_FILES, require_writable
 
 FAILED, INPUT_ERROR, INTERRUPTED = 1, 2, 130
 
@@ -53,7 +53,7 @@ def require_some(directories: Sequence[Path]) -> None:
 
 
 def require_place(out: Path, name: str = "out") -> None:
-    """Raises OSError if a file cannot be written because of its directory, or because it is a directory itself.
+    """Raises OSError if a file cannot be written because of its directory, or is a directory or a file of a run.
 
     `name` is the setting that holds its path.
     """
@@ -62,4 +62,6 @@ def require_place(out: Path, name: str = "out") -> None:
         raise NotADirectoryError(f"{what}: no such directory: {out.parent}")
     if place.is_dir():
         raise IsADirectoryError(f"{what} is a directory; give the name of a file")
+    if place.name in RUN_FILES:
+        raise FileExistsError(f"{what}: files of runs are named {place.name}; choose another name")
     require_writable(place.parent, what)

@@ -51,6 +51,9 @@ class Export:
             require_whole(1, max_episode_steps=self.max_episode_steps)
         find_modules_here(self.env)
         out = (self.out or self.directory / "export").expanduser()
+        card = out / "README.md"
+        if self.card and card.exists() and "library_name: jaxtrpo" not in card.read_text(errors="replace"):
+            raise FileExistsError(f"out={str(out)!r}: {card} is not a model card of jaxtrpo; choose another directory")
         if self.directory.exists():  # otherwise, loading the policy says so
             require_writable(out.absolute(), f"out={str(out)!r}")
         choose_actors(program=True)  # the environment may be a JAX program
@@ -75,12 +78,15 @@ class Export:
         from jaxtrpo.config.messages import one_line
         from jaxtrpo.envs.gymnasium.errors import SimulatorError
         from jaxtrpo.rollout.evaluation import prepare_evaluation
+        from jaxtrpo.runs.directory import METRICS_FILE
         from jaxtrpo.runs.model_card import write_card
-        from jaxtrpo.runs.reader import find_runs, read_run
+        from jaxtrpo.runs.reader import read_run
 
         try:
             place = self.env, self.episodes, self.max_episode_steps, self.env_options
             evaluation = prepare_evaluation(policy, *place)(0)
+            own = self.directory.expanduser()
+            run = read_run(own) if (own / METRICS_FILE).exists() else None  # a snapshot has none
         except (ValueError, SimulatorError) as error:
             why = one_line(str(error).partition("\n\n")[0], 1000)
             print(
@@ -88,9 +94,8 @@ class Export:
                 file=sys.stderr,
             )
             return FAILED
-        try:
-            run = read_run(find_runs([self.directory])[0])
-        except FileNotFoundError:  # a snapshot has no metrics.csv
-            run = None
-        print(write_card(policy, run, evaluation, out))
+        limit = self.max_episode_steps and f"at most {self.max_episode_steps} steps"
+        given = [text for text in (self.env_options, limit) if text]
+        where = ", ".join([self.env or policy.env_name, *given]) if self.env or given else ""
+        print(write_card(policy, run, evaluation, out, where=where))
         return 0

@@ -82,8 +82,9 @@ class Video:
             require_fitting(policy, env)
             episode = render_episode(policy, env, seed=self.seed, width=self.width, height=self.height)
             episodes[label] = episode if self.seconds is None else first_seconds(episode, self.seconds)
-            frames = most_steps(env) if self.seconds is None else max(1, round(self.seconds / episode.seconds_per_step))
-            most += min(frames, most_steps(env))
+            whole = most_steps(env) + 1  # with the end
+            shown = whole if self.seconds is None else max(1, round(self.seconds / episode.seconds_per_step))
+            most += min(shown, whole)
 
         def work() -> int:
             with Progress(most, unit="frames") as bar:
@@ -125,7 +126,8 @@ class Plot:
         require_some(self.directories)
         if not self.out.name:
             raise ValueError(f"out={str(self.out)!r} must name files, such as curves for curves.png")
-        require_place(self.out.with_name(f"{self.out.name}.png"))
+        for kind in ("png", "svg", "csv"):
+            require_place(self.out.with_name(f"{self.out.name}.{kind}"))
         try:
             from jaxtrpo.runs.view.plot import curves_of, draw
         except ModuleNotFoundError as error:

@@ -16,6 +16,7 @@ from jaxtrpo.config.checks import (
     MOST_ENVS,
     MOST_EPISODES,
     MOST_FRAMES,
+    plain,
     require_bool,
     require_number,
     require_positive,
@@ -124,11 +125,15 @@ class Config:
         return USUAL_STEPS if self.stop_after_seconds is None else UNLIMITED_STEPS
 
     def __post_init__(self) -> None:
-        """Checks each setting on its own; whole numbers of steps may be floats such as 1e6, and paths `Path`s.
+        """Checks each setting on its own.
+
+        Numbers may be NumPy's, whole numbers of steps floats such as 1e6, and paths `Path`s.
 
         Raises:
           ValueError: a setting is out of bounds; one sentence that names it.
         """
+        for name in self.__dataclass_fields__:
+            object.__setattr__(self, name, plain(getattr(self, name)))
         for name in ("total_steps", "steps_per_update", "max_steps_per_update", "eval_every"):
             object.__setattr__(self, name, whole(getattr(self, name)))
         if isinstance(self.start_from, Path):

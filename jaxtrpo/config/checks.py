@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from jaxtrpo.config.messages import short
 
 INT32 = 2**31 - 1  # compiled programs count in these
@@ -22,7 +24,7 @@ SMALLEST, LARGEST = 2.0**-126, 2.0**127  # magnitudes of normal float32 numbers,
 def require_whole(least: int, most: int | None = INT32, **values: object) -> None:
     """Raises ValueError for a value that is not an integer between `least` and `most`; None means no upper bound."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise ValueError(f"{name}={short(value)} must be a whole number of at least {least}")
         if most is not None and value > most:
             raise ValueError(f"{name}={short(value)} must be at most {most}")
@@ -31,6 +33,16 @@ def require_whole(least: int, most: int | None = INT32, **values: object) -> Non
 def whole(value: Any) -> Any:
     """Returns a float that is a whole number, such as 1e6, as an integer, and anything else unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def plain(value: Any) -> Any:
+    """Returns a scalar of NumPy or JAX, also in a tuple or list, as Python's, and anything else unchanged.
+
+    Text such as `np.float64(0.1)` could not be read again.
+    """
+    if type(value) in (tuple, list):
+        return type(value)(map(plain, value))
+    return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
 
 
 def require_seed(**values: object) -> None:
@@ -70,7 +82,7 @@ def require_share(**values: Any) -> None:
 def require_bool(**values: object) -> None:
     """Raises ValueError for a value that is neither True nor False."""
     for name, value in values.items():
-        if not isinstance(value, bool):
+        if not isinstance(value, bool | np.bool_):
             raise ValueError(f"{name}={short(value)} must be True or False")
 
 
@@ -92,4 +104,4 @@ def _is_finite(value: float) -> bool:
 
 def is_number(value: object) -> bool:
     """Whether a value is a real number; booleans are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

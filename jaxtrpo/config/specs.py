@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from jaxtrpo.config.checks import plain
+
 # Names and the modules of their factories, which are imported on demand.
 _ALGORITHMS = ("trpo", "npg", "trpo_penalty", "trpo_replay", "ppo", "pg", "a2c", "a3c", "naf", "dqn", "sac", "gps")
 _RULES = ("trust", "fixed", "linear", "exponential", "improvement", "margin", "model_accuracy", "chain")
@@ -215,7 +217,9 @@ def spec_string_of(factory: Callable[..., Any], settings: Mapping[str, Any]) -> 
     """
     parameters = inspect.signature(factory).parameters.values()
     given = ", ".join(
-        f"{p.name}={settings[p.name]!r}" for p in parameters if p.name in settings and settings[p.name] != p.default
+        f"{p.name}={plain(settings[p.name])!r}"
+        for p in parameters
+        if p.name in settings and settings[p.name] != p.default
     )
     return f"{factory.__name__}({given})" if given else factory.__name__
 

@@ -13,7 +13,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree
 
 from jaxtrpo.config.checks import require_sizes
-from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.config.specs import is_built_in, parse, spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import Observed, flat_size
 from jaxtrpo.ops import fisher_layers as linearized
@@ -206,6 +206,12 @@ class PolicyMaker(NamedTuple):
     # Spec string of the critic to use instead of `mlp`, unless another is chosen; `shared` for a policy with a value
     # head, which takes no other.
     critic: str | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Lets a built-in network be pickled, without its functions; one of your own cannot be."""
+        if is_built_in("policy", self.spec_string):
+            return parse, ("policy", self.spec_string)
+        return PolicyMaker, tuple(self)
 
 
 def mlp(

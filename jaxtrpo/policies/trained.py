@@ -53,6 +53,10 @@ class TrainedPolicy:
         )
         return f"TrainedPolicy({self.env_name}, {self.maker.spec_string}, {sizes})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the fields, without functions made from them, which cannot be pickled."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
     @property
     def action_low(self) -> np.ndarray:
         """Lower bounds of actions in the simulator's units, one per coordinate."""

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, PyTree, UInt32
 
-from jaxtrpo.config.checks import MOST_EPISODES, require_bool, require_seed, require_whole
+from jaxtrpo.config.checks import MOST_EPISODES, plain, require_bool, require_seed, require_whole
 from jaxtrpo.config.environment import made_elsewhere, options_of, options_string
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.abilities import close, envs_per_simulator, masks_actions, observation_space, require_working
@@ -101,6 +101,7 @@ def prepare_evaluation(
     record: bool = False,
 ) -> Callable[[int], Evaluation]:
     """Validates the arguments of `evaluate`, and returns a function from a seed to the evaluation."""
+    episodes = plain(episodes)
     require_whole(1, MOST_EPISODES, episodes=episodes)
     require_bool(stochastic=stochastic, record=record)
     if not isinstance(policy, TrainedPolicy):
@@ -114,7 +115,7 @@ def prepare_evaluation(
     def evaluate_once(seed: int) -> Evaluation:
         try:
             require_seed(seed=seed)
-            return run(actors.replicate((policy.params, policy.moments)), evaluation_key(seed))
+            return run(actors.replicate((policy.params, policy.moments)), evaluation_key(int(seed)))
         finally:
             if environment is not env:  # created above; its simulators would otherwise run until garbage collection
                 close(environment)

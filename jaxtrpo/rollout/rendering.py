@@ -95,7 +95,10 @@ def _remembering(policy: TrainedPolicy, env: Environment) -> Callable[..., Array
 
 
 def _states(policy: TrainedPolicy, env: Environment, seed: int, totals: list[float]) -> Iterator[Any]:
-    """Yields `EnvState.physics` of each step, on the host, and appends the return up to it to `totals`."""
+    """Yields `EnvState.physics` of each step, on the host, and appends the return up to it to `totals`.
+
+    The last one comes twice, the second time with the whole return: the state after it is that of the next episode.
+    """
     act = _make_act(policy, env)
 
     @jax.jit
@@ -104,12 +107,15 @@ def _states(policy: TrainedPolicy, env: Environment, seed: int, totals: list[flo
         return env.step(state, action), carry
 
     state, total, done = jax.jit(env.reset, static_argnums=1)(evaluation_key(seed), 1), 0.0, False
-    carry = initial_carry(policy.network.recurrence, 1)
+    carry, physics = initial_carry(policy.network.recurrence, 1), None
     for _ in range(most_steps(env)):
         if done:
-            return
+            break
         totals.append(total)
-        yield jax.tree.map(lambda leaf: np.asarray(leaf)[0], jax.device_get(state.physics))
+        physics = jax.tree.map(lambda leaf: np.asarray(leaf)[0], jax.device_get(state.physics))
+        yield physics
         state, carry = step(state, carry)
         total += float(state.reward[0])
         done = bool(jnp.any(state.terminated | state.truncated))
+    totals.append(total)
+    yield physics

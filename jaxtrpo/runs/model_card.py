@@ -19,7 +19,9 @@ CARD_FILE = "README.md"
 TASK = "reinforcement-learning"
 
 
-def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluation, directory: Path) -> Path:
+def write_card(
+    policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluation, directory: Path, *, where: str = ""
+) -> Path:
     """Writes README.md: how the policy was trained, the return it achieves, and how to use its files.
 
     Args:
@@ -27,6 +29,7 @@ def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluat
       run: training run; None if only the policy is available.
       evaluation: evaluation of the deterministic policy.
       directory: directory of the exported files.
+      where: where it was evaluated, if not in the environment that it was trained in.
 
     Returns:
       The path of the card.
@@ -39,8 +42,8 @@ def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluat
     results = EvalResult(
         task_type=TASK,
         task_name=TASK,
-        dataset_type=policy.env_name,
-        dataset_name=policy.env_name,
+        dataset_type=where or policy.env_name,
+        dataset_name=where or policy.env_name,
         metric_type="mean_reward",
         metric_name="mean_reward",
         metric_value=number,
@@ -61,7 +64,7 @@ def write_card(policy: TrainedPolicy, run: LoggedRun | None, evaluation: Evaluat
         f"# {policy.env_name}, {algorithm}",
         "",
         f"A policy trained with jaxtrpo. Without exploration noise its return is {number} (mean and standard deviation "
-        f"over {len(evaluation.returns)} episodes).",
+        f"over {len(evaluation.returns)} episodes{f' in {where}' if where else ''}).",
         *([stopped_in_words(evaluation)] if evaluation.stopped else []),
         "",
         "## Use",

@@ -22,7 +22,14 @@ FORMAT = 2
 
 
 def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
-    """Writes a policy into an existing directory, replacing the one that is there."""
+    """Writes a policy into an existing directory, replacing the one that is there.
+
+    Raises:
+      FileNotFoundError: the directory does not exist.
+    """
+    place = Path(directory).expanduser()
+    if not place.is_dir():
+        raise FileNotFoundError(f"no such directory: {place}")
     content = {
         "env_name": policy.env_name,
         "observation_size": policy.observation_size,
@@ -41,7 +48,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
         "env_options": policy.env_options,
         "observation_space": _space_to_plain(policy.observation_space),
     }
-    write_msgpack(Path(directory) / POLICY_FILE, FORMAT, content)
+    write_msgpack(place / POLICY_FILE, FORMAT, content)
 
 
 def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:

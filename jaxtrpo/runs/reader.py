@@ -37,14 +37,11 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
       FileNotFoundError: a directory does not exist or contains no run.
       NotADirectoryError: a path is a file.
     """
-    found: dict[Path, None] = {}
-    for path in paths:
-        place = require_directory(path)
-        here = runs_in([place])
-        if not here:
+    places = [require_directory(path) for path in paths]
+    for place in places:
+        if not runs_in([place]):
             raise FileNotFoundError(f"no {METRICS_FILE} in {place}")
-        found.update(dict.fromkeys(here))
-    return list(found)
+    return runs_in(places)
 
 
 def require_directory(path: Path) -> Path:
@@ -64,7 +61,11 @@ def require_directory(path: Path) -> Path:
 
 def runs_in(places: Iterable[Path]) -> list[Path]:
     """Returns the directories of runs that exist now below the given directories, in order."""
-    return list(dict.fromkeys(file.parent for place in places for file in sorted(place.rglob(METRICS_FILE))))
+    files = (file for place in places for file in sorted(place.rglob(METRICS_FILE)))
+    found: dict[Path, Path] = {}  # a directory may be given twice, under two paths
+    for file in files:
+        found.setdefault(file.parent.resolve(), file.parent)
+    return list(found.values())
 
 
 def read_run(directory: Path) -> LoggedRun:

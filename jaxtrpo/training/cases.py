@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import require_number, require_seed
+from jaxtrpo.config.checks import plain, require_number, require_seed
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import parse, require_no_contradiction, with_argument
 from jaxtrpo.training.options import Options
@@ -33,7 +33,9 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
     Raises:
       ValueError: a setting that must not be a list is one, or a value is invalid.
     """
-    seeds = [seed.item() if isinstance(seed, np.generic) else seed for seed in seeds]
+    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
+        raise ValueError(f"seeds={short(seeds)} must be a sequence of seeds, such as range(3)")
+    seeds, arguments = [plain(seed) for seed in seeds], {name: plain(value) for name, value in arguments.items()}
     if "seed" in arguments:
         raise ValueError(f"seed={arguments['seed']}: train_many takes seeds, such as seeds=[{arguments['seed']}]")
     if not seeds:
@@ -41,11 +43,7 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
     for seed in seeds:
         require_seed(seed=seed)
     several = (list, tuple, range, np.ndarray)  # exact types, because an algorithm is a tuple, too
-    lists = {
-        name: [each.item() if isinstance(each, np.generic) else each for each in value]
-        for name, value in arguments.items()
-        if type(value) in several
-    }
+    lists = {name: [plain(each) for each in value] for name, value in arguments.items() if type(value) in several}
     for name, values in lists.items():
         _require_list_of_numbers(name, values)
     common = {name: value for name, value in arguments.items() if name not in lists}
@@ -53,13 +51,18 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
     for values in itertools.product(*lists.values()):
         chosen = dict(zip(lists, values, strict=True))
         settings = _with_values(common, chosen)
-        parts = [f"{name}={value:g}" for name, value in chosen.items()]
+        parts = [f"{name}={_shown(value)}" for name, value in chosen.items()]
         found += [Case("/".join([*parts, f"seed-{seed}"]), chosen, {**settings, "seed": seed}) for seed in seeds]
     names = [case.name for case in found]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise ValueError(f"seeds, {', '.join(lists) or 'settings'}: {twice[0]} occurs twice; list each value once")
     return found
+
+
+def _shown(value: float) -> str:
+    """Formats a number for the name of a directory: as briefly as it can be told from others."""
+    return brief if float(brief := f"{value:g}") == value else repr(value)
 
 
 def _require_list_of_numbers(name: str, values: list[Any]) -> None:

@@ -46,7 +46,12 @@ def saving_of(options: Options, config: Config) -> Saving:
     """Returns what is saved, and when, after checking these settings."""
     saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
     require_not_negative(checkpoint_seconds=saving.checkpoint_seconds)
-    require_bool(keep_best=saving.keep_best)
+    require_bool(keep_best=saving.keep_best, overwrite=options.overwrite, resume=options.resume)
+    for name, value in (("on_update", options.on_update), ("surrogate", options.surrogate)):
+        if value is not None and not callable(value):
+            raise ValueError(f"{name}={short(value)} must be a function")
+    if options.out is not None and not isinstance(options.out, str | Path):
+        raise ValueError(f"out={short(options.out)} must be the path of a directory")
     require_whole(0, None, keep_every=saving.keep_every)
     for name, value in (("keep_best", saving.keep_best), ("keep_every", saving.keep_every)):
         if value and options.out is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from jaxtrpo.config import Config
+from jaxtrpo.config.checks import plain
 from jaxtrpo.config.messages import type_name
 from jaxtrpo.envs.base import EnvState
 from jaxtrpo.parallel.processes import CollectiveTimeout, is_first, wait_together
@@ -146,8 +147,8 @@ class Record:
         """Calls `on_update`, and returns whether the run is to stop now; several processes agree on that first."""
         if self._plan.on_update is None:
             return False
-        answers = [self._plan.on_update(row, state()) for row in rows]
-        self._asked |= any(isinstance(each, bool | np.bool_) and not each for each in answers)
+        answers = [plain(self._plan.on_update(dict(row), state())) for row in rows]  # which may change its row
+        self._asked |= any(each is False for each in answers)
         for answer in answers:
             if isinstance(answer, TrainState) and answer is not state():
                 self._require_changeable(answer, state())

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxtrpo.config import Config
+from jaxtrpo.config.checks import plain, require_whole
 from jaxtrpo.config.environment import names_string, options_of
 from jaxtrpo.envs.abilities import copy_of
 from jaxtrpo.envs.base import Environment
@@ -83,9 +84,11 @@ def prepare_many(
     if isinstance(arguments.get("log_info"), list | tuple):  # other lists are values to train with
         arguments["log_info"] = names_string(arguments["log_info"])
     config = Config(**{name: arguments[name] for name in ("device", "env_options") if name in arguments})
-    options = options_of(config.env_options)
+    options, number = options_of(config.env_options), plain(arguments.pop("actors", None))
+    if number is not None:
+        require_whole(1, actors=number)
     devices = choose_actors(
-        arguments.pop("actors", None),
+        number,
         device=config.device,
         program=is_program(env, options),
         lapack=may_solve_equations(env, options),

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -243,6 +245,13 @@ def test_steps_are_a_million_unless_given_or_a_time_is_given():
 def test_whole_float_is_taken_as_an_integer(name):
     value = getattr(Config(**{name: 1e6}), name)
     assert value == 1_000_000 and type(value) is int
+
+
+def test_scalars_of_numpy_and_jax_are_taken_as_numbers():
+    given = {"total_steps": np.int64(1000), "seed": np.int32(3), "max_kl": np.float64(0.02), "discount": np.array(0.5)}
+    found = Config(**given, normalize_observations=np.False_, stop_at_return=jnp.float32(2.5), num_envs=np.uint8(8))
+    usual = Config(total_steps=1000, seed=3, max_kl=0.02, discount=0.5, normalize_observations=False, num_envs=8)
+    assert repr(found) == repr(dataclasses.replace(usual, stop_at_return=2.5))
 
 
 def test_max_steps_per_update_must_not_be_below_steps_per_update():

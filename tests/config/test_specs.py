@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
+import numpy as np
 import pytest
 
 from jaxtrpo.config.specs import CALLED, KINDS, factory, parse, settings_in
@@ -143,6 +144,23 @@ def test_every_setting_says_of_a_word_that_it_is_wrong(kind, name):
         with pytest.raises(ValueError, match=f"{setting}='wrong' must be |, not 'wrong'") as error:
             parse(kind, f"{name}({setting}=wrong)")
         assert "\n" not in str(error.value)
+
+
+def as_numpy(value):
+    if isinstance(value, tuple):
+        return tuple(map(as_numpy, value))
+    return value if isinstance(value, str) else np.asarray(value)[()]
+
+
+@pytest.mark.parametrize(("kind", "name"), ALL)
+def test_scalars_of_numpy_are_written_as_numbers(kind, name):
+    """A run with them could not be repeated or resumed: np.float64(0.1) is no literal."""
+    values = {**VALUES, "hidden": SIZE_OF_LAYER} if name in ("gru", "lstm", "cnn") else VALUES
+    more = {"max_kl": 0.002} if name in ("linear", "exponential") and kind == "adapt" else {}
+    given = {**{setting: values[setting] for setting in settings_of(kind, name)}, **more}
+    usual, found = (factory(kind, name)(**each) for each in (given, {key: as_numpy(of) for key, of in given.items()}))
+    assert found.spec_string == usual.spec_string
+    assert parse(kind, found.spec_string).spec_string == usual.spec_string
 
 
 def test_words_need_no_quotes():

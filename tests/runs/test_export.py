@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +27,7 @@ from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.recurrent import gru, lstm
 from jaxtrpo.policies.squashed import squashed
 from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.runs.directory import METRICS_FILE
 from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, export_policy
 
 CHOICES = ActionSpace(np.float32([1, 0]), np.float32([3, 4]), counts=(3, 5))
@@ -125,6 +127,23 @@ def test_model_card_is_readable_by_the_hub(tmp_path, capsys):
     assert "| environment steps | 2,304 |" in card.content and "`max_kl`" in card.content
     code = card.content.split("```python\n")[1].split("```")[0].replace(ONNX_FILE, files[0])
     exec(code, {})
+    # Another run below does not count, and a card names where the return was measured.
+    shutil.copytree(run, run / "again", ignore=shutil.ignore_patterns("export"))
+    (run / "again" / METRICS_FILE).write_text("update,env_steps,wall_seconds\n1,77,1\n")
+    assert cli.main(["export", str(run), "--card", "--episodes", "2", "--max-episode-steps", "5"]) == 0
+    card = ModelCard.load(files[-1])
+    (result,) = card.data.eval_results
+    assert result.metric_value == "5.00 +/- 0.00" and result.dataset_name == "InvertedPendulum-v5, at most 5 steps"
+    assert (
+        "over 2 episodes in InvertedPendulum-v5, at most 5 steps" in card.content
+        and "| environment steps | 2,304 |" in card.content
+    )
+    (run / METRICS_FILE).write_text("broken\n1\n")
+    assert cli.main(["export", str(run), "--card", "--episodes", "1"]) == cli.FAILED
+    assert "the card was not written" in capsys.readouterr().err
+    (tmp_path / "README.md").write_text("my own")
+    assert cli.main(["export", str(run), "--card", "--out", str(tmp_path)]) == cli.INPUT_ERROR
+    assert (tmp_path / "README.md").read_text() == "my own"
 
 
 @pytest.mark.parametrize("settings", [{"frame_stack": 3}, {"policy": "gru(hidden=8)"}], ids=["frames", "gru"])

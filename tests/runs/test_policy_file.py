@@ -1,6 +1,8 @@
 """Policy files, and the compilation cache."""
 
+import copy
 import os
+import pickle
 
 import chex
 import jax
@@ -53,6 +55,24 @@ def test_policy_round_trips_exactly(tmp_path, hidden):
     np.testing.assert_array_equal(loaded(obs), policy(obs))
     key = jax.random.PRNGKey(1)
     np.testing.assert_array_equal(loaded(obs, key=key), policy(obs, key=key))
+
+
+@pytest.mark.parametrize("copied", [lambda policy: pickle.loads(pickle.dumps(policy)), copy.deepcopy])
+def test_copies_of_a_policy_act_alike(copied):
+    policy, obs = make_policy(), np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    actions = policy(obs)  # which makes the network
+    found = copied(policy)
+    np.testing.assert_array_equal(found(obs), actions)
+    assert repr(found) == repr(policy) and found.maker.spec_string == policy.maker.spec_string
+
+
+def test_directory_is_found_and_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "here").mkdir()
+    policy_file.save_policy("~/here", make_policy())
+    assert (tmp_path / "here" / directory.POLICY_FILE).is_file()
+    with pytest.raises(FileNotFoundError, match=f"no such directory: {tmp_path}/there$"):
+        policy_file.save_policy("~/there", make_policy())
 
 
 def test_failed_write_leaves_the_old_policy(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
@@ -150,7 +151,7 @@ def test_patience_needs_evaluations():
         prepare(PENDULUM, stop_after_evaluations=3)
 
 
-@pytest.mark.parametrize("answer", [False, np.False_])
+@pytest.mark.parametrize("answer", [False, np.False_, np.array(False), jnp.array(False)])
 def test_on_update_stops_a_run_which_may_be_resumed(answer, tmp_path):
     whole = jaxtrpo.train(PENDULUM, progress=False, **TINY)
     kept = jaxtrpo.train(PENDULUM, progress=False, on_update=lambda row, state: None, **TINY)
@@ -160,6 +161,15 @@ def test_on_update_stops_a_run_which_may_be_resumed(answer, tmp_path):
     assert list(stopped.metrics["update"]) == [1, 2, 3] and len(kept.metrics["update"]) > 3
     resumed = jaxtrpo.train(PENDULUM, out=tmp_path, resume=True, progress=False, **TINY)
     np.testing.assert_array_equal(resumed.metrics["improvement"], whole.metrics["improvement"])
+
+
+def test_on_update_may_change_its_row():
+    def change(row, state):
+        row["env_steps"] = 0
+        row.pop("episodes")
+
+    whole, changed = (jaxtrpo.train(PENDULUM, progress=False, on_update=each, **TINY) for each in (None, change))
+    np.testing.assert_array_equal(changed.metrics["env_steps"], whole.metrics["env_steps"])
 
 
 def test_met_criterion_ends_a_run_and_the_same_command_at_once(tmp_path, capsys):

@@ -323,12 +323,23 @@ def test_an_error_ends_all_and_keeps_its_traceback(tmp_path):
         ({"max_kl": [0.1, 0.1]}, "seeds, max_kl: max_kl=0.1/seed-0 occurs twice"),
         ({"seeds": (3, 3)}, "seeds, settings: seed-3 occurs twice"),
         ({"seeds": ("a",)}, "seed='a'"),
+        ({"seeds": 3}, r"seeds=3 must be a sequence of seeds, such as range\(3\)"),
+        ({"seeds": None}, "seeds=None must be a sequence of seeds"),
+        ({"actors": [1, 2]}, r"actors=\[1, 2\] must be a whole number"),
+        ({"on_update": 5}, "on_update=5 must be a function"),
     ],
 )
 def test_invalid_lists_are_refused_before_training(arguments, told, tmp_path):
     with pytest.raises((ValueError, TypeError), match=told):
         jaxtrpo.train_many(Program(), out=tmp_path / "new", **{"total_steps": 64, "progress": False, **arguments})
     assert not (tmp_path / "new").exists()
+
+
+def test_names_tell_close_values_apart():
+    found = cases_of(np.arange(1), {"max_kl": [0.1, 0.1000000001], "steps_per_update": [1048576, 1048577]})
+    assert len({case.name for case in found}) == 4
+    assert found[0].name == "max_kl=0.1/steps_per_update=1048576/seed-0"
+    assert cases_of((0,), {"discount": np.array(0.9)})[0].arguments == {"discount": 0.9, "seed": 0}
 
 
 def test_settings_of_a_part_are_written_into_its_spec_string():

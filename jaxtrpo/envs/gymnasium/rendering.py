@@ -36,6 +36,7 @@ def episode_frames(
                 obs, reward, terminated, truncated, _ = env.step(plan.actions.each(action)[0])
                 total, steps = total + float(reward), steps + 1
                 over = terminated or truncated or steps >= max_steps
+            yield np.asarray(env.render(), np.uint8), total
         finally:
             env.close()
 

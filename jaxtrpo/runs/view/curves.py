@@ -28,6 +28,8 @@ class Curve(NamedTuple):
 def curve_of(runs: Sequence[LoggedRun], x: str, y: str) -> Curve | None:
     """Aggregates a column over runs that differ only by their seed, up to the end of the shortest run.
 
+    Runs that have no value by then are left out.
+
     Returns:
       The curve, or None if no run has a value.
 
@@ -42,8 +44,9 @@ def curve_of(runs: Sequence[LoggedRun], x: str, y: str) -> Curve | None:
     if not known:
         return None
     end = min(float(run.columns[x][-1]) for run in known)
-    begin = max(float(run.columns[x][np.isfinite(run.columns[y])][0]) for run in known)
-    grid = np.linspace(min(begin, end), end, POINTS)
+    begins = [float(run.columns[x][np.isfinite(run.columns[y])][0]) for run in known]
+    known = [run for run, begin in zip(known, begins, strict=True) if begin <= end]  # without values from later
+    grid = np.linspace(max(begin for begin in begins if begin <= end), end, POINTS)
     values = np.stack([_at(run, x, y, grid) for run in known])
     return Curve(grid, *interquartile_mean(values), len(known))
 

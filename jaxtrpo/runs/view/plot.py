@@ -17,6 +17,7 @@ from jaxtrpo.runs.view.curves import AXES, Curve, curve_of
 
 COLUMNS = 3  # panels per row
 LEGEND_WIDTH = 90  # characters per row
+DASHES = ("-", "--", "-.", ":")
 
 
 def curves_of(runs: Sequence[LoggedRun], x: str, y: str) -> dict[str, dict[str, Curve]]:
@@ -69,14 +70,18 @@ def _figure(curves: Mapping[str, Mapping[str, Curve]], x: str, y: str) -> Figure
     rows = -(-len(curves) // columns)
     figure = Figure(figsize=(max(4.4 * columns, 5.5), 3.3 * rows + 0.5), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False).ravel()
-    colors = {label: f"C{i}" for i, label in enumerate(dict.fromkeys(label for of in curves.values() for label in of))}
+    labels = dict.fromkeys(label for of in curves.values() for label in of)
+    colors = {label: f"C{i}" for i, label in enumerate(labels)}  # ten, which begin again
+    dashes = {label: DASHES[i // 10 % len(DASHES)] for i, label in enumerate(labels)}
     for place, (env, of_env) in zip(places, curves.items(), strict=False):
         for label, curve in of_env.items():
-            place.plot(curve.x, curve.mean, color=colors[label], label=label, linewidth=1.6)
+            style = {"color": colors[label], "linestyle": dashes[label], "linewidth": 1.6}
+            marker = "o" if curve.x[0] == curve.x[-1] else None  # a single value
+            place.plot(curve.x, curve.mean, label=_as_text(label), marker=marker, **style)
             place.fill_between(curve.x, curve.low, curve.high, color=colors[label], alpha=0.2, linewidth=0)
         seeds = sorted({curve.seeds for curve in of_env.values()})
         many = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
-        place.set(title=f"{env}, {many} {'seed' if many == '1' else 'seeds'}", xlabel=AXES[x], ylabel=y)
+        place.set(title=f"{_as_text(env)}, {many} {'seed' if many == '1' else 'seeds'}", xlabel=AXES[x], ylabel=y)
         place.grid(alpha=0.3)
         place.xaxis.set_major_formatter(EngFormatter(sep=""))
         place.spines[["top", "right"]].set_visible(False)
@@ -88,6 +93,11 @@ def _figure(curves: Mapping[str, Mapping[str, Curve]], x: str, y: str) -> Figure
         beside = max(1, LEGEND_WIDTH * columns // COLUMNS // max(map(len, named)))
         figure.legend(list(named.values()), list(named), loc="outside lower center", ncols=beside, fontsize="small")
     return figure
+
+
+def _as_text(label: str) -> str:
+    """Matplotlib would read what is between dollars as a formula."""
+    return label.replace("$", r"\$")
 
 
 def _numbers(curves: Mapping[str, Mapping[str, Curve]], x: str) -> str:

@@ -95,7 +95,8 @@ def _side_by_side(episodes: Mapping[str, RenderedEpisode], fps: float) -> Iterat
         shown = [player.next() for player in players]
         if all(player.over for player in players):
             return
-        yield np.concatenate(shown, axis=1)
+        height = max(map(len, shown))
+        yield np.concatenate([np.pad(each, [(0, height - len(each)), (0, 0), (0, 0)]) for each in shown], axis=1)
 
 
 class _Player:

@@ -70,6 +70,8 @@ def test_foreign_files_are_rejected_in_one_sentence(tmp_path):
 def test_runs_in_directories_are_found_once(tmp_path):
     one, two = make_run(tmp_path / "a" / "one"), make_run(tmp_path / "a" / "b" / "two")
     assert find_runs([tmp_path, one, two]) == [two, one]
+    (tmp_path / "link").symlink_to(one)
+    assert find_runs([one, tmp_path / "a" / ".." / "a" / "one", tmp_path / "link"]) == [one]
     (tmp_path / "empty").mkdir()
     for path, told in ((tmp_path / "empty", "no metrics.csv in"), (tmp_path / "none", "no such directory")):
         with pytest.raises(FileNotFoundError, match=told):
@@ -139,6 +141,38 @@ def test_curve_covers_the_range_in_which_all_runs_have_values(tmp_path):
     assert (curve.x[0], curve.x[-1], curve.seeds) == (200, 400, 2)
     np.testing.assert_allclose(curve.mean, 2 * curve.x)
     assert curve_of([runs[0]], "update", "kl").x[0] == 1
+
+
+def test_run_without_a_value_before_the_others_end_is_left_out(tmp_path):
+    early = read_run(make_run(tmp_path / "early", updates=4))
+    late = early._replace(columns={**early.columns, "return_100": np.array([np.nan, np.nan, 7.0, 8.0])})
+    late.columns["env_steps"] = 3 * early.columns["env_steps"]
+    curve = curve_of([early, late], "env_steps", "return_100")
+    assert (curve.x[0], curve.x[-1], curve.seeds) == (200, 400, 1)
+    np.testing.assert_allclose(curve.mean, curve.x)
+
+
+def test_lines_can_be_told_apart_and_labels_are_no_formulas(tmp_path):
+    runs = [logged_run(max_kl=float(number), start_from=f"/$x_{number}{{$") for number in range(12)]
+    columns = {"env_steps": np.array([100.0]), "return_100": np.array([1.0])}
+    figure = _figure(
+        curves_of([run._replace(columns=columns) for run in runs], "env_steps", "return_100"), "update", "y"
+    )
+    lines = figure.axes[0].lines
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == 12
+    assert {line.get_marker() for line in lines} == {"o"}  # of one value each
+    figure.savefig(tmp_path / "figure.png")  # raises where a label is an incomplete formula
+
+
+@pytest.mark.parametrize(
+    ("command", "name"), [("plot", "metrics"), ("report", "metrics.csv"), ("report", "config.json")]
+)
+def test_files_of_a_run_are_never_replaced(tmp_path, capsys, command, name):
+    run = make_run(tmp_path / "run")
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    assert cli.main([command, str(run), "--out", str(run / name)]) == cli.INPUT_ERROR
+    assert "files of runs are named" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
 
 
 def test_plot_writes_figures_and_their_data(tmp_path, capsys):

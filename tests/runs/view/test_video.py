@@ -20,6 +20,7 @@ from jaxtrpo.cli import main as cli
 from jaxtrpo.envs import base
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.mujoco.tasks import TASKS
+from jaxtrpo.envs.registry import make_env
 from jaxtrpo.rollout.rendering import Frame, RenderedEpisode, first_seconds, render_episode
 from jaxtrpo.runs.directory import OutputError
 from jaxtrpo.runs.policy_file import save_policy
@@ -73,17 +74,16 @@ def test_rendering_shows_the_evaluated_episode():
     found = render_episode(policy, env, seed=3, width=32, height=16)
     frames = list(found.frames)
     whole = jaxtrpo.evaluate(policy, env, episodes=1, seed=3)
-    # The state after the last step is not rendered: the next episode has begun.
-    assert [frame.total for frame in frames] == list(range(len(frames))) and len(frames) - 1 <= whole.mean <= len(
-        frames
-    )
+    # The state after the last step belongs to the next episode, so the one before is shown once more.
+    assert [frame.total for frame in frames[:-1]] == list(range(len(frames) - 1))
+    assert frames[-1].total == whole.mean
     assert frames[0].picture.shape == (16, 32, 3) and found.seconds_per_step == pytest.approx(0.04)
 
 
 def test_rendering_without_time_limit_is_as_long_as_an_evaluation(monkeypatch):
     task = TASKS[PENDULUM]()._replace(episode_length=base.NO_TIME_LIMIT, terminated=lambda model, data: False)
     monkeypatch.setattr(base, "MOST_STEPS_WITHOUT_LIMIT", 5)
-    assert len(list(render_episode(policy_for(PENDULUM), FakeRenderer(task), width=32, height=16).frames)) == 5
+    assert len(list(render_episode(policy_for(PENDULUM), FakeRenderer(task), width=32, height=16).frames)) == 6
 
 
 def test_environment_without_renderer_is_rejected():
@@ -117,6 +117,15 @@ def test_episodes_play_in_simulated_time_and_wait_for_the_longest(tmp_path):
     np.testing.assert_allclose(slow[:190], np.arange(190) // 2, atol=2)
     np.testing.assert_allclose(fast[:58], np.arange(58), atol=2)
     np.testing.assert_allclose(fast[70:], 59 / 2, atol=2)  # dimmed after its end
+
+
+def test_pictures_of_different_heights_are_aligned_at_the_top(tmp_path):
+    episodes = {"low": fake_episode(60, 0.05, (32, 48)), "high": fake_episode(60, 0.05, (64, 32))}
+    write_video(episodes, tmp_path / "two.mp4")
+    frames, _ = frames_of(tmp_path / "two.mp4")
+    assert frames[0].shape == (64, 80, 3)
+    np.testing.assert_allclose(frames[40][24:30, :46].mean(), 80, atol=4)
+    assert frames[40][34:, :46].mean() < 4 and frames[40][40:, 50:].mean() > 70
 
 
 def test_frame_rate_is_capped(tmp_path):
@@ -243,4 +252,10 @@ def test_gymnasium_environments_use_their_own_renderer(tmp_path):
     done = command(str(saved(tmp_path / "run", "CartPole-v1")), "--out", str(out), env=environment)
     assert done.returncode == 0, done.stderr
     frames, fps = frames_of(out)
-    assert fps == 50 and frames[0].shape == (400, 600, 3) and 5 <= len(frames) <= 500
+    assert fps == 50 and frames[0].shape == (400, 600, 3) and 5 <= len(frames) <= 501
+
+
+def test_last_picture_of_a_gymnasium_environment_is_the_end_with_the_whole_return():
+    frames = list(render_episode(policy_for("CartPole-v1"), make_env("CartPole-v1"), seed=4).frames)
+    assert [frame.total for frame in frames] == list(range(len(frames)))
+    assert not np.array_equal(frames[-1].picture, frames[-2].picture)
