@@ -51,9 +51,6 @@ class Export:
             require_whole(1, max_episode_steps=self.max_episode_steps)
         find_modules_here(self.env)
         out = (self.out or self.directory / "export").expanduser()
-        card = out / "README.md"
-        if self.card and card.exists() and "library_name: jaxtrpo" not in card.read_text(errors="replace"):
-            raise FileExistsError(f"out={str(out)!r}: {card} is not a model card of jaxtrpo; choose another directory")
         if self.directory.exists():  # otherwise, loading the policy says so
             require_writable(out.absolute(), f"out={str(out)!r}")
         choose_actors(program=True)  # the environment may be a JAX program
@@ -62,9 +59,11 @@ class Export:
             import jax2onnx  # noqa: F401
             import onnx  # noqa: F401
 
-            from jaxtrpo.runs.model_card import write_card  # noqa: F401
+            from jaxtrpo.runs.model_card import require_no_other_readme
         except ModuleNotFoundError as error:
             raise needs("export", error, "share") from error
+        if self.card:
+            require_no_other_readme(out)
 
         def work() -> int:
             for path in export_policy(policy, out):

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from jaxtrpo.config.messages import short
 
 INT32 = 2**31 - 1  # compiled programs count in these
@@ -24,9 +22,10 @@ SMALLEST, LARGEST = 2.0**-126, 2.0**127  # magnitudes of normal float32 numbers,
 def require_whole(least: int, most: int | None = INT32, **values: object) -> None:
     """Raises ValueError for a value that is not an integer between `least` and `most`; None means no upper bound."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        number = plain(value)
+        if isinstance(number, bool) or not isinstance(number, int) or number < least:
             raise ValueError(f"{name}={short(value)} must be a whole number of at least {least}")
-        if most is not None and value > most:
+        if most is not None and number > most:
             raise ValueError(f"{name}={short(value)} must be at most {most}")
 
 
@@ -82,7 +81,7 @@ def require_share(**values: Any) -> None:
 def require_bool(**values: object) -> None:
     """Raises ValueError for a value that is neither True nor False."""
     for name, value in values.items():
-        if not isinstance(value, bool | np.bool_):
+        if not isinstance(plain(value), bool):
             raise ValueError(f"{name}={short(value)} must be True or False")
 
 
@@ -104,4 +103,5 @@ def _is_finite(value: float) -> bool:
 
 def is_number(value: object) -> bool:
     """Whether a value is a real number; booleans are not."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    number = plain(value)
+    return isinstance(number, int | float) and not isinstance(number, bool)

@@ -15,8 +15,17 @@ from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, observation_names, st
 from jaxtrpo.runs.reader import LoggedRun
 from jaxtrpo.runs.view.report import BLANK, cells, summary
 
-CARD_FILE = "README.md"
+CARD_FILE, LIBRARY = "README.md", "jaxtrpo"
 TASK = "reinforcement-learning"
+
+
+def require_no_other_readme(directory: Path) -> None:
+    """Raises FileExistsError if a directory has a README.md that is not a model card of ours."""
+    card = directory / CARD_FILE
+    if card.exists() and f"library_name: {LIBRARY}" not in card.read_text(errors="replace"):
+        raise FileExistsError(
+            f"out={str(directory)!r}: {card} is not a model card of jaxtrpo; choose another directory"
+        )
 
 
 def write_card(
@@ -49,7 +58,7 @@ def write_card(
         metric_value=number,
     )
     about = ModelCardData(
-        library_name="jaxtrpo",
+        library_name=LIBRARY,
         tags=[policy.env_name, TASK, "deep-reinforcement-learning", "jax"],
         model_name=f"{algorithm} on {policy.env_name}",
         eval_results=[results],

@@ -97,7 +97,8 @@ class _Scheduler:
         with self.lock:
             done = sum(len(running.values) for running in self.open)
             directories = list(self.directories)
-            ended = len(self._states(TrialState.COMPLETE)) + len(self.failed)
+            failed = len(self.failed)
+        ended = len(self._states(TrialState.COMPLETE)) + failed
         return ended * self.sweep.seeds + done + sum(map(fraction_done, directories))
 
     def _work(self) -> None:

@@ -73,6 +73,19 @@ def taken(scheduler: _Scheduler, most: int | None = None) -> list[dict]:
     return found
 
 
+def taken_in_turns(here: _Scheduler, there: _Scheduler) -> list[dict]:
+    """The settings of the trials that two schedulers begin, the second one each time before the first adds a trial."""
+    found, add = [], here.sweep.study.add_trial
+
+    def interleaved(trial):
+        found.extend(taken(there, 1))
+        add(trial)
+
+    here.sweep.study.add_trial = interleaved
+    found += taken(here)
+    return found
+
+
 def test_parse_grid():
     assert parse_grid(["max_kl=0.005,0.01", "policy=mlp,mlp(hidden=(8, 8))", "normalize_observations=True,False"]) == [
         Values("max_kl", (0.005, 0.01)),
@@ -258,14 +271,7 @@ def test_concurrent_sweeps_never_run_the_same_combination(tmp_path):
     """Another sweep takes a trial before this one adds its own."""
     values = [Values("max_kl", (0.01, 0.02, 0.03))]
     here, there = (sharing(tmp_path, name, values) for name in ("here", "there"))
-    found, add = [], here.sweep.study.add_trial
-
-    def interleaved(trial):
-        found.extend(taken(there, 1))
-        add(trial)
-
-    here.sweep.study.add_trial = interleaved
-    found += taken(here)
+    found = taken_in_turns(here, there)
     assert sorted(chosen["max_kl"] for chosen in found) == [0.01, 0.02, 0.03]
 
 
@@ -287,14 +293,7 @@ def test_sweeps_that_race_share_the_combinations(tmp_path):
 def test_sweeps_that_share_sampled_trials_run_no_more_than_asked_for(tmp_path):
     drawn = parse_random(["uniform(max_kl, 0, 1)"])
     here, there = (sharing(tmp_path, name, drawn, trials=3) for name in ("here", "there"))
-    found, add = [], here.sweep.study.add_trial
-
-    def interleaved(trial):
-        found.extend(taken(there, 1))
-        add(trial)
-
-    here.sweep.study.add_trial = interleaved
-    found += taken(here)
+    found = taken_in_turns(here, there)
     assert len(found) == 3 == len({chosen["max_kl"] for chosen in found})
 
 
