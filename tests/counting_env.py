@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 import time
 
 import gymnasium
@@ -100,6 +101,10 @@ class Misbehaving(CountingEnv):
                     return obs, reward, terminated, info
                 case "raises":
                     raise KeyError("no such thing")
+                case "leaves":
+                    sys.exit("window closed")
+                case "huge reward":
+                    reward = 10**400
                 case "nan observation":
                     obs = np.array([0, np.nan, 0])
                 case "nan reward":

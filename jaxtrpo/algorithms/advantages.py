@@ -144,15 +144,15 @@ def estimate_advantages(
         def of_final_obs() -> Float[Array, "time env"]:
             if not batch.ends:
                 return critic.value(state, normalize(steps.final_obs, moments), steps.elapsed + 1)
-            return final_values(steps, _ends(batch.ends, index), index == last, at_ends)
+            return final_values(steps, now, _ends(batch.ends, index), index == last, at_ends)
 
         def at_ends(obs: PyTree, step: Int[Array, "slot env"]) -> Float[Array, "slot env"]:
             elapsed = jnp.take_along_axis(steps.elapsed, step, axis=0)
             return critic.value(state, normalize(obs, moments), elapsed + 1)
 
+        now = critic.value(state, entry(obs, index), steps.elapsed)
         # Few segments contain a cut, and only those need the values of final observations.
-        final_value = jax.lax.cond(jnp.any(cut), of_final_obs, lambda: jnp.zeros_like(steps.reward))
-        return critic.value(state, entry(obs, index), steps.elapsed), final_value
+        return now, jax.lax.cond(jnp.any(cut), of_final_obs, lambda: jnp.zeros_like(steps.reward))
 
     def segment_backwards(i: Int[Array, ""], carry: tuple[Tail, Array, Array, Array | None]) -> tuple:
         tail, advantage, value, worth = carry
@@ -223,11 +223,11 @@ def _values_in_sequence(
 
         def one_step_further() -> Float[Array, "time env"]:
             if batch.ends:
-                return final_values(steps, _ends(batch.ends, index), index == last, at_ends)
+                return final_values(steps, values, _ends(batch.ends, index), index == last, at_ends)
             carry, final_obs = one_axis_of_steps((carries, steps.final_obs))
             continues = jnp.zeros(steps.reward.size, bool)
-            values, _ = recurrence.step(state, carry, normalize(final_obs, moments), continues)
-            return values.reshape(steps.reward.shape)
+            after, _ = recurrence.step(state, carry, normalize(final_obs, moments), continues)
+            return after.reshape(steps.reward.shape)
 
         needed = jnp.any(_cut(steps, index == last))
         further = jax.lax.cond(needed, one_step_further, lambda: jnp.zeros_like(steps.reward))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator
@@ -14,6 +15,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
+from jaxtrpo.config.checks import require_whole
 from jaxtrpo.envs import base
 from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs._support.quiet import no_output
@@ -22,7 +24,7 @@ FRAMES_PER_RENDERER = 100
 BACKENDS = ("generalized", "positional", "spring", "mjx")
 
 
-def make_brax_env(name: str, backend: str = "generalized", episode_length: int = 1000) -> BraxEnvironment:
+def make_brax_env(name: str, backend: str = BACKENDS[0], episode_length: int = 1000) -> BraxEnvironment:
     """Creates an environment that is built into Brax or registered with `brax.envs.register_environment`.
 
     Args:
@@ -40,11 +42,15 @@ def make_brax_env(name: str, backend: str = "generalized", episode_length: int =
     if name not in envs._envs:
         raise ValueError(unknown_name(name, envs._envs, prefix="brax:"))
     if backend not in BACKENDS:
-        raise ValueError(unknown_name(backend, BACKENDS, kind="Brax backend"))
-    if episode_length < 1:
-        raise ValueError("episode_length must be at least 1")
+        raise ValueError(unknown_name(str(backend), BACKENDS, kind="Brax backend"))
+    require_whole(1, episode_length=episode_length)
+    parameters = inspect.signature(envs._envs[name]).parameters.values()
+    takes = any(each.name == "backend" or each.kind is each.VAR_KEYWORD for each in parameters)
+    if not takes and backend != BACKENDS[0]:
+        raise ValueError(f"brax:{name} has no setting backend, such as {backend!r}")
     with _quiet(), _no_mujoco_log():
-        return BraxEnvironment(f"brax:{name}/{backend}", envs.get_environment(name, backend=backend), episode_length)
+        made = envs.get_environment(name, **({"backend": backend} if takes else {}))
+        return BraxEnvironment(f"brax:{name}/{backend}" if takes else f"brax:{name}", made, episode_length)
 
 
 class BraxEnvironment:

@@ -95,6 +95,10 @@ class Observations:
             offsets = np.cumsum(counts) - counts
             self._placements.append(_Placement(part, slice(start, start + size), first, counts, offsets))
             start += size
+        names = [image.leaf.name for image in self._images]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two images have the name {name!r}; rename an entry of the observation space")
         self.size = start  # without images
         self._pixel_dtype = FLOAT if any(image.leaf.dtype == FLOAT for image in self._images) else "uint8"
         leaves = [*(image.leaf for image in self._images), *([Leaf(VECTOR, (start,))] if start else [])]
@@ -177,7 +181,11 @@ def _write_image(image: _Image, value: Any, pixels: np.ndarray) -> None:
     """Writes images, which have the leading axes of `pixels` [..., number], into them."""
     array = np.asarray(value)
     image.part.require_shape(array.shape, pixels.shape[:-1])
-    if array.dtype.kind not in ("ubf" if image.leaf.dtype != "uint8" else "ub"):
+    of_bytes = image.leaf.dtype == "uint8"
+    fits = array.dtype.kind in ("uib" if of_bytes else "ubf")
+    if of_bytes and fits and array.dtype not in (np.uint8, np.bool_) and array.size:
+        fits = bool(array.min() >= 0 and array.max() <= 255)
+    if not fits:
         part = image.part
         raise ValueError(f"{part.name} has dtype {array.dtype}, which does not match its space {part.description}")
     pixels[...] = channels_last(array, image.part.axes).reshape(pixels.shape)

@@ -53,7 +53,8 @@ def set_env(where: Any, /, **settings: Any) -> Any:
     if host is None:
         raise ValueError(
             "set_env needs the state of a Gymnasium environment or of a JAX environment with parameters (not gps), "
-            f"not {type_name(where)}"
+            f"not {type_name(where)} without either; of tasks that jaxtrpo steps natively, use Gymnasium's own version "
+            "(gymnasium:NAME)"
         )
     host.set_attributes(settings)
     return where

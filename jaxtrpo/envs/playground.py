@@ -15,6 +15,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
+from jaxtrpo.config.checks import require_whole
 from jaxtrpo.envs import base
 from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs._support.quiet import no_output
@@ -46,9 +47,8 @@ def make_playground_env(name: str, **options: Any) -> PlaygroundEnvironment:
     overrides = {"impl": "jax"} | options if "impl" in config else options
     if overrides.get("impl", "jax") != "jax":
         raise ValueError(f"playground:{name} supports impl='jax' only, not {overrides['impl']!r}")
-    length = int(options.get("episode_length", config.get("episode_length", 1000)))
-    if length < 1:
-        raise ValueError("episode_length must be at least 1")
+    length = options.get("episode_length", config.get("episode_length", 1000))
+    require_whole(1, episode_length=length)
     try:
         with _quiet():
             env = registry.load(name, config_overrides=overrides)

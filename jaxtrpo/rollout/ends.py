@@ -25,8 +25,8 @@ def slots_for(segment_length: int, episode_length: int) -> int:
 def ends_of(steps: Steps, slots: int) -> tuple[Steps, tuple[PyTree, Int[Array, "slot env"]]]:
     """Returns the steps of a segment [time, env] without their final observations, and those that are needed.
 
-    Where an environment truncates more episodes than there are slots, as it may by itself, further ones end with a step
-    that is `invalid`: nothing is learned from it, and the step before bootstraps from its value.
+    Where an environment truncates more episodes than there are slots, as it may by itself, the observations after
+    further ones are left out (see `final_values`).
 
     Args:
       steps: steps of one segment, with the observation after each.
@@ -42,19 +42,23 @@ def ends_of(steps: Steps, slots: int) -> tuple[Steps, tuple[PyTree, Int[Array, "
     step = jnp.stack([jnp.min(jnp.where(cut & (number == k + 1), time, length), axis=0) for k in range(slots)])
     row = jnp.minimum(step, length - 1), jnp.arange(num_envs)
     obs = jax.tree.map(lambda leaf: leaf[row], steps.final_obs)
-    return steps._replace(final_obs=(), invalid=steps.invalid | (cut & (number > slots))), (obs, step)
+    return steps._replace(final_obs=()), (obs, step)
 
 
 def final_values(
     steps: Steps,
+    values: Float[Array, "time env"],
     ends: Ends,
     is_last: Bool[Array, ""],
     value: Callable[[PyTree, Int[Array, "slot env"]], Float[Array, "slot env"]],
 ) -> Float[Array, "time env"]:
     """Computes the values of the observations after the steps of a segment, where they are needed; elsewhere 0.
 
+    Where the observation after a truncated step was left out, the one before the step takes its place.
+
     Args:
       steps: steps of the segment.
+      values: of the observations before the steps.
       ends: those of the segment; `after` is that of the batch.
       is_last: whether the segment is the last of the batch.
       value: (observations, after which step of the segment) -> values.
@@ -63,6 +67,8 @@ def final_values(
     found = jnp.zeros_like(steps.reward)
     at_ends = value(ends.obs, jnp.minimum(ends.step, length - 1))
     found = found.at[ends.step, jnp.arange(num_envs)].set(at_ends, mode="drop")
+    number = jnp.cumsum(steps.truncated & ~steps.invalid, axis=0)
+    found = jnp.where(steps.truncated & ~steps.invalid & (number > len(ends.step)), values, found)
     after = value(jax.tree.map(lambda leaf: leaf[None], ends.after), jnp.full((1, num_envs), length - 1))
     follows = is_last & ~steps.truncated[-1]
     return found.at[-1].set(jnp.where(follows, after[0], found[-1]))

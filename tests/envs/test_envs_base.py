@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import pytest
+from light_env import LightEnvironment
+from probe import ProbeEnvironment
 
 from jaxtrpo.envs import base
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.mujoco.tasks.runners import hopper
-from jaxtrpo.envs.registry import make_env
+from jaxtrpo.envs.registry import environment_for, make_env
 
 # One that terminates, one with a short time limit, one whose contact forces need an MjData per simulation.
 NAMES = ("InvertedPendulum-v5", "Reacher-v5", "Ant-v5")
@@ -369,3 +371,34 @@ def test_error_for_gymnasium_option_names_gymnasium_environment():
 
 def test_environment_implements_protocol():
     assert isinstance(MujocoEnvironment(hopper()), base.Environment)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"observation_size": 0}, "observation_size=0 must be a whole number of at least 1"),
+        ({"action_size": 1.5}, "action_size=1.5 must be a whole number of at least 1"),
+        ({"episode_length": 0}, "episode_length=0 must be a whole number of at least 1"),
+        ({"episode_length": None}, "episode_length=None must be a whole number of at least 1"),
+        ({"episode_length": 2**40}, "episode_length=1099511627776 must be at most 2147483647"),
+        ({"action_low": np.full(3, -1.0)}, r"action_low=.* must be arrays of action_size=1 bounds"),
+        ({"action_low": np.full(1, np.nan)}, r"action_low=.* must be arrays .*, the lower ones at most the upper ones"),
+        ({"action_low": np.full(1, 2.0)}, r"action_low=.* must be arrays .*, the lower ones at most the upper ones"),
+        ({"reset": lambda key, num_envs: (jnp.zeros((num_envs, 1)), {})}, "reset must return an EnvState.* type tuple"),
+        (
+            {"observation_size": 7},
+            r"reset must return obs of shape \(env, 7\), as observation_size says, .* have the shape \(1, \d\)",
+        ),
+    ],
+)
+def test_object_whose_attributes_are_wrong_is_refused(changed, message):
+    env = ProbeEnvironment()
+    environment_for(env, 1)
+    for name, value in changed.items():
+        setattr(env, name, value)
+    with pytest.raises(ValueError, match=f"^env=probe: {message}"):
+        environment_for(env, 1)
+
+
+def test_object_that_shows_images_is_accepted():
+    environment_for(LightEnvironment(), 1)

@@ -43,7 +43,12 @@ def walk():
             still = State(q, jnp.zeros(1), Transform.create(pos=jnp.zeros(3)), Motion.create(vel=jnp.zeros(3)), None)
             return brax.envs.State(still, jnp.clip(q, -2.0, 2.0), jnp.float32(0), jnp.float32(0))
 
+    class WithoutBackend(Walk):
+        def __init__(self):
+            pass
+
     brax.envs.register_environment("walk", Walk)
+    brax.envs.register_environment("walk_without_backend", WithoutBackend)
     return make_env("brax:walk", episode_length=LIMIT)
 
 
@@ -57,6 +62,15 @@ def test_environment_implements_protocol(walk):
     assert walk.name == "brax:walk/generalized"
     assert (walk.observation_size, walk.action_size, walk.episode_length) == (1, 1, LIMIT)
     assert (walk.action_low, walk.action_high) == (-1, 1)
+
+
+def test_backend_is_passed_to_environments_that_have_one(walk):
+    assert (walk.name, make_env("brax:walk_without_backend").name) == (
+        "brax:walk/generalized",
+        "brax:walk_without_backend",
+    )
+    with pytest.raises(ValueError, match="^brax:walk_without_backend has no setting backend, such as 'spring'$"):
+        make_env("brax:walk_without_backend/spring")
 
 
 def test_time_limit_truncates_after_exactly_episode_length_steps(walk):
@@ -162,7 +176,9 @@ def test_structured_observations_are_rejected():
         (lambda: make_env("brax:zzz"), "unknown environment 'brax:zzz'; available: .*brax:ant"),
         (lambda: make_env("brax:ant", backend="sprung"), "unknown Brax backend 'sprung'; did you mean spring"),
         (lambda: make_env("brax:ant/mjc"), "unknown Brax backend 'mjc'; did you mean mjx"),
-        (lambda: make_env("brax:ant", episode_length=0), "episode_length must be at least 1"),
+        (lambda: make_env("brax:ant", episode_length=0), "episode_length=0 must be a whole number of at least 1"),
+        (lambda: make_env("brax:ant", episode_length=1.5), "episode_length=1.5 must be a whole number of at least 1"),
+        (lambda: make_env("brax:ant", backend=3), "unknown Brax backend '3'"),
         (lambda: make_env("brax:ant", max_episode_steps=9, episode_length=9), "are the same setting; give one"),
         (lambda: make_env("brax:ant", backends="spring"), "has no option backends; it has backend, episode_length"),
     ],

@@ -93,6 +93,7 @@ def test_episode_is_truncated_after_episode_length():
 
 
 SERVO = PENDULUM.replace('<motor joint="hinge" ctrlrange="-1 1"/>', '<position name="servo" joint="hinge"/>')
+SLEEP = '<option><flag sleep="enable"/></option>'
 STATUE = """
 <mujoco>
   <worldbody><body><site name="s"/><geom size="1"/></body></worldbody>
@@ -137,6 +138,9 @@ def test_mjcf_file_is_equivalent_to_its_text(tmp_path, how):
         ({"xml": STATUE}, "has no joints.*add a <joint>"),
         ({"frame_skip": 0}, "frame_skip=0 must be a whole number of at least 1"),
         ({"frame_skip": 1.5}, "frame_skip=1.5 must be a whole number of at least 1"),
+        ({"episode_length": 2**31}, "episode_length=2147483648 must be at most 2147483647"),
+        ({"observation": lambda model, data: data.qpos * 1j}, "observation must hold real numbers, not complex64"),
+        ({"xml": PENDULUM.replace("<worldbody>", SLEEP + "<worldbody>")}, "do not support sleep; remove <flag sleep"),
         ({"episode_length": 0}, "episode_length=0 must be a whole number of at least 1"),
         ({"observation": lambda model, data: jnp.zeros(0)}, "the observation is empty"),
         ({"observation": lambda model, data: (data.qpos, data.qvel)}, "observation must be one array, not tuple"),

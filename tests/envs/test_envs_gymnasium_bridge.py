@@ -358,6 +358,8 @@ BREAKS = {
     "reward is not a number": "reward must be a number, but is 'much'",
     "flag is not a bool": "must return a bool for terminated, not None",
     "raises": "KeyError: 'no such thing'",
+    "leaves": r"step\(\) raised SystemExit: window closed",
+    "huge reward": "reward contains inf, but must be finite",
 }
 
 
@@ -365,10 +367,12 @@ BREAKS = {
 def test_violations_of_gymnasium_interface_are_detected_before_compilation(make, what):
     with pytest.raises(ValueError, match=BREAKS.get(what, r"reset\(\) must .* returned array")) as error:
         make(functools.partial(counting_env.Misbehaving, what))
-    assert what == "raises" or "\n" not in str(error.value)
+    assert what in ("raises", "leaves") or "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(("what", "processes"), [*((what, 0) for what in BREAKS), ("raises", 2), ("nan reward", 1)])
+@pytest.mark.parametrize(
+    ("what", "processes"), [*((what, 0) for what in BREAKS), ("raises", 2), ("nan reward", 1), ("leaves", 1)]
+)
 def test_later_failure_is_stored_with_its_traceback(make, what, processes):
     env = make(functools.partial(counting_env.Misbehaving, what, at=70), processes=processes)
     actions = random_actions(env, 80, 2)
@@ -704,6 +708,36 @@ def test_max_episode_steps_is_passed_to_vector_environments(make):
     assert not make("CountingNextStep-v0", max_episode_steps=5).plan.vector
 
 
+def test_function_that_takes_a_time_limit_and_applies_it_itself(make):
+    class Counted(counting_env.CountingEnv):
+        def __init__(self, max_episode_steps):
+            super().__init__(lasts=True)
+            self.limit = max_episode_steps
+
+        def step(self, action):
+            *others, info = super().step(action)
+            return (*others[:3], self.obs[0] >= self.limit, info)
+
+    env = make(Counted, max_episode_steps=5)
+    assert env.episode_length == 5
+    states = play(env, random_actions(env, 12, 2))
+    np.testing.assert_array_equal(np.flatnonzero(states.truncated[:, 0]), [4, 9])
+
+
+def test_ids_registered_here_are_known_to_functions_in_workers(make):
+    class Unseen(counting_env.CountingEnv):
+        pass
+
+    gymnasium.register("Unseen-v0", Unseen)
+    try:
+        made = functools.partial(gymnasium.make, "Unseen-v0", disable_env_checker=True)
+        env = make(lambda: gymnasium.wrappers.ClipReward(made(), 0, 1), processes=1)
+        assert np.all(play(env, random_actions(env, 3, 2)).reward == 1)
+        require_working(env)
+    finally:
+        gymnasium.registry.pop("Unseen-v0")
+
+
 def test_max_episode_steps_is_passed_to_function_or_applied_here(make):
     lasting = functools.partial(counting_env.CountingEnv, lasts=True)
     takes = functools.partial(plain, "Lasting-v0")
@@ -749,6 +783,23 @@ def unlimited():
 def test_unsupported_time_limit_is_rejected(attempt, message):
     with pytest.raises(ValueError, match=message):
         attempt()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"processes": "two"}, "^processes='two' must be a whole number of at least 0$"),
+        ({"processes": 1.5}, "^processes=1.5 must be a whole number of at least 0$"),
+        ({"processes": -1}, "^processes=-1 must be a whole number of at least 0$"),
+        ({"groups": "x"}, "^groups='x' must be a whole number of at least 1$"),
+        ({"timeout": "long"}, "^timeout='long' must be a positive number of seconds$"),
+        ({"timeout": 0}, "^timeout=0 must be a positive number of seconds$"),
+        ({"source": 3}, "unexpected keyword argument 'source'"),
+    ],
+)
+def test_invalid_option_is_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        make_env(counting_env.CountingEnv if "source" not in options else "Pendulum-v1", **options)
 
 
 def test_failure_to_start_simulators_is_raised_by_prepare():

@@ -130,7 +130,7 @@ def test_options_override_playground_configuration(monkeypatch):
             "^playground:CheetahRun has no option length; it has ctrl_dt, episode_",
         ),
         ("CheetahRun", {"impl": "warp"}, "^playground:CheetahRun supports impl='jax' only, not 'warp'$"),
-        ("CheetahRun", {"episode_length": 0}, "^episode_length must be at least 1$"),
+        ("CheetahRun", {"episode_length": 0}, "^episode_length=0 must be a whole number of at least 1$"),
         ("WalkerRun", {}, "^playground:WalkerRun needs the robot models of mujoco_menagerie; Playground failed"),
     ],
 )

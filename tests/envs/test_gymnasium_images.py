@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from camera_env import Camera, Cameras, Floats, Grid
+from gymnasium import spaces
 
 from jaxtrpo.envs.base import env_keys
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
+from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.observation_space import channels_last, image_axes
 
 KEY = np.array([0, 5], np.uint32)
@@ -104,6 +106,23 @@ def test_vector_environments_show_images_in_every_mode(mode):
             np.testing.assert_array_equal(state.final_obs["rgb"][i], before.obs["rgb"][i])
     assert ends >= 4
     env.close()
+
+
+def test_wider_integers_must_be_bytes():
+    space = spaces.Dict({"image": spaces.Box(0, 255, (8, 8, 1), np.uint8)})
+    for dtype, largest, least in ((np.int64, 255, 0), (np.uint16, 256, 0), (np.int8, 127, -1)):
+        pixels = np.linspace(least, largest, 64).round().astype(dtype).reshape(8, 8, 1)
+        if (least, largest) == (0, 255):
+            np.testing.assert_array_equal(observations_of(space).flatten({"image": pixels})["image"], pixels)
+        else:
+            with pytest.raises(ValueError, match=f"has dtype {np.dtype(dtype)}, which does not match its space"):
+                observations_of(space).flatten({"image": pixels})
+
+
+def test_two_images_of_one_name_are_refused():
+    image = spaces.Box(0, 255, (8, 8, 1), np.uint8)
+    with pytest.raises(ValueError, match="^two images have the name 'a.b'; rename an entry of the observation space$"):
+        observations_of(spaces.Dict({"a": spaces.Dict({"b": image}), "a.b": image}))
 
 
 def test_image_of_another_dtype_is_an_error_that_says_so():

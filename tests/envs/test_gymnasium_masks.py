@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import counting_env
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,6 +15,7 @@ from maze_env import COUNTS, Maze
 import jaxtrpo
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
+from jaxtrpo.envs.registry import make_env
 from jaxtrpo.parallel.actors import join_envs
 
 SETTINGS = {"total_steps": 256, "num_envs": 4, "actors": 1, "progress": False, "seed": 100}
@@ -73,6 +77,12 @@ def test_wrong_mask_names_the_environment(convention, wrong, message):
 
     with pytest.raises((ValueError, SimulatorError), match=rf"crooked.*{message}"):
         jaxtrpo.train(crooked, **SETTINGS)
+
+
+def test_observation_of_nothing_but_a_mask_is_refused():
+    space = spaces.Dict({"action_mask": spaces.Box(0, 1, (2,), np.int8)})
+    with pytest.raises(ValueError, match="Spaces: the observation holds nothing but the action mask$"):
+        make_env(functools.partial(counting_env.Spaces, space, spaces.Discrete(2)))
 
 
 def test_environment_without_masks_is_not_wrapped():

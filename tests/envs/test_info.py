@@ -54,6 +54,23 @@ def test_columns_hold_means_over_episodes_that_ended(env):
         where.close()
 
 
+def test_value_that_is_no_number_is_blank_and_one_of_all_environments_counts_for_each():
+    class Ragged(Telling):
+        def step(self, action):
+            *others, info = super().step(action)
+            return (*others, {**info, "odd": [[1, 2], [3]]})
+
+    class Shared(SyncVectorEnv):
+        def step(self, actions):
+            *others, infos = super().step(actions)
+            return (*others, {**infos, "level": 3.0})
+
+    ragged = jaxtrpo.train(Ragged, log_info=("odd", "steps"), actors=1, **SETTINGS).metrics
+    assert np.isnan(ragged["odd"]).all() and ragged["steps"].min() > 2
+    shared = jaxtrpo.train(lambda: Shared([Telling] * 4), log_info="level", actors=1, **SETTINGS).metrics
+    assert np.all(shared["level"] == 3)
+
+
 def test_update_without_a_finished_episode_is_blank(tmp_path):
     settings = {**SETTINGS, "steps_per_update": 32, "total_steps": 64}
     jaxtrpo.train(lambda: CountingEnv(lasts=True), out=tmp_path, log_info="x", actors=1, **settings)

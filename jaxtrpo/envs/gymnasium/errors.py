@@ -6,6 +6,9 @@ import traceback
 
 from jaxtrpo.config.messages import described
 
+# What code of simulators may raise; some end the interpreter when their window is closed.
+RAISED = (Exception, SystemExit)
+
 
 class SimulatorError(RuntimeError):
     """A simulator raised an exception, violated Gymnasium's interface or timed out, or its process ended."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.checks import MOST_ENVS, require_number, require_whole
 from jaxtrpo.envs.abilities import for_groups
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
@@ -20,6 +20,7 @@ from jaxtrpo.envs.gymnasium.spec import LIMIT, NO_LIMIT, find_source
 
 def make_gymnasium_env(
     source: str | Callable[..., gymnasium.Env],
+    /,
     *,
     name: str | None = None,
     processes: int | None = None,
@@ -53,12 +54,10 @@ def make_gymnasium_env(
     Raises:
       ValueError: there is no such environment or it cannot be used; the message says why and where it failed.
     """
-    if processes is not None and processes < 0:
-        raise ValueError(f"processes={processes} must be at least 0")
-    if groups < 1:
-        raise ValueError(f"groups={groups} must be at least 1")
-    if not timeout > 0:
-        raise ValueError(f"timeout={timeout} must be more than 0 seconds")
+    if processes is not None:
+        require_whole(0, MOST_ENVS, processes=processes)
+    require_whole(1, groups=groups)
+    require_number("a positive number of seconds", lambda value: value > 0, timeout=timeout)
     if options.get(LIMIT) not in (None, NO_LIMIT):
         require_whole(1, max_episode_steps=options[LIMIT])
     how = How(processes, groups, timeout)

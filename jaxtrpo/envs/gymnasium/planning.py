@@ -14,6 +14,7 @@ import numpy as np
 from jaxtrpo.config.messages import described, short, type_name
 from jaxtrpo.envs.gymnasium import spec as sources
 from jaxtrpo.envs.gymnasium.actions import Actions, action_space_of
+from jaxtrpo.envs.gymnasium.errors import RAISED
 from jaxtrpo.envs.gymnasium.masks import ActionMask, draw_legal, find_masks, without_mask
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.shared_arrays import RowSizes
@@ -82,9 +83,11 @@ def _try_single(source: Source, env: Any, how: How) -> Planned:
         convention = find_masks(env)
         seen = observations
         if convention is not None:
+            if not without_mask(observations).parts:
+                raise ValueError(f"{source.name}: the observation holds nothing but the action mask")
             source, env = dataclasses.replace(source, masks=convention), ActionMask(env, convention)
             seen = observations_of(env.observation_space)
-        limit = min(sources.time_limit(env), source.limit or sources.UNLIMITED)
+        limit = min(sources.time_limit(env), *source.limits())
         calls_jax = _calls_jax(source, env, how.processes)
     finally:
         _close(env)
@@ -97,7 +100,10 @@ def _calls_jax(source: Source, env: Any, processes: int | None) -> bool:
     """Returns whether a simulator calls JAX, which the thread that steps the others must not."""
     found = sources.calls_jax(env)
     if found and processes == 0:
-        raise ValueError(f"processes=0: {source.name} calls JAX, which would deadlock; use at least 1 process")
+        raise ValueError(
+            f"processes=0: the module that defines {source.name} imports JAX, and a step that calls JAX would "
+            "deadlock; use at least 1 process, or move the environment to a module that does not import JAX"
+        )
     return found
 
 
@@ -158,7 +164,7 @@ def _sampling_bounds(actions: Actions) -> tuple[np.ndarray, np.ndarray]:
 def _make(source: Source, make: Callable[[], Any]) -> Any:
     try:
         return make()
-    except Exception as error:
+    except RAISED as error:
         raise ValueError(f"{source.name} cannot be created: {described(error)}") from error
 
 
@@ -199,7 +205,7 @@ def _spaces(source: Source, env: Any, *names: str) -> tuple[Observations, Action
 
 def _close(env: Any) -> None:
     """Closes a temporary environment and ignores exceptions."""
-    with contextlib.suppress(Exception):
+    with contextlib.suppress(*RAISED):
         env.close()
 
 

@@ -10,7 +10,7 @@ import gymnasium
 import jax
 import numpy as np
 
-from jaxtrpo.config.messages import described
+from jaxtrpo.config.messages import described, short
 from jaxtrpo.envs.gymnasium.other_python import NamedSource
 from jaxtrpo.envs.gymnasium.stepping_plan import SteppingPlan
 
@@ -30,17 +30,24 @@ def episode_frames(
             obs, _ = env.reset(seed=seed)
             total, over, steps = 0.0, False, 0
             while not over:
-                yield np.asarray(env.render(), np.uint8), total
+                yield _frame(plan.source.name, env), total
                 rows = jax.tree.map(lambda leaf: leaf[None], plan.observations.flatten(obs))
                 action = np.asarray(act(rows))
                 obs, reward, terminated, truncated, _ = env.step(plan.actions.each(action)[0])
                 total, steps = total + float(reward), steps + 1
                 over = terminated or truncated or steps >= max_steps
-            yield np.asarray(env.render(), np.uint8), total
+            yield _frame(plan.source.name, env), total
         finally:
             env.close()
 
     return 1 / fps, episode()
+
+
+def _frame(name: str, env: Any) -> np.ndarray:
+    frame = env.render()
+    if np.ndim(frame) != 3 or np.shape(frame)[-1] != 3:
+        raise ValueError(f"{name}: render() must return a picture [height, width, 3], not {short(frame)}")
+    return np.asarray(frame, np.uint8)
 
 
 def _make_renderable(plan: SteppingPlan) -> Any:

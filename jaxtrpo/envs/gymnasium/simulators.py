@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxtrpo.envs.gymnasium.errors import SimulatorError, simulator_error
+from jaxtrpo.envs.gymnasium.errors import RAISED, SimulatorError, simulator_error
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows
 from jaxtrpo.envs.gymnasium.steppers import Stepper, make_stepper
 from jaxtrpo.envs.gymnasium.stepping_plan import SteppingPlan
@@ -55,7 +55,7 @@ class Host:
             if self._attributes:
                 running.stepper.set_attributes(self._attributes)
             running.stepper.reset()
-        except Exception as error:
+        except RAISED as error:
             raise self._fail(error, "starting") from error
         handle[:] = running.handles
         obs[:] = running.rows.obs
@@ -74,7 +74,7 @@ class Host:
             )
         try:
             running.step(share, action, elapsed, results)
-        except Exception as error:
+        except RAISED as error:
             raise self._fail(error, "stepping") from error
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
@@ -85,7 +85,7 @@ class Host:
         try:
             if running is not None:
                 running.stepper.set_attributes(attributes)
-        except Exception as error:
+        except RAISED as error:
             raise self._fail(error, "setting attributes") from error
         self.times_changed += 1
 
@@ -106,7 +106,7 @@ class Host:
         if self.failure is not None:
             raise SimulatorError(str(self.failure))
 
-    def _fail(self, error: Exception, action: str) -> SimulatorError:
+    def _fail(self, error: BaseException, action: str) -> SimulatorError:
         if not isinstance(error, SimulatorError):
             error = simulator_error(self.plan.source.name, action, error)
         with self._lock:

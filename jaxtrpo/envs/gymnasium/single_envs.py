@@ -12,7 +12,7 @@ import numpy as np
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.gymnasium.actions import Actions, action_space_of
 from jaxtrpo.envs.gymnasium.attributes import set_attributes
-from jaxtrpo.envs.gymnasium.errors import SimulatorError, simulator_error
+from jaxtrpo.envs.gymnasium.errors import RAISED, SimulatorError, simulator_error
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows
 
@@ -41,7 +41,7 @@ class SingleEnvs:
         try:
             for _ in range(start, stop):
                 self.envs.append(make())
-        except Exception as error:
+        except RAISED as error:
             self.close()
             raise simulator_error(name, "creating the environment", error) from error
         self.observations = observations_of(self.envs[0].observation_space)
@@ -62,7 +62,7 @@ class SingleEnvs:
         actions = self.actions.each(rows.action)
         try:
             results = [step(action) for step, action in zip(steps, actions, strict=True)]
-        except Exception as error:
+        except RAISED as error:
             raise simulator_error(self.name, "step()", error) from error
         try:
             observations, rewards, terminated, truncated, self.infos = zip(*results, strict=True)
@@ -89,7 +89,7 @@ class SingleEnvs:
         for env in self.envs:
             try:
                 env.close()
-            except Exception:
+            except RAISED:
                 continue
 
     def _share(self, start: int, stop: int) -> tuple[Rows, list[Callable], list[Any]]:
@@ -120,7 +120,7 @@ class SingleEnvs:
     def _reset(self, env: Any, **arguments: int) -> Any:
         try:
             result = env.reset(**arguments)
-        except Exception as error:
+        except RAISED as error:
             raise simulator_error(self.name, "reset()", error) from error
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
             raise SimulatorError(f"{self.name}: reset() must return (observation, info), but returned {short(result)}")
@@ -139,7 +139,10 @@ class SingleEnvs:
                 several = getattr(reward, "size", 1) > 1
                 hint = "; weight several rewards with mo_gymnasium.wrappers.LinearReward or the like" if several else ""
                 raise SimulatorError(f"{self.name}: the reward must be a number, but is {short(reward, 60)}{hint}")
-        into[:] = rewards
+        try:
+            into[:] = rewards
+        except OverflowError:  # an integer that no float can hold
+            into[:] = math.inf
         require_finite(self.name, "reward", into)
 
     def _write_flags(self, into: np.ndarray, which: str, flags: tuple[Any, ...]) -> None:
@@ -161,7 +164,10 @@ def _is_number(value: Any) -> bool:
 
 def as_float(value: Any) -> float:
     """Returns the value of an entry of `info`, or NaN if that is not a number."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # ragged lists
+        return math.nan
     return float(array.reshape(())) if array.size == 1 and array.dtype.kind in "fiub" else math.nan
 
 

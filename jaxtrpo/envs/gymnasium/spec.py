@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+import cloudpickle
 import gymnasium
 
 from jaxtrpo.envs._support.names import unknown_name
@@ -35,6 +36,8 @@ class Source:
     options: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None  # time limit in steps, if `maker` does not take `max_episode_steps`
     masks: str | None = None  # convention by which it says which choices are legal (see `masks.find_masks`)
+    # What this process has registered with Gymnasium, by id, for a `maker` that calls `gymnasium.make` in a worker.
+    registered: Mapping[str, Any] = field(default_factory=dict)
 
     def make_single(self, *, limited: bool = False) -> Any:
         """Creates a `gymnasium.Env`.
@@ -46,10 +49,15 @@ class Source:
         env = self._make_single(limited=limited)
         return env if self.masks is None else ActionMask(env, self.masks)
 
+    def limits(self) -> tuple[int, ...]:
+        """Returns the time limits in steps that were asked for of single environments, and `UNLIMITED`."""
+        passed = self.options.get(LIMIT) if self.maker is not None else None
+        return tuple(int(limit) for limit in (self.limit, passed, UNLIMITED) if limit not in (None, NO_LIMIT))
+
     def _make_single(self, *, limited: bool) -> Any:
+        self._import()
         if self.maker is not None:
             return self.maker(**self.options)
-        self._import()
         spec = copy.deepcopy(self.spec)
         spec.order_enforce = False  # the stepper calls reset and step in order
         options = {CHECKER: True, **self.options}
@@ -60,6 +68,7 @@ class Source:
 
     def make_vector(self, num_envs: int) -> Any:
         """Creates a `gymnasium.vector.VectorEnv`; a function chooses the number of environments itself."""
+        self._import()
         if self.maker is not None:
             env = self.maker(**self.options)
             if env.num_envs != num_envs:
@@ -67,7 +76,6 @@ class Source:
                     f"the function returned a vector environment of size {env.num_envs} after one of size {num_envs}"
                 )
             return env
-        self._import()
         options = {name: value for name, value in self.options.items() if name != CHECKER}  # for single environments
         if options.get(LIMIT) == NO_LIMIT:  # understood by `gymnasium.make` only
             options[LIMIT] = UNLIMITED
@@ -93,6 +101,8 @@ class Source:
     def _import(self) -> None:
         if self.module is not None:
             importlib.import_module(self.module)
+        for name, spec in self.registered.items():
+            gymnasium.registry.setdefault(name, spec)
 
 
 def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], name: str | None = None) -> Source:
@@ -120,7 +130,9 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
                 raise ValueError(
                     f"max_episode_steps={limit}: only gymnasium.make can remove a time limit; omit it for {qualified}"
                 )
-        return Source(name or PREFIX + qualified, maker=source, options=options, limit=limit)
+        return Source(
+            name or PREFIX + qualified, maker=source, options=options, limit=limit, registered=_registered_here()
+        )
     full_id = source.removeprefix(PREFIX)
     module, _, env_id = full_id.rpartition(":")
     if module:
@@ -177,6 +189,22 @@ def uses_jax(thing: Any) -> bool:
         for name in modules
         for value in vars(sys.modules.get(name, sys)).values()
     )
+
+
+def _registered_here() -> dict[str, Any]:
+    """Returns the specifications in Gymnasium's registry that are not its own and can be sent to another process."""
+    return {name: spec for name, spec in gymnasium.registry.items() if _is_foreign(spec)}
+
+
+def _is_foreign(spec: Any) -> bool:
+    entries = [spec.entry_point, getattr(spec, "vector_entry_point", None)]
+    if all(each is None or (isinstance(each, str) and each.startswith("gymnasium.")) for each in entries):
+        return False
+    try:
+        cloudpickle.dumps(spec)
+    except Exception:  # whatever an object raises that cannot be pickled
+        return False
+    return True
 
 
 def _takes(function: Callable[..., Any], keyword: str, *, any_name: bool = False) -> bool:

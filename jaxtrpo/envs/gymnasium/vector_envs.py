@@ -11,7 +11,7 @@ import numpy as np
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.gymnasium.actions import Actions, action_space_of
 from jaxtrpo.envs.gymnasium.attributes import set_attributes
-from jaxtrpo.envs.gymnasium.errors import SimulatorError, simulator_error
+from jaxtrpo.envs.gymnasium.errors import RAISED, SimulatorError, simulator_error
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.shared_arrays import Rows
 from jaxtrpo.envs.gymnasium.single_envs import as_float, require_finite
@@ -49,7 +49,7 @@ class VectorEnvs:
         except SimulatorError:
             self.close()
             raise
-        except Exception as error:
+        except RAISED as error:
             self.close()
             raise simulator_error(name, "creating the vector environment", error) from error
 
@@ -83,7 +83,7 @@ class VectorEnvs:
         for part in self.parts:
             try:
                 part.env.close()
-            except Exception:
+            except RAISED:
                 continue
 
 
@@ -144,7 +144,7 @@ class _Vector:
             action = action.astype(self._action_dtype)
         try:
             result = self.env.step(action)
-        except Exception as error:
+        except RAISED as error:
             raise simulator_error(self.name, "step()", error) from error
         if not isinstance(result, tuple) or len(result) != 5:
             raise SimulatorError(
@@ -233,13 +233,13 @@ class _Vector:
                     value = info[i].get(entry) if isinstance(info[i], Mapping) else None
                 else:
                     has = np.broadcast_to(info.get(f"_{entry}", entry in info), done.shape)[i]
-                    value = info[entry][i] if has else None
+                    value = _of_one(info[entry], int(i)) if has else None
                 self.rows.info[i, column] = as_float(value)
 
     def _call_reset(self, **arguments: Any) -> Any:
         try:
             result = self.env.reset(**arguments)
-        except Exception as error:
+        except RAISED as error:
             raise simulator_error(self.name, "reset()", error) from error
         if not isinstance(result, tuple) or len(result) != 2:
             raise SimulatorError(f"{self.name}: reset() must return (observations, infos), not {short(result)}")
@@ -271,3 +271,8 @@ class _Vector:
             except ValueError as error:
                 raise SimulatorError(f"{self.name}: {error}") from None
         require_finite(self.name, "observation", into)
+
+
+def _of_one(values: Any, i: int) -> Any:
+    """Returns the entry of one environment; a value that is no sequence is that of all."""
+    return values[i] if hasattr(values, "__getitem__") and np.ndim(values) else values

@@ -21,6 +21,7 @@ from jaxtrpo.envs.gymnasium.steppers import make_stepper
 MESSAGE = struct.Struct("=cII")  # command, first environment, end of environments
 RESET, STEP = b"r", b"s"
 SET = b"a"  # is followed by pickled attributes, whose length takes the place of the first environment
+DOING = {RESET: "starting", STEP: "stepping", SET: "setting attributes"}
 DONE, FAILED = b"k", b"e"  # FAILED is followed by the length of an error message and the message
 LENGTH = struct.Struct("=Q")
 GRACE = 1.0  # seconds that a worker has to close its environments after its parent has ended
@@ -33,27 +34,29 @@ def main() -> None:
     size = LENGTH.unpack(_read(LENGTH.size))[0]
     payload = _read(size)
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    name = "worker process"
     try:
-        stepper = _make_stepper(payload, int(sys.argv[2]))
+        config = pickle.loads(payload)
+        name = config.source.name
+        stepper = _make_stepper(config, int(sys.argv[2]))
     except BaseException as error:
-        _send_failure(connection, error)
+        _send_failure(connection, name, "starting", error)
         return
     try:
         if _send(connection, DONE):
-            _serve(connection, *stepper)
+            _serve(connection, name, *stepper)
     finally:
         stepper[0].close()
 
 
-def _make_stepper(payload: bytes, memory: int) -> tuple[Any, Any]:
+def _make_stepper(config: Any, memory: int) -> tuple[Any, Any]:
     """Returns a stepper, and the seeds of its environments, which are only written before a reset."""
-    config = pickle.loads(payload)
     rows = config.sizes.on(mmap.mmap(memory, config.sizes.nbytes()))
     os.close(memory)
     return make_stepper(config, rows), rows.seed[config.edges[0] : config.edges[-1]]
 
 
-def _serve(connection: socket.socket, stepper: Any, seeds: Any) -> None:
+def _serve(connection: socket.socket, name: str, stepper: Any, seeds: Any) -> None:
     while message := _receive(connection):
         command, start, stop = MESSAGE.unpack(message)
         try:
@@ -64,8 +67,8 @@ def _serve(connection: socket.socket, stepper: Any, seeds: Any) -> None:
                 stepper.reset()
             else:
                 stepper.set_attributes(_read_attributes(connection, start))
-        except Exception as error:
-            _send_failure(connection, error)
+        except (Exception, SystemExit) as error:
+            _send_failure(connection, name, DOING[command], error)
             return
         if not _send(connection, DONE):
             return
@@ -108,12 +111,10 @@ def _send(connection: socket.socket, data: bytes) -> bool:
     return True
 
 
-def _send_failure(connection: socket.socket, error: BaseException) -> None:
-    import traceback
+def _send_failure(connection: socket.socket, name: str, doing: str, error: BaseException) -> None:
+    from jaxtrpo.envs.gymnasium.errors import SimulatorError, simulator_error
 
-    from jaxtrpo.envs.gymnasium.errors import SimulatorError
-
-    text = str(error) if isinstance(error, SimulatorError) else "".join(traceback.format_exception(error))
+    text = str(error if isinstance(error, SimulatorError) else simulator_error(name, doing, error))
     data = text.encode(errors="replace")
     _send(connection, FAILED + LENGTH.pack(len(data)) + data)
 

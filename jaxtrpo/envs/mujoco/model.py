@@ -12,6 +12,7 @@ import mujoco
 import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
+from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.messages import one_line, short, type_name
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.mujoco.task import Fields, Task
@@ -32,9 +33,10 @@ def compile_model(task: Task) -> mujoco.MjModel:
       ValueError: the MJCF or a setting of the task is invalid.
     """
     for name in ("frame_skip", "episode_length"):
-        value = getattr(task, name)
-        if not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{task.name}: {name}={short(value)} must be a whole number of at least 1")
+        try:
+            require_whole(1, **{name: getattr(task, name)})
+        except ValueError as error:
+            raise ValueError(f"{task.name}: {error}") from None
     if not isinstance(task.xml, str | os.PathLike):
         raise ValueError(f"{task.name}: xml={short(task.xml)} must be the path of an MJCF file, or MJCF text")
     xml = os.fspath(task.xml)
@@ -54,6 +56,10 @@ def compile_model(task: Task) -> mujoco.MjModel:
         raise ValueError(f"{task.name}: the model has no joints; add a <joint> or <freejoint>")
     if model.nu == 0:
         raise ValueError(f"{task.name}: the model has no actuators; add an <actuator>")
+    if model.opt.enableflags & mujoco.mjtEnableBit.mjENBL_SLEEP:
+        raise ValueError(
+            f'{task.name}: simulations in a batch do not support sleep; remove <flag sleep="enable"/> from the MJCF'
+        )
     # MuJoCo must not silently reset an unstable simulation: `base.advance` marks the step as invalid.
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     return model
@@ -110,6 +116,8 @@ def observation_size(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[
     for name, value in returned.items():
         if not isinstance(value, jax.ShapeDtypeStruct):
             raise ValueError(f"{task.name}: {name} must be one array, not {type_name(value)}")
+        if not any(jnp.issubdtype(value.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
+            raise ValueError(f"{task.name}: {name} must hold real numbers, not {value.dtype}")
     found = {name: value.shape for name, value in returned.items()}
     size = int(np.prod(found["observation"], dtype=int))
     expected = {"qpos": (model.nq,), "qvel": (model.nv,), "observation": (size,), "reward": (), "terminated": ()}
