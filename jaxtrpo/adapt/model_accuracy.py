@@ -46,7 +46,7 @@ def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[
         )  # NaN until a step has been evaluated
         missing = predicted - actual
         factor = jnp.where(missing > 0, predicted / (2 * jnp.where(missing > 0, missing, 1.0)), change[1])
-        factor = jnp.where(jnp.isfinite(predicted) & (predicted > 0), jnp.clip(factor, *change), 1.0)
+        factor = jnp.where(jnp.isfinite(predicted - actual) & (predicted > 0), jnp.clip(factor, *change), 1.0)
         low, high = kl_range
         kl = jnp.clip(factor * hyperparameters["max_kl"], low * first, high * first)
         return first, {**hyperparameters, "max_kl": kl}

@@ -6,10 +6,11 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.config.checks import is_number
-from jaxtrpo.config.messages import LENGTH, one_line, short
+from jaxtrpo.config.messages import LENGTH, one_line, short, type_name
 from jaxtrpo.rollout.types import Hyperparameters
 
 
@@ -37,13 +38,14 @@ class Rule(NamedTuple):
     reads: tuple[str, ...] = ()  # metrics the algorithm must report, apart from those that all algorithms report
     spec_string: str = "custom"  # such as "trust(gain=0.1)"
     replaces: tuple[str, ...] = ()  # settings, among `changes`, that it sets regardless of their current values
+    multiplies: tuple[str, ...] = ()  # settings, among `changes`, whose initial values must be positive
 
 
 def require_settings(rule: Rule, hyperparameters: Mapping[str, object], algorithm: str) -> None:
     """Checks that the algorithm has every setting that the rule changes.
 
     Raises:
-      ValueError: a setting is missing; the message names it and the rule.
+      ValueError: a setting is missing, or is 0 and must be positive; the message names it and the rule.
     """
     missing = [name for name in rule.changes if name not in hyperparameters]
     if missing:
@@ -51,6 +53,9 @@ def require_settings(rule: Rule, hyperparameters: Mapping[str, object], algorith
             f"adapt={rule.spec_string} changes {' and '.join(missing)}, which {algorithm} does not have; its adaptable "
             f"settings are {', '.join(hyperparameters)}"
         )
+    zero = [name for name in rule.multiplies if is_number(hyperparameters[name]) and not hyperparameters[name]]
+    if zero:
+        raise ValueError(f"adapt={rule.spec_string} multiplies {zero[0]}, which must then begin above 0; use linear")
 
 
 def require_columns(rule: Rule, metrics: Mapping[str, object]) -> None:
@@ -73,10 +78,11 @@ def updated(
     """Returns what `rule.update` returns.
 
     Raises:
-      ValueError: the rule reads a metric or setting that the algorithm does not have, or returns other settings.
+      ValueError: the rule reads a metric or setting that the algorithm does not have, or does not return a state and
+        the same settings, of the same types.
     """
     try:
-        state, changed = rule.update(state, hyperparameters, metrics)
+        found = rule.update(state, hyperparameters, metrics)
     except KeyError as error:
         name = error.args[0] if error.args else None
         if not isinstance(name, str) or name in metrics or name in hyperparameters:
@@ -87,13 +93,23 @@ def updated(
         raise ValueError(
             one_line(f"adapt={rule.spec_string} reads {name}, which this algorithm does not report; {hint}", LENGTH)
         ) from error
+    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+        raise ValueError(f"adapt={rule.spec_string} must return a state and the settings, not {type_name(found)}")
+    state, changed = found
     if set(changed) != set(hyperparameters):
         wrong = sorted(set(changed) ^ set(hyperparameters))
         raise ValueError(
             f"adapt={rule.spec_string} must return all settings that it was given and no others; {', '.join(wrong)} "
             "is missing or new"
         )
-    return state, changed
+    for name, value in hyperparameters.items():
+        before, after = jnp.asarray(value), jnp.asarray(changed[name])
+        if (before.shape, before.dtype) != (after.shape, after.dtype):
+            raise ValueError(
+                f"adapt={rule.spec_string} must return {name} as {before.dtype}{list(before.shape)}, as it was given, "
+                f"not as {after.dtype}{list(after.shape)}"
+            )
+    return state, dict(changed)
 
 
 def fixed() -> Rule:
@@ -109,13 +125,13 @@ def chain(*rules: Rule) -> Rule:
     """Applies several rules in order, each to the settings that the previous one returned.
 
     `improvement`, `margin` and `model_accuracy` modify the settings they receive. The schedules and `trust` overwrite
-    theirs, whatever an earlier rule returned, so put them first, with at most one such rule per setting.
+    theirs in every update, so no other rule may change the same setting.
 
     Args:
       *rules: rules to apply, as in `chain(exponential(max_kl=0.001), margin(kl_delta=None))`.
 
     Raises:
-      ValueError: two rules overwrite the same setting.
+      ValueError: a rule overwrites what another one changes.
     """
     by = dict[str, Rule]()
     for rule in rules:
@@ -124,6 +140,13 @@ def chain(*rules: Rule) -> Rule:
                 raise ValueError(
                     f"{by[name].spec_string} and {rule.spec_string} both set {name}; a chain takes only one such rule "
                     "per setting"
+                )
+    for rule in rules:
+        for name in rule.changes:
+            if by.get(name, rule) is not rule:
+                raise ValueError(
+                    f"{rule.spec_string} and {by[name].spec_string} both set {name}, the latter in every update, "
+                    "whatever it was; a chain takes only one of them"
                 )
 
     def update(
@@ -144,6 +167,7 @@ def chain(*rules: Rule) -> Rule:
         reads=tuple(dict.fromkeys(name for rule in rules for name in rule.reads)),
         spec_string=f"chain({', '.join(rule.spec_string for rule in rules)})",
         replaces=tuple(by),
+        multiplies=tuple(dict.fromkeys(name for rule in rules for name in rule.multiplies)),
     )
 
 

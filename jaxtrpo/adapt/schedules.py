@@ -34,10 +34,11 @@ def exponential(*, over: int | None = None, **settings: float) -> Rule:
       **settings: final values, as for `linear`; they must be positive.
 
     Raises:
-      ValueError: as for `linear`, or a final value is zero.
+      ValueError: as for `linear`, or a final value is zero. So is training with an initial value of zero.
     """
     require_positive(**settings)
-    return _schedule(_between_exponentially, "exponential", over, settings)
+    rule = _schedule(_between_exponentially, "exponential", over, settings)
+    return rule._replace(multiplies=rule.changes)
 
 
 def _between_linearly(first: Array, last: float, progress: Array) -> Array:

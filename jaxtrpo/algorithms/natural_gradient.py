@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms.advantages import Advantages
 from jaxtrpo.algorithms.fisher_states import States, draw_sequences, draw_states
-from jaxtrpo.algorithms.surrogates import Samples, Surrogate, importance_weighted_advantage
+from jaxtrpo.algorithms.surrogates import Samples, Surrogate, importance_weighted_advantage, objective_of
 from jaxtrpo.config.checks import require_not_negative, require_whole
 from jaxtrpo.envs.observation_space import ObservationSpace
 from jaxtrpo.ops.cg import CGInfo, conjugate_gradient
@@ -159,7 +159,7 @@ def evaluate_batch(
             # At the start of the search, the new policy is the old one.
             new = apply(candidate, index)
             samples, weight = samples_of(index, jax.lax.stop_gradient(new))
-            return jnp.sum(weight * surrogate(new, samples)), (jnp.sum(weight * entropy(new)), new)
+            return jnp.sum(weight * objective_of(surrogate, new, samples)), (jnp.sum(weight * entropy(new)), new)
 
         at_start = [jax.value_and_grad(objective, has_aux=True)(old_params, surrogate) for surrogate in surrogates]
         values = tuple(value for (value, _), _ in at_start)
@@ -181,7 +181,7 @@ def evaluate_batch(
             samples, weight = samples_of(index, entry(old, index))
             new = apply(candidate, index)
             return (
-                tuple(jnp.sum(weight * surrogate(new, samples)) for surrogate in surrogates),
+                tuple(jnp.sum(weight * objective_of(surrogate, new, samples)) for surrogate in surrogates),
                 jnp.sum(weight * kl_divergence(samples.old, new)),
             )
 

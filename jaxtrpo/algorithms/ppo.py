@@ -14,7 +14,7 @@ from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner, Spec
 from jaxtrpo.algorithms.policy_gradient import outputs
 from jaxtrpo.algorithms.shared_torso import VALUE_WEIGHT, require_effect, shared_torso
-from jaxtrpo.algorithms.surrogates import Samples
+from jaxtrpo.algorithms.surrogates import Samples, objective_of
 from jaxtrpo.config.checks import require_not_negative, require_positive, require_share, require_whole
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.costs import of_forward_pass
@@ -117,7 +117,7 @@ def ppo(
         def gain(new: Comparable, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, "row ..."]:
             if spec.surrogate is not None:
                 obs = plain_observations(rows.obs)
-                return spec.surrogate(new, Samples(obs, rows.action, rows.advantage, rows.old))
+                return objective_of(spec.surrogate, new, Samples(obs, rows.action, rows.advantage, rows.old))
             return clipped_surrogate(new, rows, clip)
 
         def step(params, optimizer_state, action, found, hyperparameters, key):

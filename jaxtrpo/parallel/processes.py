@@ -71,7 +71,12 @@ def join(processes: int | None) -> None:
       ConnectionError: the first process cannot listen at its address.
     """
     address, count, index = (os.environ.get(name) for name in (ADDRESS, COUNT, INDEX))
-    if jax.distributed.is_initialized() or processes == 1 or count == "1" or processes is count is None:
+    if jax.distributed.is_initialized() or processes == 1 or count == "1":
+        return
+    if processes is count is None:
+        given = [name for name in (ADDRESS, INDEX) if name in os.environ]
+        if given:
+            raise ValueError(f"{' and '.join(given)} without {COUNT}: set all three for each process, or none")
         return
     jax.config.update("jax_enable_preemption_service", False)  # it would intercept SIGTERM
     initialize = functools.partial(

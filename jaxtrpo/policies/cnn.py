@@ -245,7 +245,8 @@ def cnn(
       kind: "impala", residual blocks with 3 x 3 kernels, or "nature", three convolutions for images of at least 36 x 36
         pixels, which are faster.
       channels: channels of each section of residual blocks, or of each convolution; None: (16, 32, 32) for impala, (32,
-        64, 64) for nature. Small images use as many sections as they can be halved before they have 7 pixels.
+        64, 64) for nature. Small images use fewer sections: after the first, one for each time that they can be halved
+        from sides of at least 8 pixels.
       hidden: units of the layer after the convolutions; None: 256 for impala, 512 for nature.
       pixel_scale: uint8 pixels are divided by this number; 10 suits cells that are small integers, such as Minigrid's.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for

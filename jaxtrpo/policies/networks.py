@@ -229,7 +229,7 @@ def mlp(
         discrete actions.
       state_dependent_std: whether the standard deviation depends on the observation.
       shared: whether the network also predicts values, in place of a critic: the hidden layers serve both, and one
-        optimiser minimises both losses. For `ppo`, `a2c` and `a3c`.
+        optimiser minimises both losses. For `ppo`, `a2c` and `a3c`; with `dqn` it is a dueling network.
 
     Returns:
       The same object for the same settings, so that compiled code is shared.

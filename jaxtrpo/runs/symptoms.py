@@ -1,4 +1,4 @@
-"""Warnings about environments, derived from the metrics of a run and shown once during training."""
+"""Warnings about environments and learning, derived from the metrics of a run and shown once during training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def symptoms(*, invalid_is_broken: bool) -> list[Symptom]:
     Args:
       invalid_is_broken: whether invalid steps always mean a broken simulation.
     """
-    return [RewardsOutOfRange(), *([InvalidSteps()] if invalid_is_broken else [])]
+    return [RewardsOutOfRange(), NoGradient(), *([InvalidSteps()] if invalid_is_broken else [])]
 
 
 def notes(looked_for: Sequence[Symptom], rows: Sequence[Row]) -> list[str]:
@@ -81,6 +81,28 @@ class RewardsOutOfRange:
         return (
             f"rewards are too large or too small for float32 (advantage_std is {spread:g}), which prevents learning; "
             "scale them, for example to about 1 per step"
+        )
+
+
+class NoGradient:
+    """Warns once if the gradient of the policy is not finite, from which nothing is learned."""
+
+    def __init__(self) -> None:
+        self._updates, self._told = 0, False
+
+    def note(self, rows: Iterable[Row]) -> str | None:
+        """See `Symptom.note`."""
+        norm = None
+        for row in rows:
+            norm, spread = row.get("gradient_norm"), row.get("advantage_std")
+            lost = norm is not None and not math.isfinite(norm) and (spread is None or math.isfinite(spread))
+            self._updates = self._updates + 1 if lost else 0
+        if self._told or self._updates < UPDATES_TO_JUDGE:
+            return None
+        self._told = True
+        return (
+            f"the gradient of the policy is not finite (gradient_norm is {norm:g}), which prevents learning; look for "
+            "divisions by zero and logarithms of 0 in a surrogate or network of your own, or lower the learning rate"
         )
 
 

@@ -46,7 +46,7 @@ def with_update(
     """
     seen = jnp.minimum(best.episodes + episodes, EPISODES)
     mean = jnp.where(seen == EPISODES, jnp.mean(returns), -jnp.inf)
-    is_record = mean > best.highest
+    is_record = (mean > best.highest) & jnp.isfinite(mean)
     highest = jnp.where(is_record, mean, best.highest)
     error = jnp.std(returns, ddof=1) / math.sqrt(EPISODES)
     of_highest = jnp.where(is_record, error, best.standard_error)

@@ -77,7 +77,7 @@ def train(  # noqa: D417  (settings are described in Config, once)
       surrogate: objective of the policy (see `jaxtrpo.algorithms.surrogates`) in place of the algorithm's own.
       out: directory for metrics.csv, the policy and checkpoints; if None, nothing is written.
       overwrite: replace the run in `out`, if there is one.
-      resume: resume the run in `out` from its last checkpoint, if there is one. All arguments must be those of the run
+      resume: resume the run in `out` from its last checkpoint, if there is one. All settings must be those of the run
         except `total_steps`, `actors`, `processes`, `device`, `select`, `stop_at_return`, `stop_after_evaluations`
         and `stop_after_seconds`. Settings are compared with those of the run; your own environment, `surrogate` or rule
         cannot be. With the same number of actors, the result is bit-identical to that of an uninterrupted run, except

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from probe import ProbeEnvironment
 from support import actors, counted_compilations, first, random_batch
 
+import jaxtrpo
 from jaxtrpo.adapt import Rule, chain, exponential, fixed, improvement, linear, margin, trust, updated
 from jaxtrpo.config import Sizes
 from jaxtrpo.config.specs import parse
@@ -180,7 +181,7 @@ RULES = [
     exponential(over=9000, max_kl=0.001),
     improvement(window=2),
     margin(window=2),
-    chain(margin(window=2), linear(over=9000, max_kl=0.02)),
+    chain(margin(window=2, kl_delta=None), linear(over=9000, max_kl=0.02)),
 ]
 
 
@@ -280,6 +281,11 @@ def test_trust_grows_region_while_gradient_is_strong_and_batches_once_it_is_gone
     assert np.all(np.diff(kl[100:]) <= 0) and kl[-1] == pytest.approx(0.5 * 0.004)
     assert np.all(steps[:100] == FIRST["steps_per_update"]) and steps[-1] == 16_000
     assert np.all(steps[kl > 0.00201] == FIRST["steps_per_update"])
+
+
+def test_trust_keeps_first_batches_that_are_larger_than_its_largest():
+    kl, steps = follow_strengths(trust(max_steps_per_update=1000), [-1.0] * 300)
+    assert np.all(steps == FIRST["steps_per_update"]) and kl[-1] == pytest.approx(0.5 * 0.004)
 
 
 def test_trust_keeps_batches_small_until_last_million_steps():
@@ -405,6 +411,43 @@ def test_rule_that_does_not_fit_the_algorithm_is_refused_before_training(rule, t
         prepare(ProbeEnvironment(), algorithm="pg", adapt=rule, policy="mlp(hidden=(2,))", actors=1)
     assert re.search(told, str(error.value))
     assert len(str(error.value)) <= 200 and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("update", "told"),
+    [
+        (lambda state, h, m: {**h}, "must return a state and the settings, not dict"),
+        (lambda state, h, m: (state, None), "must return a state and the settings, not tuple"),
+        (
+            lambda state, h, m: (state, {**h, "steps_per_update": h["steps_per_update"] * 0.5}),
+            r"must return steps_per_update as int32\[\], as it was given, not as float32\[\]",
+        ),
+        (
+            lambda state, h, m: (state, {**h, "max_kl": h["max_kl"] * jnp.ones(2)}),
+            r"must return max_kl as float32\[\], as it was given, not as float32\[2\]",
+        ),
+    ],
+)
+def test_rule_that_returns_something_else_is_refused_before_training(update, told):
+    with pytest.raises(ValueError, match=rf"^adapt=custom {told}(\n|$)"):
+        jaxtrpo.train("CartPole-v1", adapt=Rule(lambda h: (), update), total_steps=256, actors=1, progress=False)
+
+
+def test_exponential_schedule_from_zero_is_refused():
+    settings = {"algorithm": "dqn(epsilon=0.0, replay=1000)", "total_steps": 256, "actors": 1, "progress": False}
+    with pytest.raises(
+        ValueError, match=r"^adapt=exponential\(epsilon=0.01\) multiplies epsilon, which must then begin"
+    ):
+        jaxtrpo.train("CartPole-v1", adapt="exponential(epsilon=0.01)", **settings)
+    with pytest.raises(ValueError, match="multiplies epsilon"):
+        jaxtrpo.train("CartPole-v1", adapt="chain(exponential(epsilon=0.01))", **settings)
+
+
+@pytest.mark.parametrize("rules", [("margin()", "linear(max_kl=0.1)"), ("trust()", "margin(steps_delta=None)")])
+def test_rule_whose_changes_would_be_overwritten_is_refused(rules):
+    for text in (f"chain({', '.join(rules)})", f"chain({', '.join(reversed(rules))})"):
+        with pytest.raises(ValueError, match="both set max_kl, the latter in every update, whatever it was"):
+            parse("adapt", text)
 
 
 def test_other_key_errors_of_a_rule_stay_as_they_are():

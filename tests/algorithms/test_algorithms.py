@@ -282,6 +282,26 @@ def test_user_surrogate_is_maximised(algorithm):
     np.testing.assert_allclose(result.policy(obs), 1.0, atol=0.15)
 
 
+@pytest.mark.parametrize("algorithm", ["trpo", "trpo_penalty", "ppo", "trpo_replay"])
+@pytest.mark.parametrize(
+    ("change", "given"),
+    [
+        (lambda x: x[:, None], r"float32\[\d+, 1\]"),
+        (jnp.mean, r"float32\[\]"),
+        (lambda x: x > 0, r"bool\[\d+\]"),
+        (lambda x: None, "NoneType"),
+    ],  # fmt: skip
+)
+def test_surrogate_of_another_shape_is_refused(algorithm, change, given):
+    def mine(new, samples):
+        return change(importance_weighted_advantage(new, samples))
+
+    with pytest.raises(
+        ValueError, match=rf"^surrogate must return one real number per step, float32.*, not {given}(\n|$)"
+    ):
+        train(algorithm, surrogate=mine, total_steps=64)
+
+
 @pytest.mark.parametrize("algorithm", ["pg", "a2c", "naf"])
 def test_user_surrogate_is_refused_by_algorithms_without_one(algorithm):
     with pytest.raises(ValueError, match=f"^surrogate: {algorithm} does not use a surrogate; trpo, .* do$"):

@@ -155,7 +155,8 @@ def test_sweep_combines_a_spec_string_with_its_settings():
 def test_two_rules_for_the_same_setting_are_rejected(rules, name):
     with pytest.raises(ValueError, match=f"{re.escape(rules[0].spec_string)} and .* both set {name}"):
         chain(*rules)
-    assert chain(linear(max_kl=0.1), margin(), linear(steps_per_update=2048)).replaces == ("max_kl", "steps_per_update")
+    both = chain(linear(max_kl=0.1), margin(kl_delta=None, steps_delta=None), linear(steps_per_update=2048))
+    assert both.replaces == ("max_kl", "steps_per_update")
 
 
 def test_contradictory_brax_backends_are_rejected():

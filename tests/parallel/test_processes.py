@@ -400,12 +400,15 @@ def test_what_a_launcher_must_say(capsys):
 import os
 from jaxtrpo.cli import main as cli
 assert cli.main({[*TRAIN, "--processes", "2"]}) == cli.INPUT_ERROR
-os.environ |= {{"{ADDRESS}": "here", "{COUNT}": "2", "{INDEX}": "0"}}
+os.environ |= {{"{ADDRESS}": "here", "{INDEX}": "0"}}
+assert cli.main({[*TRAIN]}) == cli.INPUT_ERROR
+os.environ["{COUNT}"] = "2"
 assert cli.main({[*TRAIN]}) == cli.INPUT_ERROR
 """
     done = run([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     assert "processes=2, but no launcher was found: use `jaxtrpo launch --processes 2 -- train ...`" in done.stderr
+    assert "JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID without JAX_NUM_PROCESSES: set all three" in done.stderr
     assert "JAX_COORDINATOR_ADDRESS=here, JAX_NUM_PROCESSES=2" in done.stderr
 
 

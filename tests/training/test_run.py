@@ -165,6 +165,20 @@ def test_rewards_that_32_bits_do_not_hold_are_told_once():
     assert symptoms.RewardsOutOfRange().note([progress.NOTHING_DONE] * 9) is None
 
 
+def test_gradient_that_is_not_finite_is_told_once():
+    def told(*norms, spread=1.0):
+        watch = symptoms.NoGradient()
+        return [watch.note([{"gradient_norm": norm, "advantage_std": spread}]) for norm in norms]
+
+    inf, nan = float("inf"), float("nan")
+    found = told(1.0, nan, inf, nan, nan)
+    assert found[:3] == [None] * 3 and found[4] is None
+    assert found[3] is not None and "gradient_norm is nan" in found[3] and "surrogate" in found[3]
+    assert told(nan, nan, 0.0, nan, nan) == [None] * 5
+    assert told(nan, nan, nan, spread=nan) == [None] * 3  # rewards out of range are told instead
+    assert symptoms.NoGradient().note([progress.NOTHING_DONE] * 9) is None
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

@@ -422,7 +422,18 @@ def test_local_controllers_keep_the_kl_bound():
 
 @pytest.mark.parametrize(
     ("predicted", "actual", "factor"),
-    [(1.0, 1.0, 2.0), (1.0, 3.0, 2.0), (1.0, 0.5, 1.0), (1.0, 0.25, 2 / 3), (1.0, -5.0, 0.5), (np.nan, np.nan, 1.0)],
+    [
+        (1.0, 1.0, 2.0),
+        (1.0, 3.0, 2.0),
+        (1.0, 0.5, 1.0),
+        (1.0, 0.25, 2 / 3),
+        (1.0, -5.0, 0.5),
+        (np.nan, np.nan, 1.0),
+        (1.0, np.nan, 1.0),
+        (0.0, 1.0, 1.0),
+        (0.0, -1.0, 1.0),
+        (-1.0, 1.0, 1.0),
+    ],  # fmt: skip
 )
 def test_model_accuracy_adapts_max_kl_to_actual_gain(predicted, actual, factor):
     rule, settings = model_accuracy(), {"max_kl": jnp.float32(0.1)}

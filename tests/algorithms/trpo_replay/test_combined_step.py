@@ -15,6 +15,7 @@ from jaxtrpo.algorithms.trpo_replay.weighting import STEPS, standard_error, weig
 from jaxtrpo.policies.networks import gaussian_policy
 
 SHAPE, DAMPING = SHAPES[0], 0.003
+AHEAD = 1e-3  # step along a direction by which slopes are measured
 FEW = 3  # iterations, far too few to solve for a direction from zero
 
 
@@ -35,7 +36,9 @@ def mapped(second):
             cg_iterations=FEW,
             cg_damping=(0.03, DAMPING),
         )
-        return natural._replace(evaluate=()), memory, info
+        ahead = natural.evaluate(natural.params + AHEAD * natural.direction).objective
+        rises = (ahead - natural.objective) / AHEAD
+        return natural._replace(evaluate=()), memory, {**info, "rises": rises}
 
     return actors(1).map(one)
 
@@ -70,6 +73,19 @@ def test_curvature_is_that_of_weighted_unit_directions():
     assert info["critic_weight"] == 0.5
     np.testing.assert_allclose(natural.direction, np.mean(units, axis=0), rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(natural.curvature, np.mean(inner), rtol=1e-3)
+
+
+def test_line_search_sees_an_objective_without_the_units_of_the_surrogates():
+    """Each surrogate counts in units of the length of its direction, like the direction that is followed."""
+    problem = make_problem(3, SHAPE)
+    params, _, action, found, _, key = arguments(problem, 1.0)
+    nothing = spread(empty_memory(problem), 1)
+    rises = []
+    for scale in (1.0, 100.0):
+        step = mapped(lambda new, old, scale=scale: scale * where_seen(new, old))
+        rises.append(float(first(step(params, nothing, action, found, key)[2])["rises"]))
+    assert rises[0] > 0.01
+    np.testing.assert_allclose(rises[1], rises[0], rtol=0.02)
 
 
 def where_seen(new, old):

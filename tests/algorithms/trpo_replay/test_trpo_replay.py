@@ -393,17 +393,17 @@ def wrong(actions, state):
 
 
 @functools.cache
-def learning(critic=None, count: int = 1, per_env: float = 0.125):
+def learning(critic=None, count: int = 1, per_env: float = 0.125, words=None, surrogate=None):
     """Returns a function from a batch to (state before, with the batch in its buffer; state after; info).
 
     Its argument `change` modifies the state before the update.
     """
-    words = trpo_replay(
+    words = words or trpo_replay(
         replay=1000, minibatch_size=16, minibatch_per_env=per_env, hidden=(8,), value_hidden=(8,), cg_iterations=4
     )
     made = learner_of(
         words, gaussian_policy(3, 2, hidden=(8,)), critic or mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16),
-        segment_steps=12, segment_length=3, actions=SPACE,
+        segment_steps=12, segment_length=3, actions=SPACE, surrogate=surrogate,
     )  # fmt: skip
     insert = actors(count).map(functools.partial(inserted, made.replay))
     learn, init = actors(count).map(made.learn), jax.jit(made.init)
@@ -488,6 +488,53 @@ def test_larger_minibatches_of_many_environments_mean_fewer_gradient_steps():
     """Eight steps of each of four environments are twice the usual minibatch."""
     _, after, _ = learning(per_env=8.0)(random_batch(0, num_segments=3))
     assert optax.tree.get(after.actions.optimizer, "count") == 9
+
+
+def test_settings_reach_what_they_are_of(monkeypatch):
+    """Both kinds of damping, of lambda, and the surrogate are passed to other functions, and must not be exchanged."""
+    module, seen = sys.modules[trpo_replay.__module__], {}
+    draw, combine = module.draw_labelled, module.combined_direction
+
+    def drawing(buffer, replay, actions, moments, params, gae_lambda, spec):
+        seen["critic_lambda"] = gae_lambda
+        return draw(buffer, replay, actions, moments, params, gae_lambda, spec)
+
+    def combining(*parts, **keywords):
+        seen.update(keywords)
+        return combine(*parts, **keywords)
+
+    monkeypatch.setattr(module, "draw_labelled", drawing)
+    monkeypatch.setattr(module, "combined_direction", combining)
+    words = trpo_replay(
+        replay=1000, minibatch_size=16, hidden=(8,), value_hidden=(8,), cg_iterations=3, fisher_samples=7,
+        gae_lambda=0.9, critic_lambda=0.3, cg_damping=0.4, critic_cg_damping=0.07,
+    )  # fmt: skip
+    mine = lambda new, samples: -jnp.sum(new.mean**2, axis=-1)  # noqa: E731
+    learning.__wrapped__(words=words, surrogate=mine)(random_batch(0))
+    assert seen["critic_lambda"] == 0.3 and seen["cg_damping"] == (0.4, 0.07) and seen["surrogates"][0] is mine
+    assert (seen["cg_iterations"], seen["fisher_samples"]) == (3, 7)
+
+
+def test_next_update_remembers_this_one():
+    """The rule compares the step with what it promised, and the bound, the advantages with the usual ones."""
+    before, after, info = learning()(random_batch(0, broken=0))
+    steps = jax.tree.leaves(jax.tree.map(np.subtract, after.policy, before.policy))
+    followed = jax.tree.leaves(after.memory.path.steps)
+    np.testing.assert_allclose(np.concatenate([np.ravel(leaf) for leaf in followed]),
+                               np.concatenate([np.ravel(leaf) for leaf in steps]), atol=1e-6)  # fmt: skip
+    np.testing.assert_allclose(after.memory.path.predicted, info["predicted_gain"], rtol=1e-5)
+    usual = after.memory.advantage_variance
+    assert usual.count == 1
+    np.testing.assert_allclose(usual.mean, info["advantage_std"] ** 2, rtol=1e-4)
+
+
+def test_critic_unit_is_that_of_all_rewards_so_far():
+    """A batch without rewards does not make it 0."""
+    batch = random_batch(0)
+    _, first_update, _ = learning()(batch)
+    nothing = batch._replace(steps=batch.steps._replace(reward=np.zeros_like(batch.steps.reward)))
+    _, second, _ = learning()(nothing, lambda state: state._replace(rewards=spread(first_update.rewards, 1)))
+    np.testing.assert_allclose(second.actions.unit, first_update.actions.unit / np.sqrt(2), rtol=1e-4)
 
 
 def test_critic_unit_is_proportional_to_rewards():

@@ -31,7 +31,7 @@ def evidence_of(slopes: np.ndarray, directions: int = 2) -> Evidence:
 
 
 @settings(deadline=None, max_examples=20)
-@given(seed=st.integers(0, 1000), number=st.integers(1, 60))
+@given(seed=st.integers(0, 1000), number=st.integers(1, 300))
 def test_slopes_are_running_means_with_standard_errors(seed, number):
     slopes = np.random.default_rng(seed).normal(size=(number, 2))
     evidence, share = evidence_of(slopes), np.zeros(0)
