@@ -1,4 +1,4 @@
-"""What one default configuration learns in one million steps on nine tasks, against published results.
+"""What one default configuration of `trpo` learns in one million steps on nine tasks, against published results.
 
     python experiments/benchmark_1m.py [--quick] [--summary]
 
@@ -48,7 +48,11 @@ def main() -> None:
     every, envs = 20_000, list(PUBLISHED)
     if arguments.quick:
         every, envs = 10_000, envs[:2]
-    jobs = [Job(env, seed, {"eval_every": every, **extent.settings}) for seed in extent.seeds for env in envs]
+    # Actions of Humanoid have so many coordinates that its default is another algorithm.
+    own = {env: {"algorithm": "trpo"} if env.startswith("Humanoid") else {} for env in envs}
+    jobs = [
+        Job(env, seed, {"eval_every": every, **own[env], **extent.settings}) for seed in extent.seeds for env in envs
+    ]
     found: dict[str, Evaluations] = {}
     curves = train_all(jobs, store=extent.store, only_known=arguments.summary)
     for env in envs:

@@ -24,7 +24,7 @@ from jaxtrpo.cli.recipes import Recipes
 from jaxtrpo.cli.sweep import Sweep
 from jaxtrpo.cli.train import Evaluate, Train
 from jaxtrpo.cli.view import Plot, Report, Video, Watch
-from jaxtrpo.config import Config
+from jaxtrpo.config import USUAL_ALGORITHM, Config
 from jaxtrpo.config.environment import made_elsewhere, options_of
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
@@ -131,7 +131,7 @@ def _require_known(arguments: Sequence[str]) -> None:
             continue
         from jaxtrpo.config.aliases import advice
 
-        instead = advice(name, _literal(flags[flag]), algorithm=flags.get("--algorithm", Config.algorithm), shell=True)
+        instead = advice(name, _literal(flags[flag]), algorithm=flags.get("--algorithm", USUAL_ALGORITHM), shell=True)
         if instead is not None:
             raise ValueError(f"unknown flag {flag}; write {instead}")
 

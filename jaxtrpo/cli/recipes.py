@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import Positional, arg
 
 from jaxtrpo.cli.command import Work, as_flags
-from jaxtrpo.config import Config
+from jaxtrpo.config import USUAL_ALGORITHM
 
 if TYPE_CHECKING:
     from jaxtrpo.runs.recipes import Recipe
@@ -51,7 +51,7 @@ def _described(recipe: Recipe) -> str:
 
 
 def _algorithm(recipe: Recipe) -> str:
-    return recipe.settings.get("algorithm", Config.algorithm)
+    return recipe.settings.get("algorithm", USUAL_ALGORITHM)
 
 
 def _mean(recipe: Recipe) -> str:

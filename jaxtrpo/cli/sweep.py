@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 
 from jaxtrpo.cli.command import FAILED, INTERRUPTED, Work, as_flags, needs
-from jaxtrpo.config import Config
+from jaxtrpo.config import USUAL_ALGORITHM, Config
 from jaxtrpo.config.checks import MOST_SEEDS, require_whole
 from jaxtrpo.config.environment import made_elsewhere, options_of
 from jaxtrpo.parallel.machine import PROCESSES_PER_CORE, available_cores
@@ -136,7 +136,7 @@ class Sweep:
         config = dataclasses.asdict(self.config)
 
         def default(kind: str) -> str:
-            return getattr(part("algorithm", chosen.get("algorithm", config["algorithm"])), kind)
+            return getattr(part("algorithm", chosen.get("algorithm", config["algorithm"]) or USUAL_ALGORITHM), kind)
 
         return with_settings(config, chosen, default)
 

@@ -36,6 +36,7 @@ ENVS_PER_ACCELERATOR = 4096
 SELECT = ("best", "last")
 SEGMENT_LENGTH = 16  # steps of each environment; fewer if the first batch is smaller
 USUAL_STEPS = 1_000_000
+USUAL_ALGORITHM = "trpo"  # where nothing else is better by default (see `training.defaults.usual_algorithm`)
 UNLIMITED_STEPS = 10**10  # environment steps of days; a segment of few steps allows no more (see `segments_of_run`)
 
 
@@ -48,9 +49,11 @@ class Config:
     if not given, 1,000,000 or, with stop_after_seconds, no limit"""
     seed: int = 0
     """random seed, an integer from 0 to 2**32 - 1"""
-    algorithm: str = "trpo"
+    algorithm: str | None = None
     """learning algorithm: a name or a spec string such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists all;
-    in the shell also your own, as MODULE:NAME or FILE.py:NAME, which policy, critic and adapt accept, too"""
+    in the shell also your own, as MODULE:NAME or FILE.py:NAME, which policy, critic and adapt accept, too;
+    if not given, trpo or, for continuous actions of at least 12 coordinates, runs of at least 500,000 steps (or, with
+    stop_after_seconds, 200 seconds) and default settings, trpo_replay"""
     policy: str | None = None
     """policy network: mlp, cnn, "mlp(hidden=(128, 128))" or another spec string;
     if not given, cnn for observations with images, squashed for sac, mlp otherwise"""
@@ -175,7 +178,7 @@ class Config:
                 object.__setattr__(self, name, text(getattr(self, name)))
         for name in ("algorithm", "policy", "critic", "adapt"):
             value = getattr(self, name)
-            if not isinstance(value, str) and not (value is None and name != "algorithm"):
+            if not isinstance(value, str | None):
                 raise ValueError(f"{name}={short(value)} must be a name or a spec string")
         if None not in (self.max_steps_per_update, self.steps_per_update):
             _require_not_below_first(self.max_steps_per_update or 0, self.steps_per_update or 0)
@@ -237,7 +240,7 @@ def resolve_sizes(config: Config, num_actors: int, *, num_envs: int, steps_per_u
     return Sizes(num_envs, length, largest // (length * num_envs))
 
 
-def make_config(settings: Mapping[str, Any], *, algorithm: str = "trpo") -> Config:
+def make_config(settings: Mapping[str, Any], *, algorithm: str = USUAL_ALGORITHM) -> Config:
     """Makes a Config from keyword arguments.
 
     Args:

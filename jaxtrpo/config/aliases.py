@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from jaxtrpo.config import Config
+from jaxtrpo.config import USUAL_ALGORITHM, Config
 from jaxtrpo.config.specs import KINDS, factory, is_built_in, with_argument
 
 # Names here by names elsewhere (Stable-Baselines3, CleanRL, RLlib, Spinning Up, Tianshou, Brax). Where there are
@@ -91,7 +91,7 @@ def known_elsewhere(kind: str, name: str) -> str | None:
     return f"use {plain}" if plain in KINDS[kind] else PARTS[kind].get(plain)
 
 
-def advice(name: str, value: Any, *, algorithm: str = Config.algorithm, shell: bool = False) -> str | None:
+def advice(name: str, value: Any, *, algorithm: str = USUAL_ALGORITHM, shell: bool = False) -> str | None:
     """Returns what to write instead of an unknown setting, such as `discount=0.9` for gamma.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from jaxtrpo.config import Config, make_config
+from jaxtrpo.config import USUAL_ALGORITHM, Config, make_config
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import KINDS, is_built_in
 
@@ -118,7 +118,7 @@ def _recipe(env: str, entry: Any, place: str) -> Recipe:
         raise ValueError(f"{place} lacks {', '.join(missing)}")
     settings = {name: value for name, value in entry.items() if name not in RESULT}
     try:
-        config = make_config(settings, algorithm=str(entry.get("algorithm", Config.algorithm)))
+        config = make_config(settings, algorithm=str(entry.get("algorithm", USUAL_ALGORITHM)))
     except (ValueError, TypeError) as error:
         raise ValueError(f"{place}: {error}") from error
     for kind in KINDS:

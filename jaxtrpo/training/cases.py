@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
-from jaxtrpo.config import Config
+from jaxtrpo.config import USUAL_ALGORITHM, Config
 from jaxtrpo.config.checks import plain, require_number, require_seed
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import parse, require_no_contradiction, with_argument
@@ -85,7 +85,7 @@ def _with_values(common: Mapping[str, Any], chosen: Mapping[str, float]) -> dict
     """
     settings = dict(common)
     for name, value in chosen.items():
-        given = settings.get("algorithm", Config.algorithm)
+        given = settings.get("algorithm") or USUAL_ALGORITHM
         if name in RUN_SETTINGS:
             settings[name] = value
         elif isinstance(given, str):

@@ -3,13 +3,64 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from jaxtrpo.algorithms.algorithm import starting_with
-from jaxtrpo.config import SEGMENT_LENGTH, Config, Sizes, for_batch, resolve_sizes
-from jaxtrpo.envs.abilities import envs_per_simulator
-from jaxtrpo.envs.base import Environment, require_time_limit
+from jaxtrpo.config import SEGMENT_LENGTH, USUAL_ALGORITHM, Config, Sizes, for_batch, resolve_sizes
+from jaxtrpo.envs.abilities import envs_per_simulator, is_jax_program, observation_space
+from jaxtrpo.envs.base import Environment, action_space, require_time_limit
 from jaxtrpo.parallel.actors import Actors
+from jaxtrpo.runs.checkpoint import Checkpoint
 from jaxtrpo.training.parts import Parts
+
+# The more coordinates actions have, the less a batch says about each of them, and the more a critic of actions, which
+# learns from many batches, is worth: with 17 (Humanoid) the most, with 8 (Ant) hardly its time.
+MANY_COORDINATES = 12
+ALGORITHM_OF_MANY_COORDINATES = "trpo_replay"
+# It pays off late: before, `trpo` is as good in less time (experiments/results/frontier/NOTES.md).
+LONG_STEPS, LONG_SECONDS = 500_000, 200
+# Where one of them is given, it was chosen for the usual algorithm.
+SETTINGS_OF_LEARNING = (
+    "policy", "critic", "adapt", "surrogate", "max_kl", "steps_per_update", "max_steps_per_update", "discount",
+    "noise_correlation", "normalize_observations", "frame_stack", "num_envs", "segment_length", "start_from",
+)  # fmt: skip
+
+
+def usual_algorithm(
+    chosen: Mapping[str, Any], environment: Environment, actors: Actors, saved: Checkpoint | None
+) -> str:
+    """Returns the algorithm of a run for which none is chosen.
+
+    Args:
+      chosen: what the user chose, the arguments of `train` by name.
+      environment: environment of the run.
+      actors: devices that collect and learn.
+      saved: checkpoint to resume from, whose algorithm remains, however long the run is now.
+    """
+    if saved is not None:
+        learns_from_replay = saved.config["algorithm"] == ALGORITHM_OF_MANY_COORDINATES
+    else:
+        usual = {"surrogate": None, **vars(Config())}
+        space, seconds = action_space(environment), chosen["stop_after_seconds"]
+        learns_from_replay = (
+            space.size >= MANY_COORDINATES
+            and not space.counts
+            and (seconds is None or seconds >= LONG_SECONDS)
+            and (chosen["total_steps"] is None or chosen["total_steps"] >= LONG_STEPS)
+            and all(chosen[name] == usual[name] for name in SETTINGS_OF_LEARNING)
+            and not observation_space(environment).images
+            and not is_jax_program(environment)  # of which nothing is known yet
+        )
+    return ALGORITHM_OF_MANY_COORDINATES if learns_from_replay else USUAL_ALGORITHM
+
+
+def note_algorithm(algorithm: str) -> str:
+    """Returns the note for the user about an algorithm that was chosen in place of the usual one."""
+    return (
+        f"algorithm: {algorithm}, because actions have at least {MANY_COORDINATES} coordinates; --algorithm "
+        f"{USUAL_ALGORITHM} is faster, with lower returns in the end"
+    )
 
 
 def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> tuple[Parts, Config, Sizes]:

@@ -26,7 +26,7 @@ from jaxtrpo.training.record import OnUpdate
 class Options(NamedTuple):
     """Arguments of `train` besides those of `Config`; they are described there."""
 
-    algorithm: Algorithm | str = Config.algorithm
+    algorithm: Algorithm | str | None = Config.algorithm
     policy: Any = Config.policy
     critic: CriticMaker | str | None = None
     adapt: Rule | str | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxtrpo.config import Config, make_config
+from jaxtrpo.config import USUAL_ALGORITHM, Config, make_config
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.environment import names_of, options_of
 from jaxtrpo.config.messages import short
@@ -27,7 +27,13 @@ from jaxtrpo.runs.compilation_cache import cache_compilations
 from jaxtrpo.runs.config_file import as_json, versions
 from jaxtrpo.runs.directory import has_checkpoint
 from jaxtrpo.runs.recipes import mention
-from jaxtrpo.training.defaults import fill_in, with_whole_episodes, with_whole_simulators
+from jaxtrpo.training.defaults import (
+    fill_in,
+    note_algorithm,
+    usual_algorithm,
+    with_whole_episodes,
+    with_whole_simulators,
+)
 from jaxtrpo.training.make_update import make_update, segment_parts, segments_of_run
 from jaxtrpo.training.options import Options, make_loggers, open_for, require_loggers, saving_of
 from jaxtrpo.training.parts import Parts, make_parts
@@ -162,8 +168,8 @@ def _plan(
     options = Options(**{name: value for name, value in arguments.items() if name in Options._fields})
     algorithm = getattr(options.algorithm, "spec_string", options.algorithm)
     settings = {name: value for name, value in arguments.items() if name not in Options._fields}
-    config = make_config(settings, algorithm=str(algorithm))
-    chosen = {**vars(config), **{kind: getattr(options, kind) for kind in KINDS}}
+    config = make_config(settings, algorithm=str(algorithm or USUAL_ALGORITHM))
+    chosen = {**vars(config), **{name: getattr(options, name) for name in (*KINDS, "surrogate")}}
     require_one_value(chosen, vars(Config()))
     mentioned = mention(env, chosen)
     saving = saving_of(options, config)
@@ -177,7 +183,7 @@ def _plan(
     def parts_with(policy: Any) -> tuple[Parts, int]:
         return make_parts(
             config,
-            algorithm=options.algorithm,
+            algorithm=USUAL_ALGORITHM if options.algorithm is None else options.algorithm,
             policy=policy,
             critic=options.critic,
             adapt=options.adapt,
@@ -209,6 +215,13 @@ def _plan(
             own = parts.policy._replace(critic=parts.policy.critic or IMAGE_NETWORK)
             parts, _ = parts_with(IMAGE_NETWORK if options.policy is None else own)
             filled = None
+        told: list[str] = []
+        if options.algorithm is None:
+            usual = usual_algorithm(chosen, environment, actors, saved)
+            options = options._replace(algorithm=usual)
+            if usual != USUAL_ALGORITHM:
+                (parts, usual_steps), filled = parts_with(options.policy), None
+                told.append(note_algorithm(usual))
         if parts.algorithm.episodes is not None:
             parts, config = with_whole_episodes(parts, config, actors, environment)
         parts, config, sizes = filled or fill_in(parts, config, actors, usual_steps)
@@ -246,7 +259,7 @@ def _plan(
             warm_start=warm_start,
             started=started,
             close=close,
-            notes=(*([mentioned] if mentioned else []), *_notes(environment, config, replay)),
+            notes=(*([mentioned] if mentioned else []), *told, *_notes(environment, config, replay)),
             # Otherwise, steps after the episode in a fixed batch, or steps that only reset, are invalid, too.
             invalid_is_broken=parts.algorithm.episodes is None and not wastes_steps(environment),
             saving=saving,

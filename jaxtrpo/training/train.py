@@ -21,7 +21,7 @@ def train(  # noqa: D417  (settings are described in Config, once)
     *,
     total_steps: int | float | None = Config.total_steps,
     seed: int = Config.seed,
-    algorithm: Algorithm | str = Config.algorithm,
+    algorithm: Algorithm | str | None = Config.algorithm,
     policy: Any = Config.policy,
     critic: CriticMaker | str | None = Config.critic,
     adapt: Rule | str | None = Config.adapt,
@@ -68,7 +68,8 @@ def train(  # noqa: D417  (settings are described in Config, once)
     Args:
       env: name (see `make_env`), a function that returns a `gymnasium.Env` or a `gymnasium.vector.VectorEnv`, or an
         environment of your own.
-      algorithm: learning algorithm (see `jaxtrpo.algorithms`, and `jaxtrpo algorithms` in the shell).
+      algorithm: learning algorithm (see `jaxtrpo.algorithms`, and `jaxtrpo algorithms` in the shell); if None, `trpo`,
+        or `trpo_replay` for actions of many coordinates (see `jaxtrpo.Config`).
       policy: network that acts: `mlp(...)` of `jaxtrpo.policies.networks`, `cnn(...)` of `jaxtrpo.policies.cnn`,
         `gru(...)` or `lstm(...)` of `jaxtrpo.policies.recurrent`, or your own flax module that returns action
         distributions (see `jaxtrpo.policies.custom`).

@@ -33,7 +33,6 @@ BAD = [
     *(("discount", value) for value in (-0.01, 1.01, math.nan, "1", None)),
     *(("normalize_observations", value) for value in (1, None, "no")),
     *((name, value) for name in ("algorithm", "policy", "critic", "adapt") for value in (1, ("trpo",), True)),
-    ("algorithm", None),
     *(("frame_stack", value) for value in (0, -1, 1.5, "4", True, None, 257)),
     *(("noise_correlation", value) for value in (-0.01, 1, 1.5, math.nan, "0.5", True, None)),
     *(("select", value) for value in ("first", "", None, True, 1)),

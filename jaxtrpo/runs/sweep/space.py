@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from jaxtrpo.config import Config
+from jaxtrpo.config import USUAL_ALGORITHM, Config
 from jaxtrpo.config.checks import is_number
 from jaxtrpo.config.specs import with_argument
 
@@ -166,7 +166,7 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
     Args:
       config: settings shared by all trials.
       chosen: values by name; a name is a setting, or a setting within a spec string such as `critic_learning_rate`.
-      default_spec: (setting) -> spec string to use if `config` has None.
+      default_spec: (policy, critic or adapt) -> spec string to use if `config` has None.
 
     Raises:
       ValueError: a setting is unknown, or `config` sets it to another value.
@@ -185,9 +185,10 @@ def with_settings(config: Mapping[str, Any], chosen: Mapping[str, Any], default_
         elif part in PARTS and inner:
             value = _collection(value)
             require_no_contradiction(part, settings[part] or "", inner, value)
-            settings[part] = with_argument(settings[part] or default_spec(part), inner, value)
+            spec = settings[part] or (USUAL_ALGORITHM if part == "algorithm" else default_spec(part))
+            settings[part] = with_argument(spec, inner, value)
         else:
-            near = swept_name(name, settings["algorithm"])
+            near = swept_name(name, settings["algorithm"] or USUAL_ALGORITHM)
             hint = f"did you mean {near}?" if near else "settings of a spec string look like critic_learning_rate"
             raise ValueError(f"unknown setting {name!r}; {hint}")
     require_one_value(settings, usual)
