@@ -48,11 +48,7 @@ def main() -> None:
     every, envs = 20_000, list(PUBLISHED)
     if arguments.quick:
         every, envs = 10_000, envs[:2]
-    # Actions of Humanoid have so many coordinates that its default is another algorithm.
-    own = {env: {"algorithm": "trpo"} if env.startswith("Humanoid") else {} for env in envs}
-    jobs = [
-        Job(env, seed, {"eval_every": every, **own[env], **extent.settings}) for seed in extent.seeds for env in envs
-    ]
+    jobs = [Job(env, seed, {"eval_every": every, **extent.settings}) for seed in extent.seeds for env in envs]
     found: dict[str, Evaluations] = {}
     curves = train_all(jobs, store=extent.store, only_known=arguments.summary)
     for env in envs:

@@ -22,7 +22,7 @@ import pandas as pd
 from common.words import in_full
 from jaxtrpo.algorithms.algorithm import starting_with
 from jaxtrpo.algorithms.natural_gradient import DAMPING
-from jaxtrpo.config import Config, for_batch, resolve_sizes
+from jaxtrpo.config import USUAL_ALGORITHM, Config, for_batch, resolve_sizes
 from jaxtrpo.config.specs import parse
 from jaxtrpo.parallel.machine import available_cores
 
@@ -46,7 +46,7 @@ Curve = Mapping[str, np.ndarray]
 
 
 class Job(NamedTuple):
-    """One training run. `settings` are those that are not the defaults."""
+    """One training run. `settings` are those that are not the defaults; without `algorithm`, it is the usual one."""
 
     env: str
     seed: int
@@ -108,7 +108,8 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """
     config = Config(**{"actors": 1, **settings})
     short = {} if config.max_kl is None else {"max_kl": config.max_kl}
-    algorithm = starting_with(parse("algorithm", config.algorithm), **short)
+    words = config.algorithm or USUAL_ALGORITHM
+    algorithm = starting_with(parse("algorithm", words), **short)
     steps = config.steps_per_update or int(algorithm.hyperparameters["steps_per_update"])
     actors = config.actors or available_cores()
     larger = steps / int(algorithm.hyperparameters["steps_per_update"])
@@ -117,7 +118,7 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     config = dataclasses.replace(
         config,
         # What None stands for here, where no observation has images.
-        algorithm=in_full("algorithm", config.algorithm, **short).replace("cg_damping=None", f"cg_damping={DAMPING}"),
+        algorithm=in_full("algorithm", words, **short).replace("cg_damping=None", f"cg_damping={DAMPING}"),
         policy=in_full("policy", config.policy or algorithm.policy),
         critic=in_full("critic", config.critic or algorithm.critic),
         adapt=in_full("adapt", config.adapt or algorithm.adapt),

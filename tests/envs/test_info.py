@@ -63,12 +63,12 @@ def test_value_that_is_no_number_is_blank_and_one_of_all_environments_counts_for
     class Shared(SyncVectorEnv):
         def step(self, actions):
             *others, infos = super().step(actions)
-            return (*others, {**infos, "level": 3.0})
+            return (*others, {**infos, "level": 3.0, "path": [[1], [1, 2], [], [3]]})
 
     ragged = jaxtrpo.train(Ragged, log_info=("odd", "steps"), actors=1, **SETTINGS).metrics
     assert np.isnan(ragged["odd"]).all() and ragged["steps"].min() > 2
-    shared = jaxtrpo.train(lambda: Shared([Telling] * 4), log_info="level", actors=1, **SETTINGS).metrics
-    assert np.all(shared["level"] == 3)
+    shared = jaxtrpo.train(lambda: Shared([Telling] * 4), log_info="level, path", actors=1, **SETTINGS).metrics
+    assert np.all(shared["level"] == 3) and np.all((shared["path"] >= 1) & (shared["path"] <= 3))
 
 
 def test_update_without_a_finished_episode_is_blank(tmp_path):

@@ -275,4 +275,5 @@ class _Vector:
 
 def _of_one(values: Any, i: int) -> Any:
     """Returns the entry of one environment; a value that is no sequence is that of all."""
-    return values[i] if hasattr(values, "__getitem__") and np.ndim(values) else values
+    is_sequence = isinstance(values, list | tuple) or getattr(values, "ndim", 0) > 0
+    return values[i] if is_sequence else values
