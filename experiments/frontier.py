@@ -40,7 +40,7 @@ TASKS = (
 ENDLESS = {f"jaxtrpo, {name}": name for name in ("trpo", "trpo_replay", "ppo", "sac")}
 TOLD = {f"jaxtrpo, {name}, given the time": name for name in ("trpo", "trpo_replay", "ppo")}
 OURS = {**TOLD, **ENDLESS}
-MANY_COORDINATES = ("Humanoid-v5",)  # tasks that have them
+OF_MANY_COORDINATES = ("Humanoid-v5",)  # tasks whose actions have so many that the default differs
 OTHERS = {
     "PPO (SB3)": ("sb3", "ppo"),
     "SAC (SB3)": ("sb3", "sac"),
@@ -57,7 +57,7 @@ NEAR = 0.03  # of the first's return
 
 def default_of(task: str, budget: float) -> str:
     """Returns the system that `jaxtrpo train` is by default for a run of so many seconds."""
-    is_long = task in MANY_COORDINATES and budget >= LONG_SECONDS
+    is_long = task in OF_MANY_COORDINATES and budget >= LONG_SECONDS
     algorithm = ALGORITHM_OF_MANY_COORDINATES if is_long else USUAL_ALGORITHM
     return f"jaxtrpo, {algorithm}, given the time"
 

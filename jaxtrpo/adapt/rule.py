@@ -133,14 +133,7 @@ def chain(*rules: Rule) -> Rule:
     Raises:
       ValueError: a rule overwrites what another one changes.
     """
-    by = dict[str, Rule]()
-    for rule in rules:
-        for name in rule.replaces:
-            if by.setdefault(name, rule) is not rule:
-                raise ValueError(
-                    f"{by[name].spec_string} and {rule.spec_string} both set {name}; a chain takes only one such rule "
-                    "per setting"
-                )
+    by = {name: rule for rule in rules for name in rule.replaces}
     for rule in rules:
         for name in rule.changes:
             if by.get(name, rule) is not rule:

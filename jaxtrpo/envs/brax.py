@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import itertools
 import warnings
 from collections.abc import Iterable, Iterator
@@ -18,6 +17,7 @@ from jaxtyping import Array, Bool, Float, UInt32
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.envs import base
 from jaxtrpo.envs._support.names import unknown_name
+from jaxtrpo.envs._support.parameters import takes
 from jaxtrpo.envs._support.quiet import no_output
 
 FRAMES_PER_RENDERER = 100
@@ -44,13 +44,12 @@ def make_brax_env(name: str, backend: str = BACKENDS[0], episode_length: int = 1
     if backend not in BACKENDS:
         raise ValueError(unknown_name(str(backend), BACKENDS, kind="Brax backend"))
     require_whole(1, episode_length=episode_length)
-    parameters = inspect.signature(envs._envs[name]).parameters.values()
-    takes = any(each.name == "backend" or each.kind is each.VAR_KEYWORD for each in parameters)
-    if not takes and backend != BACKENDS[0]:
+    has_backends = takes(envs._envs[name], "backend", any_name=True)
+    if not has_backends and backend != BACKENDS[0]:
         raise ValueError(f"brax:{name} has no setting backend, such as {backend!r}")
     with _quiet(), _no_mujoco_log():
-        made = envs.get_environment(name, **({"backend": backend} if takes else {}))
-        return BraxEnvironment(f"brax:{name}/{backend}" if takes else f"brax:{name}", made, episode_length)
+        made = envs.get_environment(name, **({"backend": backend} if has_backends else {}))
+        return BraxEnvironment(f"brax:{name}/{backend}" if has_backends else f"brax:{name}", made, episode_length)
 
 
 class BraxEnvironment:

@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
-import numpy as np
-
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.environment import made_elsewhere
 from jaxtrpo.config.messages import short, type_name
@@ -21,13 +18,13 @@ from jaxtrpo.envs.abilities import (
     envs_per_simulator,
     for_groups,
     is_jax_program,
-    observation_space,
     solves_equations,
     with_info,
 )
-from jaxtrpo.envs.base import Environment, EnvState, has_time_limit
+from jaxtrpo.envs.base import Environment, has_time_limit
 from jaxtrpo.envs.modules import PREFIX as GYMNASIUM_PREFIX
 from jaxtrpo.envs.modules import functions_of, package_of, split, value_of, was_chosen
+from jaxtrpo.envs.validity import require_valid
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.mujoco.task import Task
@@ -176,7 +173,7 @@ def _from_module(name: str, limit: dict[str, Any], options: dict[str, Any]) -> E
     given.pop("groups", None)
     if given:
         raise ValueError(f"{name} is an environment object, so {', '.join(given)} must be set where it is created")
-    _require_valid(value)
+    require_valid(value)
     return for_groups(copy_of(value), options.get("groups", 1))  # a run closes the simulators that it is given by name
 
 
@@ -287,7 +284,7 @@ def environment_for(
                 f"env_options: {', '.join(options)} must be set where {env.name} is created, as in "
                 f"jaxtrpo.make_env(NAME, {next(iter(options))}=...)"
             )
-        _require_valid(env)
+        require_valid(env)
         made = for_groups(env, actors)
     else:
         raise ValueError(f"env={short(env, 60)} must be {_what_works(env)}")
@@ -306,32 +303,6 @@ def environment_for(
             f"jaxtrpo.make_env(..., max_episode_steps={max_episode_steps})"
         )
     return made, close
-
-
-def _require_valid(env: Environment) -> None:
-    """Raises ValueError if the attributes of an environment object contradict each other or what `reset` returns."""
-    try:
-        for name in ("observation_size", "action_size", "episode_length"):
-            require_whole(1, **{name: getattr(env, name)})
-    except ValueError as error:
-        raise ValueError(f"env={env.name}: {error}") from None
-    if type(env).__module__.partition(".")[0] == __name__.partition(".")[0]:
-        return  # ours, which would only be traced once more
-    low, high = np.asarray(env.action_low), np.asarray(env.action_high)
-    if not low.shape == high.shape == (env.action_size,) or not np.all(low <= high):
-        raise ValueError(
-            f"env={env.name}: action_low={short(env.action_low)} and action_high={short(env.action_high)} must be "
-            f"arrays of action_size={env.action_size} bounds, the lower ones at most the upper ones"
-        )
-    first = jax.eval_shape(functools.partial(env.reset, num_envs=1), jax.ShapeDtypeStruct((2,), np.uint32))
-    if not isinstance(first, EnvState):
-        raise ValueError(f"env={env.name}: reset must return an EnvState, not an object of type {type_name(first)}")
-    space = observation_space(env)
-    if space.is_flat and getattr(first.obs, "shape", None) != (1, env.observation_size):
-        raise ValueError(
-            f"env={env.name}: reset must return obs of shape (env, {env.observation_size}), as observation_size says, "
-            f"but those of one environment have the shape {getattr(first.obs, 'shape', None)}"
-        )
 
 
 def _what_works(env: Any) -> str:

@@ -36,7 +36,7 @@ def ends_of(steps: Steps, slots: int) -> tuple[Steps, tuple[PyTree, Int[Array, "
       The steps; and the fields of `Ends` for the segment, observations and steps.
     """
     length, num_envs = steps.reward.shape
-    cut = steps.truncated & ~steps.invalid
+    cut = _cut(steps)
     number = jnp.cumsum(cut, axis=0)  # of truncated steps so far
     time = jnp.arange(length)[:, None]
     step = jnp.stack([jnp.min(jnp.where(cut & (number == k + 1), time, length), axis=0) for k in range(slots)])
@@ -67,8 +67,13 @@ def final_values(
     found = jnp.zeros_like(steps.reward)
     at_ends = value(ends.obs, jnp.minimum(ends.step, length - 1))
     found = found.at[ends.step, jnp.arange(num_envs)].set(at_ends, mode="drop")
-    number = jnp.cumsum(steps.truncated & ~steps.invalid, axis=0)
-    found = jnp.where(steps.truncated & ~steps.invalid & (number > len(ends.step)), values, found)
+    cut = _cut(steps)
+    found = jnp.where(cut & (jnp.cumsum(cut, axis=0) > len(ends.step)), values, found)
     after = value(jax.tree.map(lambda leaf: leaf[None], ends.after), jnp.full((1, num_envs), length - 1))
     follows = is_last & ~steps.truncated[-1]
     return found.at[-1].set(jnp.where(follows, after[0], found[-1]))
+
+
+def _cut(steps: Steps) -> Bool[Array, "time env"]:
+    """Returns which steps were truncated, and can be learned from."""
+    return steps.truncated & ~steps.invalid

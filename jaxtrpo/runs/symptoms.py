@@ -62,47 +62,57 @@ class InvalidSteps:
         )
 
 
-class RewardsOutOfRange:
-    """Warns once if squares of advantages overflow or underflow in float32."""
+class _Lasting:
+    """Warns once if several updates in a row have a problem."""
 
     def __init__(self) -> None:
         self._updates, self._told = 0, False
 
     def note(self, rows: Iterable[Row]) -> str | None:
         """See `Symptom.note`."""
-        spread = None
+        row = None
         for row in rows:
-            spread, mean = row.get("advantage_std"), row.get("mean_return")
-            lost = spread is not None and (not math.isfinite(spread) or (spread == 0 and _is_finite_and_nonzero(mean)))
-            self._updates = self._updates + 1 if lost else 0
-        if self._told or spread is None or self._updates < UPDATES_TO_JUDGE:
+            self._updates = self._updates + 1 if self._affects(row) else 0
+        if self._told or row is None or self._updates < UPDATES_TO_JUDGE:
             return None
         self._told = True
+        return self._warning(row)
+
+    def _affects(self, row: Row) -> bool:
+        """Returns whether an update has the problem."""
+        raise NotImplementedError
+
+    def _warning(self, row: Row) -> str:
+        """Returns the warning after an update that has it."""
+        raise NotImplementedError
+
+
+class RewardsOutOfRange(_Lasting):
+    """Warns once if squares of advantages overflow or underflow in float32."""
+
+    def _affects(self, row: Row) -> bool:
+        spread, mean = row.get("advantage_std"), row.get("mean_return")
+        return spread is not None and (not math.isfinite(spread) or (spread == 0 and _is_finite_and_nonzero(mean)))
+
+    def _warning(self, row: Row) -> str:
         return (
-            f"rewards are too large or too small for float32 (advantage_std is {spread:g}), which prevents learning; "
-            "scale them, for example to about 1 per step"
+            f"rewards are too large or too small for float32 (advantage_std is {row['advantage_std']:g}), which "
+            "prevents learning; scale them, for example to about 1 per step"
         )
 
 
-class NoGradient:
+class NoGradient(_Lasting):
     """Warns once if the gradient of the policy is not finite, from which nothing is learned."""
 
-    def __init__(self) -> None:
-        self._updates, self._told = 0, False
+    def _affects(self, row: Row) -> bool:
+        norm, spread = row.get("gradient_norm"), row.get("advantage_std")
+        return norm is not None and not math.isfinite(norm) and (spread is None or math.isfinite(spread))
 
-    def note(self, rows: Iterable[Row]) -> str | None:
-        """See `Symptom.note`."""
-        norm = None
-        for row in rows:
-            norm, spread = row.get("gradient_norm"), row.get("advantage_std")
-            lost = norm is not None and not math.isfinite(norm) and (spread is None or math.isfinite(spread))
-            self._updates = self._updates + 1 if lost else 0
-        if self._told or self._updates < UPDATES_TO_JUDGE:
-            return None
-        self._told = True
+    def _warning(self, row: Row) -> str:
         return (
-            f"the gradient of the policy is not finite (gradient_norm is {norm:g}), which prevents learning; look for "
-            "divisions by zero and logarithms of 0 in a surrogate or network of your own, or lower the learning rate"
+            f"the gradient of the policy is not finite (gradient_norm is {row['gradient_norm']:g}), which prevents "
+            "learning; look for divisions by zero and logarithms of 0 in a surrogate or network of your own, or lower "
+            "the learning rate"
         )
 
 

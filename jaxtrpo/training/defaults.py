@@ -27,15 +27,12 @@ SETTINGS_OF_LEARNING = (
 )  # fmt: skip
 
 
-def usual_algorithm(
-    chosen: Mapping[str, Any], environment: Environment, actors: Actors, saved: Checkpoint | None
-) -> str:
+def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: Checkpoint | None) -> str:
     """Returns the algorithm of a run for which none is chosen.
 
     Args:
       chosen: what the user chose, the arguments of `train` by name.
       environment: environment of the run.
-      actors: devices that collect and learn.
       saved: checkpoint to resume from, whose algorithm remains, however long the run is now.
     """
     if saved is not None:

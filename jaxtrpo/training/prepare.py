@@ -217,7 +217,7 @@ def _plan(
             filled = None
         told: list[str] = []
         if options.algorithm is None:
-            usual = usual_algorithm(chosen, environment, actors, saved)
+            usual = usual_algorithm(chosen, environment, saved)
             options = options._replace(algorithm=usual)
             if usual != USUAL_ALGORITHM:
                 (parts, usual_steps), filled = parts_with(options.policy), None

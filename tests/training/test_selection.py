@@ -153,6 +153,18 @@ def test_the_policy_is_the_last_one_whose_returns_are_not_significantly_lower_th
         assert best.episodes == EPISODES
 
 
+def test_an_infinite_return_is_no_record():
+    """It would never be reached again, so that nothing could be selected until the end of the run."""
+
+    def acting(number):
+        return Learned({"w": jnp.full(2, number)}, jnp.float32(number))
+
+    best, finite = no_best(acting(-1)), np.arange(EPISODES, dtype=np.float32)
+    for number, returns in enumerate((finite, np.append(finite[1:], np.float32(np.inf)), finite + 100)):
+        best = with_update(best, returns, jnp.int32(EPISODES), jnp.int32(number), acting(number))
+        assert best.segments == (0, 0, 2)[number] and np.isfinite(best.highest)
+
+
 @pytest.mark.shared_programs
 @pytest.mark.parametrize(("algorithm", "actors"), [("trpo", 1), ("trpo", 2), ("trpo_replay", 1), ("a3c", 2)])
 def test_runs_hand_out_the_policy_that_a_plain_loop_selects(algorithm, actors, tmp_path):

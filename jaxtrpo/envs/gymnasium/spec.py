@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import functools
 import importlib
-import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import cloudpickle
 import gymnasium
 
 from jaxtrpo.envs._support.names import unknown_name
+from jaxtrpo.envs._support.parameters import takes
 from jaxtrpo.envs.gymnasium.attributes import WRAPPERS
 from jaxtrpo.envs.gymnasium.masks import ActionMask
 from jaxtrpo.envs.modules import PREFIX, import_module, register
@@ -94,9 +94,9 @@ class Source:
             return False
         self._import()
         entry = _entry(self.spec.vector_entry_point)
-        if uses_jax(entry) or (LIMIT in self.options and not _takes(entry, LIMIT)):
+        if uses_jax(entry) or (LIMIT in self.options and not takes(entry, LIMIT)):
             return False
-        return all(name in (LIMIT, CHECKER) or _takes(entry, name, any_name=True) for name in self.options)
+        return all(name in (LIMIT, CHECKER) or takes(entry, name, any_name=True) for name in self.options)
 
     def _import(self) -> None:
         if self.module is not None:
@@ -123,7 +123,7 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
             function = function.func
         qualified = getattr(function, "__qualname__", type(function).__qualname__)
         limit = None
-        if LIMIT in options and not _takes(source, LIMIT):
+        if LIMIT in options and not takes(source, LIMIT):
             options = dict(options)
             limit = options.pop(LIMIT)
             if limit == NO_LIMIT:
@@ -205,16 +205,6 @@ def _is_foreign(spec: Any) -> bool:
     except Exception:  # whatever an object raises that cannot be pickled
         return False
     return True
-
-
-def _takes(function: Callable[..., Any], keyword: str, *, any_name: bool = False) -> bool:
-    """Returns whether a function has a parameter of that name; `**kwargs` only counts with `any_name`."""
-    try:
-        parameters = inspect.signature(function).parameters
-        others = any_name and any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
-        return keyword in parameters or others
-    except (TypeError, ValueError):  # some functions written in C have no signature
-        return False
 
 
 def _entry(entry_point: Any) -> Any:

@@ -33,10 +33,7 @@ def compile_model(task: Task) -> mujoco.MjModel:
       ValueError: the MJCF or a setting of the task is invalid.
     """
     for name in ("frame_skip", "episode_length"):
-        try:
-            require_whole(1, **{name: getattr(task, name)})
-        except ValueError as error:
-            raise ValueError(f"{task.name}: {error}") from None
+        require_whole(1, **{f"{task.name}: {name}": getattr(task, name)})
     if not isinstance(task.xml, str | os.PathLike):
         raise ValueError(f"{task.name}: xml={short(task.xml)} must be the path of an MJCF file, or MJCF text")
     xml = os.fspath(task.xml)

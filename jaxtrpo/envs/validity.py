@@ -1,0 +1,36 @@
+"""Checks of environment objects that users write."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import numpy as np
+
+from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.messages import short, type_name
+from jaxtrpo.envs.abilities import observation_space
+from jaxtrpo.envs.base import Environment, EnvState
+
+
+def require_valid(env: Environment) -> None:
+    """Raises ValueError if the attributes of an environment object contradict each other or what `reset` returns."""
+    for name in ("observation_size", "action_size", "episode_length"):
+        require_whole(1, **{f"env={env.name}: {name}": getattr(env, name)})
+    if type(env).__module__.partition(".")[0] == __name__.partition(".")[0]:
+        return  # ours, which would only be traced once more
+    low, high = np.asarray(env.action_low), np.asarray(env.action_high)
+    if not low.shape == high.shape == (env.action_size,) or not np.all(low <= high):
+        raise ValueError(
+            f"env={env.name}: action_low={short(env.action_low)} and action_high={short(env.action_high)} must be "
+            f"arrays of action_size={env.action_size} bounds, the lower ones at most the upper ones"
+        )
+    first = jax.eval_shape(functools.partial(env.reset, num_envs=1), jax.ShapeDtypeStruct((2,), np.uint32))
+    if not isinstance(first, EnvState):
+        raise ValueError(f"env={env.name}: reset must return an EnvState, not an object of type {type_name(first)}")
+    space = observation_space(env)
+    if space.is_flat and getattr(first.obs, "shape", None) != (1, env.observation_size):
+        raise ValueError(
+            f"env={env.name}: reset must return obs of shape (env, {env.observation_size}), as observation_size says, "
+            f"but those of one environment have the shape {getattr(first.obs, 'shape', None)}"
+        )
