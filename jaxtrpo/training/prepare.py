@@ -171,7 +171,6 @@ def _plan(
     config = make_config(settings, algorithm=str(algorithm or USUAL_ALGORITHM))
     chosen = {**vars(config), **{name: getattr(options, name) for name in (*KINDS, "surrogate")}}
     require_one_value(chosen, vars(Config()))
-    mentioned = mention(env, chosen)
     saving = saving_of(options, config)
     require_loggers(options)
     if config.stop_after_evaluations is not None and not config.eval_every:
@@ -222,6 +221,9 @@ def _plan(
             if usual != USUAL_ALGORITHM:
                 (parts, usual_steps), filled = parts_with(options.policy), None
                 told.append(note_algorithm(usual))
+                chosen["algorithm"] = usual  # which its recipe may choose, too
+        if mentioned := mention(env, chosen):
+            told.insert(0, mentioned)
         if parts.algorithm.episodes is not None:
             parts, config = with_whole_episodes(parts, config, actors, environment)
         parts, config, sizes = filled or fill_in(parts, config, actors, usual_steps)
@@ -259,7 +261,7 @@ def _plan(
             warm_start=warm_start,
             started=started,
             close=close,
-            notes=(*([mentioned] if mentioned else []), *told, *_notes(environment, config, replay)),
+            notes=(*told, *_notes(environment, config, replay)),
             # Otherwise, steps after the episode in a fixed batch, or steps that only reset, are invalid, too.
             invalid_is_broken=parts.algorithm.episodes is None and not wastes_steps(environment),
             saving=saving,

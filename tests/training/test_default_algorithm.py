@@ -66,6 +66,11 @@ def test_settings_are_those_of_the_algorithm_when_it_is_chosen():
     run.close(), alike.close()
 
 
+def test_recipe_is_not_mentioned_where_the_default_is_the_same():
+    runs = [prepare("Humanoid-v5", actors=1, total_steps=steps) for steps in (1_000_000, 1_000)]
+    assert [any("use them with --recipe" in note for note in run.notes) for run in runs] == [False, True]
+
+
 @pytest.mark.parametrize(
     "env",
     [lambda: Many(11), Switches, LightEnvironment(continuous=True), "brax:humanoid"],
