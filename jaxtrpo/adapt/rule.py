@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
@@ -79,7 +80,7 @@ def updated(
 
     Raises:
       ValueError: the rule reads a metric or setting that the algorithm does not have, or does not return a state and
-        the same settings, of the same types.
+        the same settings, of the same types as it was given.
     """
     try:
         found = rule.update(state, hyperparameters, metrics)
@@ -93,9 +94,23 @@ def updated(
         raise ValueError(
             one_line(f"adapt={rule.spec_string} reads {name}, which this algorithm does not report; {hint}", LENGTH)
         ) from error
+    return _checked(rule, state, hyperparameters, found)
+
+
+def _checked(rule: Rule, state: PyTree, hyperparameters: Hyperparameters, found: Any) -> tuple[PyTree, Hyperparameters]:
+    """Returns what a rule returned, if that is a state and the same settings, of the same types as it was given.
+
+    Raises:
+      ValueError: it is something else.
+    """
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
         raise ValueError(f"adapt={rule.spec_string} must return a state and the settings, not {type_name(found)}")
-    state, changed = found
+    new_state, changed = found
+    if (kind_before := _kind_of_state(state)) != (kind_after := _kind_of_state(new_state)):
+        raise ValueError(
+            f"adapt={rule.spec_string} must return a state of the same types as that of its init, {short(kind_before, 80)}, "
+            f"not {short(kind_after, 80)}"
+        )
     if set(changed) != set(hyperparameters):
         wrong = sorted(set(changed) ^ set(hyperparameters))
         raise ValueError(
@@ -109,7 +124,12 @@ def updated(
                 f"adapt={rule.spec_string} must return {name} as {before.dtype}{list(before.shape)}, as it was given, "
                 f"not as {after.dtype}{list(after.shape)}"
             )
-    return state, dict(changed)
+    return new_state, dict(changed)
+
+
+def _kind_of_state(state: PyTree) -> PyTree:
+    """Returns the state with a description of each array in its place."""
+    return jax.tree.map(lambda leaf: f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}", state)
 
 
 def fixed() -> Rule:
@@ -131,8 +151,11 @@ def chain(*rules: Rule) -> Rule:
       *rules: rules to apply, as in `chain(exponential(max_kl=0.001), margin(kl_delta=None))`.
 
     Raises:
-      ValueError: a rule overwrites what another one changes.
+      ValueError: an argument is not a rule, or a rule overwrites what another one changes.
     """
+    for rule in rules:
+        if not isinstance(rule, Rule):
+            raise ValueError(f"chain takes rules, such as chain(linear(max_kl=0.001), margin()), not {short(rule, 60)}")
     by = {name: rule for rule in rules for name in rule.replaces}
     for rule in rules:
         for name in rule.changes:
@@ -147,7 +170,8 @@ def chain(*rules: Rule) -> Rule:
     ) -> tuple[tuple[PyTree, ...], Hyperparameters]:
         after = []
         for rule, state in zip(rules, states, strict=True):
-            state, hyperparameters = rule.update(state, hyperparameters, metrics)
+            found = rule.update(state, hyperparameters, metrics)
+            state, hyperparameters = _checked(rule, state, hyperparameters, found)
             after.append(state)
         return tuple(after), hyperparameters
 

@@ -11,6 +11,7 @@ import numpy as np
 from jax.tree_util import DictKey, SequenceKey, tree_leaves_with_path
 from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
+from jaxtrpo.config.checks import require_number, require_whole
 from jaxtrpo.envs import base
 from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs.observation_space import FLOAT, channels_last, flat_space, image_axes
@@ -37,7 +38,7 @@ def make_gymnax_env(name: str, **options: Any) -> GymnaxEnvironment:
 
     Raises:
       ValueError: gymnax 1.0 is not installed; there is no such environment, in which case the message suggests similar
-        names; or the environment has no such parameter.
+        names; or the environment has no such parameter, or one of another type.
     """
     try:
         gymnax: Any = importlib.import_module("gymnax")  # optional dependency, not installed for type checking
@@ -50,10 +51,14 @@ def make_gymnax_env(name: str, **options: Any) -> GymnaxEnvironment:
     env, params = gymnax.make(name)
     if not hasattr(env, "is_truncated"):
         raise ValueError(f"gymnax:{name} needs gymnax 1.0 or newer, which separates termination from truncation")
-    unknown = [option for option in options if not hasattr(params, option)]
-    if unknown:
-        known = ", ".join(vars(params))
-        raise ValueError(f"gymnax:{name} has no parameter {unknown[0]}; it has {known}")
+    for option, value in options.items():
+        if option not in vars(params):
+            raise ValueError(f"gymnax:{name} has no parameter {option}; it has {', '.join(vars(params))}")
+        where = f"gymnax:{name}: {option}"
+        if option == LIMIT:
+            require_whole(1, NEVER, **{where: value})
+        elif isinstance(vars(params)[option], int | float) and not isinstance(value, bool):
+            require_number("a number", lambda value: True, **{where: value})
     return GymnaxEnvironment(f"gymnax:{name}", env, params.replace(**options))
 
 

@@ -30,7 +30,7 @@ def set_env(where: Any, /, **settings: Any) -> Any:
 
     Raises:
       ValueError: the environment has neither Gymnasium simulators nor parameters, or it has no parameter of that name;
-        or a value has the wrong shape.
+        or a value has the wrong shape or type, or is not finite.
       SimulatorError: a simulator does not have the attribute, or cannot set it; the run ends with a checkpoint.
     """
     from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
@@ -73,17 +73,30 @@ def _changed(parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict
         old = parameters[name]
         try:
             given = np.asarray(value)
-            cast = given.astype(old.dtype)
-            if given.dtype.kind not in "biuf" or (old.dtype.kind != "f" and np.any(cast != given)):
+            with np.errstate(over="ignore"):
+                cast = given.astype(old.dtype)
+            exact = np.all(np.isfinite(cast)) if old.dtype.kind == "f" else np.all(cast == given)
+            if given.dtype.kind not in "biuf" or not exact:
                 raise TypeError
-            new = cast.reshape(old.shape) if cast.ndim else np.full(old.shape, cast)  # environments may be dealt out
-        except (TypeError, ValueError):
+            new = np.full(old.shape, cast) if cast.ndim == 0 else _rows(cast, old.shape)
+        except (TypeError, ValueError, OverflowError):
             raise ValueError(
                 f"set_env: {name}={short(value, 60)} must be a number, or an array of {old.size} numbers, of type "
-                f"{old.dtype}"
+                f"{old.dtype}, one row per environment; all of them finite"
             ) from None
         changed[name] = jax.device_put(new, old.sharding) if isinstance(old, jax.Array) else new
     return changed
+
+
+def _rows(given: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns rows of all environments in a shape in which environments may be dealt out to actors.
+
+    Raises:
+      ValueError: there are other numbers of them, or rows have another shape.
+    """
+    if given.shape not in (shape, (int(np.prod(shape[:2])), *shape[2:])):
+        raise ValueError
+    return given.reshape(shape)
 
 
 def _host_number(handle: Any) -> int:

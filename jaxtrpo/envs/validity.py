@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-
 import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.messages import short, type_name
@@ -25,7 +24,7 @@ def require_valid(env: Environment) -> None:
             f"env={env.name}: action_low={short(env.action_low)} and action_high={short(env.action_high)} must be "
             f"arrays of action_size={env.action_size} bounds, the lower ones at most the upper ones"
         )
-    first = jax.eval_shape(functools.partial(env.reset, num_envs=1), jax.ShapeDtypeStruct((2,), np.uint32))
+    first = jax.eval_shape(lambda key: env.reset(key, 1), jax.ShapeDtypeStruct((2,), np.uint32))
     if not isinstance(first, EnvState):
         raise ValueError(f"env={env.name}: reset must return an EnvState, not an object of type {type_name(first)}")
     space = observation_space(env)
@@ -34,3 +33,17 @@ def require_valid(env: Environment) -> None:
             f"env={env.name}: reset must return obs of shape (env, {env.observation_size}), as observation_size says, "
             f"but those of one environment have the shape {getattr(first.obs, 'shape', None)}"
         )
+    after = jax.eval_shape(env.step, first, jax.ShapeDtypeStruct((1, env.action_size), np.float32))
+    if not isinstance(after, EnvState):
+        raise ValueError(f"env={env.name}: step must return an EnvState, not an object of type {type_name(after)}")
+    for field, before, now in zip(EnvState._fields, first, after, strict=True):
+        if (there := _kind_of(before)) != (here := _kind_of(now)):
+            raise ValueError(
+                f"env={env.name}: step must return {field} of the same shapes and types as reset, "
+                f"{short(there, 100)}, not {short(here, 100)}"
+            )
+
+
+def _kind_of(value: PyTree) -> PyTree:
+    """Returns the value with shape and type in the place of each array."""
+    return jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", value)

@@ -53,7 +53,8 @@ class Replay(NamedTuple):
     # Draws stretches with replacement: the steps of one environment in one segment; axes stretch, time.
     draw_stretches: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]
     # (ring, key, number, length): draws windows of consecutive steps of one environment, also across segments; axes
-    # window, time. Not for asynchronous actors, which insert their own environments only.
+    # window, time. As long as no environment has that many steps, windows begin at any step, and their ends have weight
+    # 0. Not for asynchronous actors, which insert their own environments only.
     draw_windows: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int, int], Transitions]
 
     def description(self) -> str:
@@ -152,9 +153,11 @@ def make_replay(
     def draw_windows(ring: Ring, key: PRNGKeyArray | UInt32[Array, "2"], number: int, length: int) -> Transitions:
         # Steps of one environment are `num_envs` rows apart, in the order of time from the oldest row on.
         oldest = jnp.where(ring.filled == capacity, ring.next_row, 0)
-        starts = jnp.maximum(ring.filled - (length - 1) * num_envs, 1)
-        begin = oldest + jax.random.randint(key, (number,), 0, starts)
-        return rows_at(ring, (begin[:, None] + num_envs * jnp.arange(length)) % capacity)
+        whole = ring.filled - (length - 1) * num_envs  # number of windows whose steps are all there
+        starts = jnp.maximum(jnp.where(whole > 0, whole, ring.filled), 1)
+        place = jax.random.randint(key, (number,), 0, starts)[:, None] + num_envs * jnp.arange(length)
+        drawn = rows_at(ring, (oldest + place) % capacity)
+        return drawn._replace(weight=jnp.where(place < ring.filled, drawn.weight, 0.0))
 
     return Replay(capacity, 4 * capacity * int(ends[-1]), empty, insert, draw, draw_stretches, draw_windows)
 

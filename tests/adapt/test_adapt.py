@@ -426,11 +426,30 @@ def test_rule_that_does_not_fit_the_algorithm_is_refused_before_training(rule, t
             lambda state, h, m: (state, {**h, "max_kl": h["max_kl"] * jnp.ones(2)}),
             r"must return max_kl as float32\[\], as it was given, not as float32\[2\]",
         ),
+        (
+            lambda state, h, m: ((m["kl"],), h),
+            r"must return a state of the same types as that of its init, \(\), not \('float32\[\]',\)",
+        ),
     ],
 )
 def test_rule_that_returns_something_else_is_refused_before_training(update, told):
     with pytest.raises(ValueError, match=rf"^adapt=custom {told}(\n|$)"):
         jaxtrpo.train("CartPole-v1", adapt=Rule(lambda h: (), update), total_steps=256, actors=1, progress=False)
+
+
+def test_rule_whose_state_changes_its_type_is_refused_before_training():
+    rule = Rule(lambda h: 0, lambda state, h, m: (state + m["kl"], h))
+    with pytest.raises(ValueError, match=r"^adapt=custom must return a state .*, 'int32\[\]', not 'float32\[\]'(\n|$)"):
+        prepare(ProbeEnvironment(), adapt=rule, policy="mlp(hidden=(2,))", actors=1)
+
+
+def test_rules_of_a_chain_are_checked_like_others():
+    for wrong in ("linear(max_kl=0.001)", [fixed()], fixed):
+        with pytest.raises(ValueError, match=r"^chain takes rules, such as .*, not "):
+            chain(fixed(), wrong)
+    forgotten = Rule(lambda h: (), lambda state, h, m: {**h}, spec_string="mine")
+    with pytest.raises(ValueError, match="^adapt=mine must return a state and the settings, not dict"):
+        chain(fixed(), forgotten).update(((), ()), FIRST, {})
 
 
 def test_exponential_schedule_from_zero_is_refused():

@@ -343,6 +343,12 @@ def test_settings_out_of_range_are_refused(settings_of, message):
         dqn(**settings_of)
 
 
+def test_returns_longer_than_the_buffer_are_refused():
+    with pytest.raises(ValueError, match="^n_step=60 of dqn needs a replay of at least 240 steps, .* not 100$"):
+        prepare(Choices(), **{**TINY, "num_envs": 4, "algorithm": "dqn(n_step=60, replay=100)"})
+    prepare(Choices(), **{**TINY, "num_envs": 4, "algorithm": "dqn(n_step=60, replay=240)"})
+
+
 @pytest.mark.parametrize("env", ["InvertedPendulum-v5", "several choices"])
 def test_other_actions_are_refused(env):
     class Several(Choices):

@@ -1,5 +1,6 @@
 """Attributes of simulators set during a training, and the global generators of worker processes."""
 
+import math
 import functools
 from typing import NamedTuple
 
@@ -161,6 +162,26 @@ def test_parameters_of_each_environment():
         jaxtrpo.set_env(state, bonus=[1, 2])
     with pytest.raises(ValueError, match="^set_env: there is no parameter bonsu; choose from bonus$"):
         jaxtrpo.set_env(state, bonsu=1)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 1e300, [1.0, 2.0, math.nan, 4.0]])
+def test_parameters_that_are_not_finite_are_refused(wrong):
+    with pytest.raises(ValueError, match="^set_env: bonus=.* must be a number, .* all of them finite"):
+        jaxtrpo.set_env(BonusEnvironment().reset(KEY, 4), bonus=wrong)
+
+
+def test_rows_of_a_parameter_keep_their_shape():
+    """Also where environments are dealt out to actors, but never a transposed array."""
+    wind = {"wind": jnp.zeros((4, 3), jnp.float32)}
+    state = BonusEnvironment().reset(KEY, 4)._replace(physics=Bonus(wind))
+    rows = np.arange(12.0).reshape(4, 3)
+    np.testing.assert_array_equal(jaxtrpo.set_env(state, wind=rows).physics.parameters["wind"], rows)
+    dealt = state._replace(physics=Bonus(jax.tree.map(lambda leaf: leaf.reshape(2, 2, 3), wind)))
+    changed = jaxtrpo.set_env(dealt, wind=rows).physics.parameters["wind"]
+    np.testing.assert_array_equal(changed, rows.reshape(2, 2, 3))
+    for wrong in (rows.T, np.arange(3.0)):
+        with pytest.raises(ValueError, match="^set_env: wind=.* must be a number, or an array of 12 numbers"):
+            jaxtrpo.set_env(state, wind=wrong)
 
 
 def test_states_that_a_run_cannot_go_on_from_are_refused():

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+from types import SimpleNamespace
 
 import chex
 import jax
@@ -389,6 +390,23 @@ def test_environment_implements_protocol():
             {"observation_size": 7},
             r"reset must return obs of shape \(env, 7\), as observation_size says, .* have the shape \(1, \d\)",
         ),
+        ({"step": lambda state, action: (state, {})}, "step must return an EnvState, .* type tuple"),
+        (
+            {"step": lambda state, action: state._replace(reward=action)},
+            r"step must return reward .* as reset, 'float32\[1\]', not 'float32\[1, 1\]'",
+        ),
+        (
+            {"step": lambda state, action: state._replace(terminated=action[:, 0])},
+            r"step must return terminated .* as reset, 'bool\[1\]', not 'float32\[1\]'",
+        ),
+        (
+            {"step": lambda state, action: state._replace(obs=jnp.zeros((1, 9)))},
+            r"step must return obs of the same shapes and types as reset, .* not 'float32\[1, 9\]'",
+        ),
+        (
+            {"step": lambda state, action: state._replace(physics={})},
+            r"step must return physics of the same shapes and types as reset, ",
+        ),
     ],
 )
 def test_object_whose_attributes_are_wrong_is_refused(changed, message):
@@ -397,6 +415,28 @@ def test_object_whose_attributes_are_wrong_is_refused(changed, message):
     for name, value in changed.items():
         setattr(env, name, value)
     with pytest.raises(ValueError, match=f"^env=probe: {message}"):
+        environment_for(env, 1)
+
+
+def test_object_that_returns_python_values_is_refused():
+    env = ProbeEnvironment()
+    step = env.step
+    env.step = lambda state, action: step(state, action)._replace(terminated=False)
+    with pytest.raises(ValueError, match=r"^env=probe: step must return terminated .* not 'bool\[\]'"):
+        environment_for(env, 1)
+
+
+def test_parameters_of_reset_may_have_other_names():
+    class Renamed(ProbeEnvironment):
+        def reset(self, seed, n):
+            return super().reset(seed, n)
+
+    environment_for(Renamed(), 1)
+
+
+def test_object_that_lacks_attributes_is_told_which():
+    env = SimpleNamespace(name="mine", reset=print, step=print, observation_size=1, action_size=1, action_low=0)
+    with pytest.raises(ValueError, match="^env=.* must be a jaxtrpo environment, but lacks action_high, episode_length "):
         environment_for(env, 1)
 
 

@@ -129,11 +129,17 @@ def test_windows_are_consecutive_steps_of_one_environment_and_drawn_uniformly(nu
     assert np.all(np.abs(np.array(list(windows.values())) - expected) < 5 * np.sqrt(expected))
 
 
-def test_windows_of_a_ring_with_few_steps_have_weight_zero_beyond_them():
-    drawn = replay(5 * SEGMENT_STEPS).draw_windows(
-        filled(5 * SEGMENT_STEPS, [random_batch(0, num_segments=1, broken=0.0)]), jax.random.PRNGKey(0), 50, 10
-    )
-    np.testing.assert_array_equal(drawn.weight, np.broadcast_to(np.arange(10) < LENGTH, (50, 10)))
+@pytest.mark.parametrize("capacity", [1, 5])  # segments; where it is one, the ring is full
+def test_windows_of_a_ring_with_few_steps_begin_anywhere_and_have_weight_zero_beyond_them(capacity):
+    """Fails if all of them are the oldest one, or continue with steps of another environment or time."""
+    batch = random_batch(0, num_segments=1, broken=0.0)
+    ring = filled(capacity * SEGMENT_STEPS, [batch])
+    drawn = replay(capacity * SEGMENT_STEPS).draw_windows(ring, jax.random.PRNGKey(0), 2000, 10)
+    held = {row[:3].tobytes(): place for place, row in enumerate(plain_rows([batch]))}
+    places = np.array([held[row[:3].tobytes()] for row in np.asarray(drawn.obs[:, 0])])
+    assert {*places} == {*range(SEGMENT_STEPS)}
+    left = LENGTH - places // ENVS  # steps of the environment from there on
+    np.testing.assert_array_equal(drawn.weight, np.arange(10) < left[:, None])
 
 
 def test_stretches_are_segments_of_one_environment_and_drawn_uniformly():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 from typing import NamedTuple
 
+import chex
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from light_env import LightEnvironment
 from support import actors, counted_compilations, deal_batch, first, random_batch
 from test_algorithms import SECONDS, ActingProbe
 
@@ -18,6 +20,7 @@ from jaxtrpo.algorithms.gps.bounded_lqr import bounded_response
 from jaxtrpo.algorithms.gps.gps import gps
 from jaxtrpo.algorithms.gps.local_models import clipped_mean, local_models, samples_of, shared_model
 from jaxtrpo.algorithms.gps.quadratic_regression import no_sums
+from jaxtrpo.envs.abilities import masks_actions, observation_space
 from jaxtrpo.envs.base import ActionSpace, EnvState, Transition, action_space, advance, start
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.ops.moments import Moments, normalize, weighted_moments
@@ -560,3 +563,48 @@ def test_mujoco_episodes_from_repeated_state_are_identical(name):
         state = step(state, action)
         seen.append(np.asarray(state.final_obs))
     np.testing.assert_array_equal(seen[:3], seen[3:])
+
+
+@pytest.mark.parametrize("with_vector", [False, True])
+def test_repeated_environment_shows_images_and_legal_choices_of_its_initial_states(with_vector):
+    """Masks are those of the observation after a restart, too."""
+    env = Repeated(LightEnvironment(with_vector=with_vector, masks_actions=True, episode_length=3), 2)
+    assert masks_actions(env) and not observation_space(env).is_flat
+    begun = jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(3), 4)
+    state, step = begun, jax.jit(env.step)
+    differs = False
+    for number in range(1, 7):
+        state = step(state, jnp.zeros((4, 1)))
+        if number % 3 == 0:
+            chex.assert_trees_all_equal((state.obs, state.mask), (begun.obs, begun.mask))
+        else:
+            differs |= not np.array_equal(state.mask, begun.mask)
+    assert differs
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"conditions": 0}, "conditions=0 must be a whole number of at least 1"),
+        ({"conditions": 2.5}, "conditions=2.5 must be a whole number of at least 1"),
+        ({"conditions": 2, "episode_length": 0}, "episode_length=0 must be a whole number of at least 1"),
+        ({"conditions": 2, "episode_length": -3}, "episode_length=-3 must be a whole number of at least 1"),
+    ],
+)
+def test_numbers_of_repeated_environments_are_checked(given, told):
+    with pytest.raises(ValueError, match=f"^{told}"):
+        Repeated(LinearQuadratic(), **given)
+
+
+def test_repeated_environment_is_drawn_like_the_one_that_it_wraps(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "jaxtrpo.envs.mujoco.environment.render", lambda model, layout, states, *size: drawn.extend([*states, size])
+    )
+    env = jaxtrpo.make_env("InvertedPendulum-v5")
+    repeated = Repeated(env, 2)
+    assert repeated.seconds_per_step == env.seconds_per_step
+    physics = jax.device_get(repeated.reset(jax.random.PRNGKey(0), 1).physics)
+    repeated.render([physics], 64, 48)
+    np.testing.assert_array_equal(drawn[0], physics.now)
+    assert drawn[1] == (64, 48) and not hasattr(Repeated(LinearQuadratic(), 2), "render")
