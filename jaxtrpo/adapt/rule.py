@@ -108,8 +108,8 @@ def _checked(rule: Rule, state: PyTree, hyperparameters: Hyperparameters, found:
     new_state, changed = found
     if (kind_before := _kind_of_state(state)) != (kind_after := _kind_of_state(new_state)):
         raise ValueError(
-            f"adapt={rule.spec_string} must return a state of the same types as that of its init, {short(kind_before, 80)}, "
-            f"not {short(kind_after, 80)}"
+            f"adapt={rule.spec_string} must return a state of the same types as that of its init, "
+            f"{short(kind_before, 80)}, not {short(kind_after, 80)}"
         )
     if set(changed) != set(hyperparameters):
         wrong = sorted(set(changed) ^ set(hyperparameters))

@@ -111,8 +111,8 @@ def dqn(
         buffer = replay_for(spec, replay, 1)
         if length * spec.num_envs > buffer.capacity:
             raise ValueError(
-                f"n_step={length} of dqn needs a replay of at least {length * spec.num_envs} steps, as many of each of the "
-                f"{spec.num_envs} environments, not {replay}"
+                f"n_step={length} of dqn needs a replay of at least {length * spec.num_envs} steps, as many of each of "
+                f"the {spec.num_envs} environments, not {replay}"
             )
 
         def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> Params:

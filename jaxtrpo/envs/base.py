@@ -30,7 +30,8 @@ class EnvState(NamedTuple):
     terminated: Bool[Array, " env"]  # the last step ended the episode for good: nothing follows
     truncated: Bool[Array, " env"]  # the last step ended it early (time limit, or `invalid`): more would have followed
     invalid: Bool[Array, " env"]  # the last step was not finite: it is not learned from; `final_obs` is before it
-    elapsed: Int[Array, " env"]  # steps taken in the running episode
+    # Steps taken in the running episode. Training raises it in the last step of an episode that it shortens.
+    elapsed: Int[Array, " env"]
     key: UInt32[Array, "env 2"]  # one random key per environment, so results do not depend on the actors
     # Which choices the next action may take, of all its coordinates one after another; (): all of them, always.
     mask: Bool[Array, "env choices"] | tuple[()] = ()
@@ -41,7 +42,8 @@ class Environment(Protocol):
     """Many copies of one task, stepped together by pure functions.
 
     `reset` and `step` are compiled as part of larger functions, and can also be called directly. If a step ends an
-    episode, the environment starts the next one in the same step.
+    episode, the environment starts the next one in the same step. A step must end an episode whose `elapsed` reaches
+    `episode_length` with it.
 
     Optional abilities, such as rendering, are defined in `jaxtrpo.envs.abilities`.
     """

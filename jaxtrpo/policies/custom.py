@@ -60,7 +60,12 @@ def module_policy(module: Any) -> PolicyMaker:
 
 def _linen(module: nn.Module, observed: Observed) -> tuple[Init, Apply]:
     space = as_space(observed).stacked
-    return lambda key: module.init(key, jax.tree.map(jnp.asarray, space.zeros(STATES))), module.apply
+
+    def init(key: Array) -> PyTree:
+        # Without the names of axes that parameters may be annotated with.
+        return nn.meta.unbox(module.init(key, jax.tree.map(jnp.asarray, space.zeros(STATES))))
+
+    return init, module.apply
 
 
 def _nnx(module: Any) -> tuple[Init, Apply]:
@@ -136,20 +141,32 @@ def _checked(label: str, init: Init, apply: Apply, space: ObservationSpace, acti
         )
     if set(params) - {"params"}:
         raise ValueError(f"{label} has {', '.join(sorted(set(params) - {'params'}))}, but only parameters are learned")
-    if not jax.tree.leaves(params):
-        raise ValueError(f"{label} has no parameters to learn")
+    _check_parameters(label, params)
     distribution, action = result
     _check_shapes(label, distribution)
     _check_actions(label, distribution, action, actions)
     return distribution
 
 
+def _check_parameters(label: str, params: PyTree) -> None:
+    """Raises ValueError if there are no parameters, or some of a type that algorithms cannot learn."""
+    leaves = jax.tree.leaves(params)
+    if not leaves:
+        raise ValueError(f"{label} has no parameters to learn")
+    for leaf in leaves:
+        if leaf.dtype != jnp.float32:
+            raise ValueError(
+                f"{label} has parameters of type {leaf.dtype}, but must have float32 (param_dtype); only what its "
+                "layers compute may have another type (dtype)"
+            )
+
+
 def _broadcast(distribution: Distribution) -> Distribution:
     """Broadcasts a standard deviation that is shared by all states."""
     if isinstance(distribution, Gaussian):
-        mean, log_std = distribution
-        if jnp.shape(log_std) in ((), mean.shape[-1:]):
-            return Gaussian(mean, jnp.broadcast_to(log_std, mean.shape))
+        shape = distribution.mean.shape
+        if jnp.shape(distribution.log_std) in ((), shape[-1:]):
+            return distribution._replace(log_std=jnp.broadcast_to(distribution.log_std, shape))
     return distribution
 
 

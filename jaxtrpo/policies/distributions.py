@@ -140,7 +140,7 @@ class Gaussian(NamedTuple):
 
     def fisher_metric(self, tangent: Gaussian) -> Gaussian:
         """Multiplies by the Fisher matrix, which is diagonal: 1 / s^2 for a mean, 2 for a log std."""
-        return Gaussian(mean=tangent.mean * jnp.exp(-2 * self.log_std), log_std=2 * tangent.log_std)
+        return self._replace(mean=tangent.mean * jnp.exp(-2 * self.log_std), log_std=2 * tangent.log_std)
 
     def expected_value(
         self, old: Gaussian, action: Float[Array, "... action"], value: Callable[[Array], Array]
@@ -206,7 +206,8 @@ class Categorical(NamedTuple):
 
     def fisher_metric(self, tangent: Categorical) -> Categorical:
         """Multiplies by the Fisher matrix, diag(p) - p p^T per coordinate, so M t = p * t - p (p . t)."""
-        return Categorical(tuple(_metric_of_logits(*pair) for pair in zip(self.logits, tangent.logits, strict=True)))
+        products = tuple(_metric_of_logits(*pair) for pair in zip(self.logits, tangent.logits, strict=True))
+        return self._replace(logits=products)  # of the same type, also in subclasses
 
     def expected_value(
         self, old: Categorical, action: Int[Array, "... coordinate"], value: Callable[[Array], Array]

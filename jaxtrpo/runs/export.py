@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array
 
+from jaxtrpo.config.messages import short
 from jaxtrpo.envs.observation_space import as_space
 from jaxtrpo.envs.observations import MASK
 from jaxtrpo.policies.recurrence import initial_carry
@@ -61,7 +62,11 @@ def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
 
 
 def as_onnx(policy: TrainedPolicy) -> bytes:
-    """Returns the policy as a serialised ONNX model."""
+    """Returns the policy as a serialised ONNX model.
+
+    Raises:
+      ValueError: ONNX has no operators for what the network computes.
+    """
     import onnx
     from jax2onnx import to_onnx
 
@@ -78,7 +83,11 @@ def as_onnx(policy: TrainedPolicy) -> bytes:
         output_names=[ACTION, *(NEXT_STATE.format(part) for part in parts)],
     )
     made.doc_string = f"A policy for {policy.env_name}, trained with jaxtrpo."
-    onnx.checker.check_model(made)
+    try:
+        onnx.checker.check_model(made, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        reason = short(str(error).partition("\n")[0], 100)
+        raise ValueError(f"policy={policy.maker.spec_string} cannot be a model of ONNX: {reason}") from error
     return made.SerializeToString()
 
 

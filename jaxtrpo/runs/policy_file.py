@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,8 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
       policy: the `policy` of `train`, if that was a network of your own.
 
     Returns:
-      The policy as last saved, with the last checkpoint or at the end of the run.
+      The policy as last saved, with the last checkpoint or at the end of the run. A warning says so if its network has
+      another name than the given one.
 
     Raises:
       FileNotFoundError: the directory does not exist or holds no policy.
@@ -74,7 +76,14 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
             f"the network of {path} is your own, {name}: pass load_policy(..., policy={name}()), or type --policy "
             f"MODULE:{name}"
         )
-    loaded = TrainedPolicy(maker=policy_maker(network if policy is None else policy), **content)
+    maker = policy_maker(network if policy is None else policy)
+    if maker.spec_string != network:
+        warnings.warn(
+            f"{path} is of policy={network}, but is read with policy={maker.spec_string}; unless these are the same "
+            "network under two names, it acts otherwise than in training",
+            stacklevel=2,
+        )
+    loaded = TrainedPolicy(maker=maker, **content)
     _require_fitting_params(path, loaded, "is damaged: its" if policy is None else "fits another policy: its")
     return loaded
 

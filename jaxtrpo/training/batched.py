@@ -39,7 +39,10 @@ class Program(NamedTuple):
 def require_same_sizes(plans: Sequence[Plan]) -> None:
     """Raises ValueError if trainings to be resumed together were started with different batch sizes."""
     if len({plan.update.sizes for plan in plans}) > 1:
-        raise ValueError("resume=True (--resume): the runs differ in num_envs; set num_envs to resume them together")
+        raise ValueError(
+            "resume=True (--resume): the runs have batches of different sizes (num_envs, steps_per_update); resume "
+            "those of equal sizes together, one call for each size"
+        )
 
 
 def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]:

@@ -6,8 +6,6 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.config import USUAL_ALGORITHM, Config
 from jaxtrpo.config.checks import plain, require_number, require_seed
@@ -42,8 +40,7 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
         raise ValueError("seeds: give at least one")
     for seed in seeds:
         require_seed(seed=seed)
-    several = (list, tuple, range, np.ndarray)  # exact types, because an algorithm is a tuple, too
-    lists = {name: [plain(each) for each in value] for name, value in arguments.items() if type(value) in several}
+    lists = {name: [plain(each) for each in value] for name, value in arguments.items() if _is_list(value)}
     for name, values in lists.items():
         _require_list_of_numbers(name, values)
     common = {name: value for name, value in arguments.items() if name not in lists}
@@ -58,6 +55,12 @@ def cases_of(seeds: Iterable[int], arguments: Mapping[str, Any]) -> list[Case]:
     if twice:
         raise ValueError(f"seeds, {', '.join(lists) or 'settings'}: {twice[0]} occurs twice; list each value once")
     return found
+
+
+def _is_list(value: Any) -> bool:
+    """Returns whether an argument lists several values; arrays of NumPy or JAX do."""
+    # Exact types, because an algorithm is a tuple, too.
+    return type(value) in (list, tuple, range) or getattr(value, "ndim", 0) > 0
 
 
 def _shown(value: float) -> str:

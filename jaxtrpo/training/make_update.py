@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 
+import jax
+import jax.numpy as jnp
+
 from jaxtrpo.adapt import require_settings
 from jaxtrpo.algorithms.algorithm import Learner, Spec
 from jaxtrpo.config import Sizes
+from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import is_built_in
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.shared import shared_critic
 from jaxtrpo.envs.abilities import Informative, masks_actions, observation_space, observations_of
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
-from jaxtrpo.envs.observation_space import Observed, as_observed
+from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_observed, as_space
 from jaxtrpo.parallel.actors import Actors, Trainings
 from jaxtrpo.policies.distributions import Comparable, Gaussian
 from jaxtrpo.policies.exploring import exploring
@@ -117,7 +121,10 @@ def _critic_of(parts: Parts, policy: Policy, observed: Observed) -> Critic:
       ValueError: policy, critic and algorithm do not fit each other; one sentence.
     """
     if policy.value_head is None:
-        return parts.critic.make(observed)
+        critic = parts.critic.make(observed)
+        if not is_built_in("critic", parts.critic.spec_string):
+            _require_values(critic, parts.critic.spec_string, as_space(observed))
+        return critic
     given = f"policy={parts.policy.spec_string}"
     if reason := parts.algorithm.refuses_shared:
         name = parts.algorithm.spec_string.partition("(")[0]
@@ -125,6 +132,22 @@ def _critic_of(parts: Parts, policy: Policy, observed: Observed) -> Critic:
     if parts.critic.spec_string != SHARED:
         raise ValueError(f"critic={parts.critic.spec_string}: {given} predicts values itself; leave out the critic")
     return shared_critic(policy)
+
+
+def _require_values(critic: Critic, name: str, space: ObservationSpace) -> None:
+    """Raises ValueError if a critic of the user's does not return one value per state."""
+    if critic.recurrence is not None:
+        return
+    number = 3
+    obs = space.map(lambda leaf: jax.ShapeDtypeStruct((number, *leaf.shape), leaf.dtype))
+    elapsed = jax.ShapeDtypeStruct((number,), jnp.int32)
+    key = jax.random.PRNGKey(0)
+    found = jax.eval_shape(lambda key, obs, elapsed: critic.value(critic.init(key), obs, elapsed), key, obs, elapsed)
+    if getattr(found, "shape", None) != (number,):
+        raise ValueError(
+            f"critic={name} must return one value per state, but returns {short(getattr(found, 'shape', found))} for "
+            f"{number} states"
+        )
 
 
 def _require_distribution(parts: Parts, spec: Spec) -> None:

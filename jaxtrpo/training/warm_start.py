@@ -72,6 +72,10 @@ def read_warm_start(place: str, env: Environment, maker: PolicyMaker, critic: st
         found = {name: saved.state[name] for part in (POLICY, MOMENTS) for name in _below(saved.state, part)}
     _require_same_network(shown, found, wanted, network, maker.spec_string)
     values, note = _values(shown, saved, wanted, f"critic={critic} of {update.algorithm.spec_string}")
+    if network != maker.spec_string:
+        there, here = short(network, 60), short(maker.spec_string, 60)
+        differs = f"{shown}: its policy is {there}, whose parameters also fit {here}"
+        note = differs if note is None else f"{differs}; {note}"
     return WarmStart({**found, **values}, note)
 
 

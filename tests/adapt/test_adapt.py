@@ -137,13 +137,16 @@ def test_segments_of_run_are_counted_exactly(steps):
     total = segments_of_run(steps, sizes, 1)
     assert (total - 1) * 256 < steps <= total * 256
 
+    read = ("env_steps", "steps_left", "progress")
+
     def keep(state, hyperparameters, metrics):
-        return {name: metrics[name] for name in ("env_steps", "steps_left", "progress")}, hyperparameters
+        return {name: metrics[name] for name in read}, hyperparameters
 
     def after_three(segments):
-        state = TrainState(None, None, no_episodes(), {}, (), jnp.zeros(2, jnp.uint32), segments, jnp.int32(total))
+        nothing = dict.fromkeys(read, jnp.zeros(()))
+        state = TrainState(None, None, no_episodes(), {}, nothing, jnp.zeros(2, jnp.uint32), segments, jnp.int32(total))
         batch = jax.tree.map(jnp.asarray, random_batch(0, num_segments=3))
-        return report(state, batch, None, {}, Rule(lambda _: (), keep), sizes)[0]
+        return report(state, batch, None, {}, Rule(lambda _: nothing, keep), sizes)[0]
 
     after = first(actors(1).map(after_three)(np.full(1, total - 4, np.int32)))
     assert after.segments == total - 1

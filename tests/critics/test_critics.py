@@ -8,14 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from probe import ProbeEnvironment
 from support import actors, counted_compilations, deal, first, spread
 
 from jaxtrpo.critics import network
-from jaxtrpo.critics.critic import Targets
+from jaxtrpo.critics.critic import CriticMaker, Targets
 from jaxtrpo.critics.linear import linear_critic
-from jaxtrpo.critics.mlp import mlp_critic
+from jaxtrpo.critics.mlp import mlp, mlp_critic
 from jaxtrpo.ops import minibatches
 from jaxtrpo.ops.minibatches import Parts
+from jaxtrpo.training.prepare import prepare
 
 SEGMENTS, LENGTH, ENVS, OBS = 4, 8, 4, 3
 ROWS = LENGTH * ENVS  # in a segment
@@ -318,3 +320,13 @@ def test_linear_critic_uses_elapsed_time_and_network_ignores_it():
     start, _, value = make(MLP, epochs=0)
     same = value(start, obs, elapsed)
     assert same[0] == same[1]
+
+
+@pytest.mark.parametrize("shape", [lambda obs: obs[..., :1], lambda obs: obs, lambda obs: jnp.zeros(())])
+def test_own_critic_that_does_not_return_one_value_per_state_is_refused(shape):
+    """Before anything compiles, as for policies."""
+    usual = mlp(hidden=(2,)).make(ProbeEnvironment().observation_size)
+    critic = CriticMaker("mine", lambda observed: usual._replace(value=lambda state, obs, elapsed: shape(obs)))
+    with pytest.raises(ValueError, match=r"^critic=mine must return one value per state, but returns \(.*\) for 3 "):
+        prepare(ProbeEnvironment(), critic=critic, actors=1)
+    prepare(ProbeEnvironment(), critic=CriticMaker("mine", lambda observed: usual), actors=1)

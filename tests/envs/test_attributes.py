@@ -1,7 +1,7 @@
 """Attributes of simulators set during a training, and the global generators of worker processes."""
 
-import math
 import functools
+import math
 from typing import NamedTuple
 
 import gymnasium

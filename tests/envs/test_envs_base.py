@@ -436,7 +436,7 @@ def test_parameters_of_reset_may_have_other_names():
 
 def test_object_that_lacks_attributes_is_told_which():
     env = SimpleNamespace(name="mine", reset=print, step=print, observation_size=1, action_size=1, action_low=0)
-    with pytest.raises(ValueError, match="^env=.* must be a jaxtrpo environment, but lacks action_high, episode_length "):
+    with pytest.raises(ValueError, match=r"^env=.* must be a jaxtrpo .*, but lacks action_high, episode_length \("):
         environment_for(env, 1)
 
 

@@ -15,6 +15,7 @@ from flax import nnx
 from jax.flatten_util import ravel_pytree
 from support import counted_compilations
 
+import jaxtrpo
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.fisher import fisher_vector_product
 from jaxtrpo.ops.moments import Moments
@@ -210,6 +211,12 @@ class Bare(nn.Module):
         return Gaussian(obs[:, :2], jnp.zeros(2))
 
 
+class Half(nn.Module):
+    @nn.compact
+    def __call__(self, obs):
+        return Gaussian(nn.Dense(2, param_dtype=jnp.bfloat16)(obs).astype(jnp.float32), jnp.zeros(2))
+
+
 class NotATree:
     pass
 
@@ -246,6 +253,7 @@ class NotATree:
         (Dropped(), REAL, r"custom:Dropped fails for observations of shape \(3, 4\): .*dropout"),
         (BatchNormed(), REAL, r"custom:BatchNormed has batch_stats, but only parameters are learned"),
         (Bare(), REAL, r"custom:Bare has no parameters"),
+        (Half(), REAL, r"custom:Half has parameters of type bfloat16, but must have float32 \(param_dtype\)"),
     ],
 )
 def test_module_that_does_not_fit_is_rejected_in_one_line(module, space, message):
@@ -268,6 +276,81 @@ def test_shared_standard_deviation_is_broadcast_to_all_states():
         params = policy.init(jax.random.PRNGKey(0))
         distribution = policy.apply(params, jnp.ones((5, 6, OBSERVATIONS)))
         np.testing.assert_array_equal(distribution.log_std, np.full((5, 6, 2), -1.0, np.float32))
+
+
+class Sevens(Gaussian):
+    """A distribution with another mode."""
+
+    def mode(self):
+        return 0 * self.mean + 7
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_subclass_of_a_distribution_stays_one(shared):
+    """Also where its standard deviation is broadcast, and in products with the Fisher matrix."""
+
+    def distribution(x):
+        return Sevens(x[:, :2], jnp.full(2, -1.0) if shared else jnp.full((len(x), 2), -1.0))
+
+    policy = module_policy(Returns(distribution)).make(OBSERVATIONS, REAL)
+    found = policy.apply(policy.init(jax.random.PRNGKey(0)), jnp.ones((5, OBSERVATIONS)))
+    np.testing.assert_array_equal(found.mode(), np.full((5, 2), 7.0))
+    assert type(found.fisher_metric(found)) is Sevens
+    settings = {"total_steps": 256, "steps_per_update": 64, "num_envs": 4, "actors": 1, "progress": False}
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, obs):
+            mean = nn.Dense(1)(obs)
+            return Sevens(mean, self.param("log_std", nn.initializers.zeros, (1,)) if shared else 0 * mean)
+
+    result = jaxtrpo.train("InvertedPendulum-v5", policy=Net(), **settings)
+    assert np.nanmax(result.metrics["kl"]) > 0
+
+
+def test_subclass_of_choices_stays_one():
+    class Mine(Categorical):
+        pass
+
+    found = Mine((jnp.ones((2, 3)),))
+    assert type(found.fisher_metric(found)) is Mine
+
+
+def test_annotated_parameters_are_plain_arrays(tmp_path):
+    """`nn.with_partitioning` puts arrays into boxes, which files do not hold."""
+
+    class Annotated(nn.Module):
+        @nn.compact
+        def __call__(self, obs):
+            init = nn.with_partitioning(nn.initializers.ones, ("in", "out"))
+            return Gaussian(nn.Dense(2, kernel_init=init)(obs), jnp.zeros(2))
+
+    policy = trained(module_policy(Annotated()), REAL)
+    assert all(isinstance(leaf, jax.Array) for leaf in policy.params["params"]["Dense_0"].values())
+    jaxtrpo.save_policy(tmp_path, policy)
+    obs = np.ones(OBSERVATIONS, np.float32)
+    np.testing.assert_array_equal(jaxtrpo.load_policy(tmp_path, policy=Annotated())(obs), policy(obs))
+
+
+def test_nnx_parameters_keep_their_order():
+    """Names of layers sort otherwise than numbers: layers.10 comes before layers.2."""
+
+    class Deep(nnx.Module):
+        def __init__(self):
+            rngs = nnx.Rngs(0)
+            sizes = [OBSERVATIONS, *range(3, 14), 4]
+            self.layers = nnx.List([nnx.Linear(*pair, rngs=rngs) for pair in zip(sizes, sizes[1:], strict=False)])
+
+        def __call__(self, obs):
+            for layer in self.layers:
+                obs = layer(obs)
+            return Gaussian(*jnp.split(obs, 2, axis=-1))
+
+    module = Deep()
+    policy = module_policy(module).make(OBSERVATIONS, REAL)
+    obs = jnp.ones((2, OBSERVATIONS))
+    found = policy.apply(jax.jit(policy.init)(jax.random.PRNGKey(0)), obs)
+    jax.tree.map(np.testing.assert_array_equal, found, module(obs))
 
 
 def test_nnx_module_provides_initial_parameters_and_is_not_modified():

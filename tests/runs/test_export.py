@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from flax import linen as nn
@@ -28,7 +30,7 @@ from jaxtrpo.policies.recurrent import gru, lstm
 from jaxtrpo.policies.squashed import squashed
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.directory import METRICS_FILE
-from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, export_policy
+from jaxtrpo.runs.export import ONNX_FILE, STABLEHLO_FILE, as_onnx, as_stablehlo, export_policy
 
 CHOICES = ActionSpace(np.float32([1, 0]), np.float32([3, 4]), counts=(3, 5))
 NUMBERS = ActionSpace(np.float32([-1, -2]), np.float32([1, 0.5]))
@@ -111,6 +113,33 @@ def test_policy_with_user_network_is_saved_and_loaded(tmp_path):
     loaded = jaxtrpo.load_policy(tmp_path, policy=Own())
     obs = np.random.default_rng(1).normal(size=(5, 4)).astype(np.float32)
     np.testing.assert_array_equal(loaded(obs), policy(obs))
+
+
+def test_policy_that_is_read_with_another_network_of_the_same_sizes_is_reported(tmp_path):
+    class Other(Own):
+        pass
+
+    jaxtrpo.save_policy(tmp_path, policy_of(policy_maker(Own()), NUMBERS))
+    with pytest.warns(UserWarning, match="is of policy=custom:Own, but is read with policy=custom:Other; unless"):
+        jaxtrpo.load_policy(tmp_path, policy=Other())
+
+
+def test_exported_platforms_and_description(tmp_path):
+    policy = policy_of(policy_maker(Own()), NUMBERS)
+    assert set(jax.export.deserialize(as_stablehlo(policy)).platforms) == {"cpu", "cuda", "tpu"}
+    assert policy.env_name in onnx.load_from_string(as_onnx(policy)).doc_string
+
+
+def test_model_that_onnx_cannot_run_is_not_written():
+    """Its operators exist, but not for these types."""
+
+    class Fourier(nn.Module):
+        @nn.compact
+        def __call__(self, obs):
+            return Gaussian(nn.Dense(2)(jnp.abs(jnp.fft.rfft(obs))), jnp.zeros(2))
+
+    with pytest.raises(ValueError, match="^policy=custom:Fourier cannot be a model of ONNX: "):
+        as_onnx(policy_of(policy_maker(Fourier()), NUMBERS))
 
 
 def test_model_card_is_readable_by_the_hub(tmp_path, capsys):

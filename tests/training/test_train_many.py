@@ -342,6 +342,22 @@ def test_names_tell_close_values_apart():
     assert cases_of((0,), {"discount": np.array(0.9)})[0].arguments == {"discount": 0.9, "seed": 0}
 
 
+def test_arrays_are_lists():
+    for values in (np.array([0.25, 0.5]), jnp.array([0.25, 0.5])):
+        assert [case.chosen for case in cases_of((0,), {"max_kl": values})] == [{"max_kl": 0.25}, {"max_kl": 0.5}]
+    (case,) = cases_of((0,), {"max_kl": jnp.float32(0.25)})
+    assert case.chosen == {} and case.arguments["max_kl"] == 0.25
+
+
+def test_runs_with_batches_of_different_sizes_are_not_resumed_together(tmp_path):
+    for seed, num_envs in ((0, 4), (1, 8)):
+        jaxtrpo.train_many(Program(), seeds=[seed], out=tmp_path, **{**SMALL, "num_envs": num_envs})
+    without = {name: value for name, value in SMALL.items() if name != "num_envs"}
+    with pytest.raises(ValueError, match="batches of different sizes .*; resume those of equal sizes together"):
+        jaxtrpo.train_many(Program(), seeds=[0, 1], out=tmp_path, resume=True, **without)
+    jaxtrpo.train_many(Program(), seeds=[1], out=tmp_path, resume=True, **without)
+
+
 def test_settings_of_a_part_are_written_into_its_spec_string():
     found = cases_of((0,), {"algorithm": "ppo(epochs=2)", "clip": [0.1]})
     assert found[0].name == "clip=0.1/seed-0"

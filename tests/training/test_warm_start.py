@@ -118,6 +118,13 @@ def test_another_kind_of_critic_begins_anew_and_the_run_says_so(before, settings
     assert told in run.notes[-1] and len(run.notes[-1]) < 200
 
 
+def test_another_policy_with_the_same_parameters_is_told(before):
+    _, out = before
+    policy = "mlp(hidden=(8,), initial_log_std=-1.0)"
+    run = prepare(PENDULUM, start_from=out, **{**TINY, "policy": policy})
+    assert "whose parameters also fit 'mlp(" in run.notes[-1] and "initial_log_std" in run.notes[-1]
+
+
 def test_value_functions_of_naf_are_taken_over_with_their_units(tmp_path):
     settings = {"algorithm": "naf(replay=200, hidden=(8,))", **TINY, "critic": "none"}
     there = gather(jaxtrpo.train(PENDULUM, out=tmp_path, progress=False, **settings).state).learner
