@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from common.store import RESULTS, Curve, Job, Store, all_settings, as_text
-from jaxtrpo.config import USUAL_ALGORITHM
+from common.store import RESULTS, USUAL, Curve, Job, Store, all_settings, as_text
 from jaxtrpo.parallel.machine import available_cores
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
@@ -94,7 +93,7 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _train(job: Job, store: Store) -> Curve:
-    settings = {"actors": 1, "seed": job.seed, "algorithm": USUAL_ALGORITHM, **job.settings}
+    settings = {"actors": 1, "seed": job.seed, **USUAL, **job.settings}
     name = hashlib.sha256(as_text(all_settings(job.settings)).encode()).hexdigest()[:10]
     out = UNFINISHED / job.env / f"{name}-seed{job.seed}"
     command = [*TRAIN, job.env, "--out", str(out), "--resume", "--quiet", *as_flags(settings)]

@@ -22,7 +22,7 @@ import pandas as pd
 from common.words import in_full
 from jaxtrpo.algorithms.algorithm import starting_with
 from jaxtrpo.algorithms.natural_gradient import DAMPING
-from jaxtrpo.config import USUAL_ALGORITHM, Config, for_batch, resolve_sizes
+from jaxtrpo.config import USUAL_ALGORITHM, USUAL_DISCOUNT, Config, for_batch, resolve_sizes
 from jaxtrpo.config.specs import parse
 from jaxtrpo.parallel.machine import available_cores
 
@@ -45,8 +45,12 @@ SETTING = "setting."  # begins the names of their columns: what changes while tr
 Curve = Mapping[str, np.ndarray]
 
 
+# What a run has whose settings do not say otherwise, in whatever environment: that of most, and of all earlier ones.
+USUAL = {"algorithm": USUAL_ALGORITHM, "discount": USUAL_DISCOUNT, "noise_correlation": 0.0}
+
+
 class Job(NamedTuple):
-    """One training run. `settings` are those that are not the defaults; without `algorithm`, it is the usual one."""
+    """One training run. `settings` are those that are not the defaults, or not those of `USUAL`."""
 
     env: str
     seed: int
@@ -106,9 +110,9 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
       ValueError: a setting is out of bounds.
       TypeError: there is no such setting.
     """
-    config = Config(**{"actors": 1, **settings})
+    config = Config(**{"actors": 1, **USUAL, **settings})
     short = {} if config.max_kl is None else {"max_kl": config.max_kl}
-    words = config.algorithm or USUAL_ALGORITHM
+    words = str(config.algorithm)
     algorithm = starting_with(parse("algorithm", words), **short)
     steps = config.steps_per_update or int(algorithm.hyperparameters["steps_per_update"])
     actors = config.actors or available_cores()

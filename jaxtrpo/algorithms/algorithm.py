@@ -105,6 +105,9 @@ class Algorithm(NamedTuple):
     steps_of_each: int = 1  # minimum steps of each environment in the first batch; ignored if steps_per_update is given
     updates_at_once: int = 1  # updates per compiled program; more than 1 if launching would dominate short updates
     episodes: WholeEpisodes | None = None  # determines batch sizes; None if batches are cut from running environments
+    # Whether it is known to learn well with a long horizon, which then is the default where episodes are long and never
+    # terminate (see `training.defaults.with_horizon`).
+    long_horizon: bool = False
     explore: Explore | None = None  # what actions are drawn from; None: the distributions of the policy
     uses_surrogate: bool = False  # whether `make` reads `Spec.surrogate`; otherwise runs with one are refused
     distributions: type = Comparable  # protocol that the distributions of the policy must follow

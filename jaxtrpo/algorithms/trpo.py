@@ -85,4 +85,6 @@ def trpo(
         return actor_critic(spec, step=step, no_memory=no_memory, work=work, gae_lambda=gae_lambda)
 
     starts = {"max_kl": max_kl, "steps_per_update": 1024}
-    return Algorithm(spec_string, starts, make, adapt="trust", uses_surrogate=True, refuses_shared=CONTROLS_KL)
+    return Algorithm(
+        spec_string, starts, make, adapt="trust", uses_surrogate=True, refuses_shared=CONTROLS_KL, long_horizon=True
+    )

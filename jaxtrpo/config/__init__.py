@@ -36,6 +36,7 @@ ENVS_PER_ACCELERATOR = 4096
 SELECT = ("best", "last")
 SEGMENT_LENGTH = 16  # steps of each environment; fewer if the first batch is smaller
 USUAL_STEPS = 1_000_000
+USUAL_DISCOUNT = 0.99
 USUAL_ALGORITHM = "trpo"  # where nothing else is better by default (see `training.defaults.usual_algorithm`)
 UNLIMITED_STEPS = 10**10  # environment steps of days; a segment of few steps allows no more (see `segments_of_run`)
 
@@ -69,15 +70,17 @@ class Config:
     if not given, the algorithm's default"""
     max_steps_per_update: int | None = None
     """largest batch size that the rule may choose, in environment steps; if not given, the rule's own limit"""
-    discount: float = 0.99
-    """discount factor per environment step, between 0 and 1"""
+    discount: float | None = None
+    """discount factor per environment step, between 0 and 1;
+    if not given, 0.99 or, with trpo where episodes are known to last at least 1,000 steps, 0.999"""
     normalize_observations: bool = True
     """normalise observations by their running mean and standard deviation; images are not normalised"""
     frame_stack: int = 1
     """number of consecutive observations, images or vectors, that policy and critic see together"""
-    noise_correlation: float = 0.0
+    noise_correlation: float | None = None
     """correlation between the exploration noise of one step and the next, at least 0 and less than 1, for continuous
-    actions: noise that pushes in one direction for several steps moves systems with inertia further"""
+    actions: noise that pushes in one direction for several steps moves systems with inertia further;
+    if not given, 0 or, where discount is 0.999 by default, 0.5"""
     select: str = "best"
     """policy that the run hands out: "last", or "best", the last one whose return_100 was not significantly below the
     highest, which needs 100 finished episodes; a run is resumed from its last one"""
@@ -164,12 +167,14 @@ class Config:
             raise ValueError(f"device={short(self.device)} must be {', '.join(DEVICES[:-1])} or {DEVICES[-1]}")
         if self.max_kl is not None:
             require_positive(max_kl=self.max_kl)
-        require_share(discount=self.discount)
+        if self.discount is not None:
+            require_share(discount=self.discount)
         require_bool(normalize_observations=self.normalize_observations)
         require_whole(1, MOST_FRAMES, frame_stack=self.frame_stack)
-        require_number(
-            "at least 0 and less than 1", lambda value: 0 <= value < 1, noise_correlation=self.noise_correlation
-        )
+        if self.noise_correlation is not None:
+            require_number(
+                "at least 0 and less than 1", lambda value: 0 <= value < 1, noise_correlation=self.noise_correlation
+            )
         if self.select not in SELECT:
             raise ValueError(f"select={short(self.select)} must be {' or '.join(SELECT)}")
         # In one form, by which a resumed run is compared.

@@ -60,6 +60,13 @@ class Solving(Protocol):
 
 
 @runtime_checkable
+class Terminating(Protocol):
+    """Says whether episodes may terminate; without this attribute they may."""
+
+    may_terminate: bool  # False where every episode lasts to its time limit, whatever the policy does
+
+
+@runtime_checkable
 class Resumable(Protocol):
     """Says whether its states can be saved; without this attribute they can."""
 
@@ -191,6 +198,11 @@ def is_jax_program(env: object) -> bool:
 def solves_equations(env: object) -> bool:
     """Whether an environment may call LAPACK inside of JAX programs."""
     return is_jax_program(env) and not (isinstance(env, Solving) and not env.solves_equations)
+
+
+def may_terminate(env: object) -> bool:
+    """Whether episodes may end before their time limit."""
+    return not isinstance(env, Terminating) or env.may_terminate
 
 
 def saves_state(env: object) -> bool:

@@ -22,6 +22,8 @@ MAY_CHANGE = (
     "total_steps", "actors", "processes", "device", "select", "stop_at_return", "stop_after_evaluations",
     "stop_after_seconds",
 )  # fmt: skip
+# What runs used that were saved before there was the setting, where it is not the default.
+USED_BEFORE = {"noise_correlation": 0.0}
 
 
 class Checkpoint(NamedTuple):
@@ -89,7 +91,7 @@ def require_same_run(checkpoint: Checkpoint, env: str, config: Config) -> None:
     if checkpoint.env != env:
         raise ValueError(f"resume=True (--resume): the run was trained in {checkpoint.env}, not {env}")
     wanted = as_json(config)
-    has = {**as_json(Config()), **checkpoint.config}  # settings added since the run have their defaults
+    has = {**as_json(Config()), **USED_BEFORE, **checkpoint.config}  # settings added since the run have their defaults
     if has.keys() - wanted.keys():
         raise ValueError("resume=True (--resume): the run was saved by another version of jaxtrpo")
     changed = [name for name in wanted if name not in MAY_CHANGE and has[name] != wanted[name]]

@@ -7,10 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxtrpo.algorithms.algorithm import starting_with
-from jaxtrpo.config import SEGMENT_LENGTH, USUAL_ALGORITHM, Config, Sizes, for_batch, resolve_sizes
-from jaxtrpo.envs.abilities import envs_per_simulator, is_jax_program, observation_space
-from jaxtrpo.envs.base import Environment, action_space, require_time_limit
+from jaxtrpo.config import (
+    SEGMENT_LENGTH,
+    USUAL_ALGORITHM,
+    USUAL_DISCOUNT,
+    Config,
+    Sizes,
+    for_batch,
+    resolve_sizes,
+)
+from jaxtrpo.envs.abilities import envs_per_simulator, is_jax_program, may_terminate, observation_space
+from jaxtrpo.envs.base import Environment, action_space, has_time_limit, require_time_limit
+from jaxtrpo.envs.observation_space import as_observed
 from jaxtrpo.parallel.actors import Actors
+from jaxtrpo.policies.distributions import Gaussian
+from jaxtrpo.policies.making import policy_for
 from jaxtrpo.runs.checkpoint import Checkpoint
 from jaxtrpo.training.parts import Parts
 
@@ -25,6 +36,11 @@ SETTINGS_OF_LEARNING = (
     "policy", "critic", "adapt", "surrogate", "max_kl", "steps_per_update", "max_steps_per_update", "discount",
     "noise_correlation", "normalize_observations", "frame_stack", "num_envs", "segment_length", "start_from",
 )  # fmt: skip
+
+
+# Where episodes last this long, whatever the policy does, the discount is the one whose horizon is as long. With the
+# usual one, Swimmer never finds its fast gait; with a long horizon, noise that is correlated over time finds it early.
+LONG_EPISODE, NOISE_CORRELATION_OF_LONG_EPISODES = 1000, 0.5
 
 
 def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: Checkpoint | None) -> str:
@@ -58,6 +74,51 @@ def note_algorithm(algorithm: str) -> str:
         f"algorithm: {algorithm}, because actions have at least {MANY_COORDINATES} coordinates; --algorithm "
         f"{USUAL_ALGORITHM} makes several times as many steps in the same time"
     )
+
+
+def with_horizon(
+    parts: Parts, config: Config, environment: Environment, saved: Checkpoint | None
+) -> tuple[Parts, Config, str | None]:
+    """Chooses `discount` and `noise_correlation` if they were left open, and returns parts, settings and a note.
+
+    A discount near 1 costs where episodes may terminate, and where they are short
+    (experiments/results/benchmark_1m/NOTES.md).
+
+    Args:
+      parts: parts of the run.
+      config: its settings.
+      environment: environment of the run.
+      saved: checkpoint to resume from, whose settings remain.
+    """
+    usual = {"discount": USUAL_DISCOUNT, "noise_correlation": 0.0}
+    note = None
+    if saved is not None:
+        usual = {name: saved.config.get(name, value) for name, value in usual.items()}
+    elif config.discount is None and _has_long_horizon(parts, environment):
+        usual["discount"] = 1 - 1 / LONG_EPISODE
+        if _draws_normal_noise(parts, environment):
+            usual["noise_correlation"] = NOISE_CORRELATION_OF_LONG_EPISODES
+        note = f"episodes of {environment.name} never end early, so by default discount={usual['discount']:g}"
+        if config.noise_correlation is None:
+            note += f", noise_correlation={usual['noise_correlation']:g}"
+    chosen = {name: value if getattr(config, name) is None else getattr(config, name) for name, value in usual.items()}
+    return parts._replace(**chosen), dataclasses.replace(config, **chosen), note
+
+
+def _has_long_horizon(parts: Parts, environment: Environment) -> bool:
+    return (
+        parts.algorithm.long_horizon
+        and not may_terminate(environment)
+        and has_time_limit(environment)
+        and environment.episode_length >= LONG_EPISODE
+        and not is_jax_program(environment)  # of which nothing is known yet
+    )
+
+
+def _draws_normal_noise(parts: Parts, environment: Environment) -> bool:
+    space = observation_space(environment)._replace(frames=parts.frame_stack)
+    policy = policy_for(parts.policy, as_observed(space), action_space(environment), masked=False)
+    return policy.draw_noise is Gaussian.draw_noise
 
 
 def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> tuple[Parts, Config, Sizes]:

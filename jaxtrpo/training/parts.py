@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.algorithms.surrogates import Surrogate
-from jaxtrpo.config import Config
+from jaxtrpo.config import USUAL_DISCOUNT, Config
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import parse, settings_in, with_argument
 from jaxtrpo.critics.critic import CriticMaker
@@ -64,10 +64,10 @@ def make_parts(
         rule=value("adapt", chosen.adapt if adapt is None else adapt, Rule),
         rule_was_chosen=adapt is not None,
         surrogate=surrogate,
-        discount=config.discount,
+        discount=USUAL_DISCOUNT if config.discount is None else config.discount,
         normalize_observations=config.normalize_observations,
         frame_stack=config.frame_stack,
-        noise_correlation=config.noise_correlation,
+        noise_correlation=config.noise_correlation or 0.0,
         select=config.select,
     )
     return parts, usual_steps

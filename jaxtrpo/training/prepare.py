@@ -31,6 +31,7 @@ from jaxtrpo.training.defaults import (
     fill_in,
     note_algorithm,
     usual_algorithm,
+    with_horizon,
     with_whole_episodes,
     with_whole_simulators,
 )
@@ -227,6 +228,9 @@ def _plan(
         if parts.algorithm.episodes is not None:
             parts, config = with_whole_episodes(parts, config, actors, environment)
         parts, config, sizes = filled or fill_in(parts, config, actors, usual_steps)
+        parts, config, note = with_horizon(parts, config, environment, saved)
+        if note is not None:
+            told.append(note)
         kind = None
         if trainings is None and success and options.surrogate is None:
             kind = kind_of_run(env, {each: getattr(options, each) for each in KINDS}, config, sizes, actors)

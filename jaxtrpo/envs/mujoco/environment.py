@@ -15,6 +15,7 @@ from jaxtrpo.envs.mujoco.model import (
     control_space,
     evaluate_step,
     initial_states,
+    may_terminate,
     observation_size,
     observe,
 )
@@ -37,6 +38,7 @@ class MujocoEnvironment:
         self.action_low, self.action_high, *_ = control_space(self.name, self.model)
         self.action_size = int(self.model.nu)
         self.observation_size = observation_size(task, self.model, self.engine.layout.shapes)
+        self.may_terminate = may_terminate(task, self.model, self.engine.layout.shapes)
 
     def reset(self, key: UInt32[Array, "2"], num_envs: int) -> base.EnvState:
         """Starts `num_envs` episodes."""

@@ -17,6 +17,7 @@ from jaxtrpo.envs.mujoco.model import (
     control_space,
     evaluate_step,
     initial_states,
+    may_terminate,
     observation_size,
     observe,
 )
@@ -63,6 +64,7 @@ class MjxEnvironment:
         self.action_low, self.action_high, *_ = control_space(self.name, self.model)
         self.action_size = int(self.model.nu)
         self.observation_size = observation_size(task, self.model, self.layout.shapes)
+        self.may_terminate = may_terminate(task, self.model, self.layout.shapes)
         try:
             self.engine = MjxEngine(self.model, self.layout.shapes, task.frame_skip, impl)
         except ValueError as error:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
+from jax.extend.core import Literal
 from jaxtyping import Array, Bool, Float, UInt32
 
 from jaxtrpo.config.checks import require_whole
@@ -124,6 +125,20 @@ def observation_size(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[
     if size == 0:
         raise ValueError(f"{task.name}: the observation is empty; it must hold at least one number")
     return size
+
+
+def may_terminate(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[int, ...]]) -> bool:
+    """Returns whether episodes may end before their time limit: unless the task's `terminated` is constantly False.
+
+    Args:
+      task: task whose functions fit the model.
+      model: its compiled model.
+      shapes: shape of each of the task's fields.
+    """
+    fields = {name: jax.ShapeDtypeStruct(shapes[name], jnp.float32) for name in task.fields}
+    data = Fields(fields, change=Fields({name: fields[name] for name in task.changes}))
+    (found,) = jax.make_jaxpr(lambda data: jnp.bool_(task.terminated(model, data)))(data).jaxpr.outvars
+    return not (isinstance(found, Literal) and not found.val)
 
 
 def initial_states(
