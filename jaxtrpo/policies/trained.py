@@ -44,7 +44,8 @@ class TrainedPolicy:
     masked: bool = False  # whether the policy needs to know which choices are legal
     env_options: str | None = None  # options of the environment's constructor in training, as in `Config`
     observation_space: ObservationSpace | None = None  # of observations with images; None if they are flat
-    _remembered: list[PyTree] = dataclasses.field(default_factory=lambda: [None], compare=False, repr=False)
+    # Not an argument, so that copies by `dataclasses.replace` have a memory of their own.
+    _remembered: list[PyTree] = dataclasses.field(default_factory=lambda: [None], init=False, compare=False, repr=False)
 
     def __repr__(self) -> str:
         """Names the environment, the network and the sizes, without parameters."""
@@ -109,8 +110,8 @@ class TrainedPolicy:
           nearest dtype that JAX supports.
 
         Raises:
-          ValueError: the observations do not fit the policy, or a policy with memory was called with another number of
-            observations before.
+          ValueError: the observations do not fit the policy, a policy with memory was called with another number of
+            observations before, or another argument has a wrong shape or type.
         """
         action, state = self.step(self.state, obs, action_mask=action_mask, key=key)
         if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(state)):
@@ -143,10 +144,14 @@ class TrainedPolicy:
         Raises:
           ValueError: as in `__call__`.
         """
+        if isinstance(key, int | np.integer):
+            raise ValueError(f"key={key} must be a random key of JAX, such as jax.random.key({key})")
         mask, obs = self._mask(obs, action_mask), self.flatten(obs)
         lead = as_space(self.observed).lead_of(obs)
         if self.masked and np.shape(mask)[:-1] != lead:
             raise ValueError(f"action_mask has shape {np.shape(mask)}, but obs has the leading axes {lead}")
+        if np.shape(first) not in ((), lead):
+            raise ValueError(f"first has shape {np.shape(first)}, but obs has the leading axes {lead}")
         recurrence = self.network.recurrence
         if recurrence is not None:
             number = math.prod(lead)

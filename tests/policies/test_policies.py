@@ -23,6 +23,7 @@ from jaxtrpo.policies.action_units import stretch
 from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric
 from jaxtrpo.policies.networks import PolicyMaker, gaussian_policy, mlp
+from jaxtrpo.policies.recurrent import gru
 from jaxtrpo.policies.trained import TrainedPolicy
 
 OBSERVATIONS = 4
@@ -465,3 +466,23 @@ def test_policies_of_equal_specs_and_sizes_share_compiled_code():
     with counted_compilations() as compiled:
         found = second(obs)
     assert not compiled and not np.array_equal(found, expected)
+
+
+def test_copies_of_a_policy_with_memory_remember_for_themselves():
+    policy = trained(gru(hidden=3), REAL)
+    other = dataclasses.replace(policy, env_name="Other-v1")
+    policy(np.ones(OBSERVATIONS))
+    assert policy.state is not None and other.state is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"key": 0}, r"key=0 must be a random key of JAX, such as jax.random.key\(0\)"),
+        ({"first": np.zeros(3, bool)}, r"first has shape \(3,\), but obs has the leading axes \(2,\)"),
+        ({"first": np.zeros((1, 2), bool)}, r"first has shape \(1, 2\), but obs has the leading axes \(2,\)"),
+    ],
+)
+def test_other_arguments_of_a_step_are_checked(arguments, told):
+    with pytest.raises(ValueError, match=f"^{told}$"):
+        trained(gru(hidden=3), REAL).step(None, np.ones((2, OBSERVATIONS)), **arguments)
