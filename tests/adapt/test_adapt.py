@@ -472,6 +472,11 @@ def test_rule_whose_changes_would_be_overwritten_is_refused(rules):
             parse("adapt", text)
 
 
+def test_chain_in_a_chain_is_checked_for_settings_that_are_overwritten():
+    with pytest.raises(ValueError, match="both set max_kl, the latter in every update"):
+        parse("adapt", "chain(chain(linear(max_kl=0.1)), margin())")
+
+
 def test_other_key_errors_of_a_rule_stay_as_they_are():
     rule = Rule(lambda settings: (), lambda state, settings, metrics: ({}[("own", 1)], settings))
     with pytest.raises(KeyError, match="own"):

@@ -6,6 +6,7 @@ What every algorithm does is tested in test_algorithms.py.
 from __future__ import annotations
 
 import importlib
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -156,6 +157,19 @@ def test_finds_the_best_action_and_keeps_the_entropy_that_is_asked_for(target_en
     np.testing.assert_allclose(result.policy(np.float32([[1, 0], [-1, 0]]))[:, 0], [0.5, -0.5], atol=0.1)
     np.testing.assert_allclose(np.mean(result.metrics["entropy"][-20:]), target_entropy, atol=0.3)
     assert result.metrics["temperature"][-1] < result.metrics["temperature"][0]
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("sac", -1.0), ("sac(target_entropy=0.25)", 0.25)])
+def test_temperature_maintains_minus_one_nat_per_coordinate_by_default(monkeypatch, given, wanted):
+    found = []
+
+    def noted(*parts, target_entropy, **settings):
+        found.append(target_entropy)
+        return soft_loss(*parts, target_entropy=target_entropy, **settings)
+
+    monkeypatch.setattr(sys.modules[soft_loss.__module__], "soft_loss", noted)
+    prepare("Pendulum-v1", algorithm=given, actors=1, seed=3)  # one coordinate
+    assert found == [wanted]
 
 
 def test_defaults():

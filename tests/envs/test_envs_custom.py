@@ -158,6 +158,12 @@ def test_task_that_does_not_fit_its_model_is_rejected(changed, message, engine):
         engine(swing_up._replace(**changed))
 
 
+@pytest.mark.parametrize("engine", [jaxtrpo.MujocoEnvironment, jaxtrpo.MjxEnvironment])
+def test_name_in_place_of_a_task_is_refused(engine):
+    with pytest.raises(ValueError, match=r"^'Hopper-v5' must be a Task; jaxtrpo.make_env\(NAME\) makes environments"):
+        engine("Hopper-v5")
+
+
 def test_field_missing_from_batch_interface_is_rejected():
     with pytest.raises(ValueError, match="Task.fields: MuJoCo's batch interface does not provide 'efc_force'"):
         MujocoEnvironment(swing_up._replace(fields=("qpos", "qvel", "efc_force")))

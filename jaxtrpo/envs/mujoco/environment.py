@@ -32,8 +32,8 @@ class MujocoEnvironment:
         Raises:
           ValueError: the MJCF is invalid, or a setting or function of the task does not fit the model.
         """
-        self.task, self.name, self.episode_length = task, task.name, task.episode_length
         self.model = compile_model(task)
+        self.task, self.name, self.episode_length = task, task.name, task.episode_length
         self.engine = MujocoEngine(self.model, task.frame_skip, task.fields, task.changes)
         self.action_low, self.action_high, *_ = control_space(self.name, self.model)
         self.action_size = int(self.model.nu)

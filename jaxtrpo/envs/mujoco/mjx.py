@@ -58,8 +58,8 @@ class MjxEnvironment:
           ValueError: the MJCF is invalid, a setting or function of the task does not fit the model, or MJX does not
             support the model.
         """
-        self.task, self.name, self.episode_length = task, f"mjx:{task.name}", task.episode_length
         self.model = compile_model(task)
+        self.task, self.name, self.episode_length = task, f"mjx:{task.name}", task.episode_length
         self.layout = make_layout(self.model, task.fields, task.changes)
         self.action_low, self.action_high, *_ = control_space(self.name, self.model)
         self.action_size = int(self.model.nu)

@@ -31,8 +31,10 @@ def compile_model(task: Task) -> mujoco.MjModel:
     """Compiles the MJCF of a task.
 
     Raises:
-      ValueError: the MJCF or a setting of the task is invalid.
+      ValueError: `task` is not a task, or its MJCF or a setting is invalid.
     """
+    if not isinstance(task, Task):
+        raise ValueError(f"{short(task)} must be a Task; jaxtrpo.make_env(NAME) makes environments by name")
     for name in ("frame_skip", "episode_length"):
         require_whole(1, **{f"{task.name}: {name}": getattr(task, name)})
     if not isinstance(task.xml, str | os.PathLike):
