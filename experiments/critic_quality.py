@@ -27,6 +27,7 @@ from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trpo import trpo
 from jaxtrpo.algorithms.trpo_replay.labels import critic_surrogate, draw_labelled
 from jaxtrpo.algorithms.trpo_replay.trpo_replay import trpo_replay
+from jaxtrpo.config import USUAL_DISCOUNT
 from jaxtrpo.config.specs import parse
 from jaxtrpo.critics.action_values import action_critic
 from jaxtrpo.critics.critic import Critic
@@ -47,7 +48,7 @@ LAMBDAS = (0.0, 0.5, 0.95)
 
 def trained(name: str, steps: int, seed: int, fresh: int) -> tuple[Run, PyTree, list[Batch], list[Batch]]:
     """The run; its learner when it was stopped; the last batches before, and the new ones."""
-    run = prepare(name, actors=1, seed=seed, total_steps=steps, max_steps_per_update=1024)
+    run = prepare(name, actors=1, seed=seed, total_steps=steps, max_steps_per_update=1024, discount=USUAL_DISCOUNT)
     state, lowered = run.state, run.update.lower(run.state)
     collect, learn = lowered.compile_collect(), lowered.compile_learn()
     size = run.update.sizes.segment_steps

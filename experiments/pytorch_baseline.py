@@ -24,6 +24,7 @@ from common.peer import require_peers
 from common.plots import colors_of, common_legend, panels, save
 from common.systems import SECOND, System, our_systems, peer_system
 from common.tables import append_line, read_lines, write_csv
+from jaxtrpo.config import USUAL_DISCOUNT
 from jaxtrpo.parallel.machine import available_cores
 
 EQUAL = {"num_envs": 16, "steps_per_update": 1_024}
@@ -72,6 +73,7 @@ TASKS = {
 # The TRPO of the others: every update has the same trust region, whatever its advantages are.
 OURS_EQUAL = {
     **EQUAL,
+    "discount": USUAL_DISCOUNT,
     "adapt": "fixed",
     "algorithm": f"trpo(advantage_memory=0, fisher_samples={EQUAL['steps_per_update']})",
 }

@@ -18,6 +18,7 @@ import numpy as np
 import jaxtrpo
 from common.store import RESULTS
 from common.tables import append_line, read_lines
+from jaxtrpo.config import USUAL_DISCOUNT
 from jaxtrpo.parallel.actors import first
 from jaxtrpo.training.selection import earlier_best
 
@@ -32,10 +33,11 @@ TASKS = {
 }
 ABOUT = """# The best policy of a run, and the last one
 
-Made by `python experiments/selection.py`: default settings, one actor. `select="best"`, the default, hands out the last
-policy whose `return_100` was not significantly lower than the highest (by two standard errors), `select="last"` the
-last one; both are of the same training. Deterministic return over 100 episodes: mean over seeds, and each seed. The
-results of other experiments that were made before there was this setting are those of the last policies.
+Made by `python experiments/selection.py`: default settings with a discount of 0.99, one actor.
+`select="best"`, the default, hands out the last policy whose `return_100` was not significantly lower than the highest
+(by two standard errors), `select="last"` the last one; both are of the same training. Deterministic return over 100
+episodes: mean over seeds, and each seed. The results of other experiments that were made before there was this setting
+are those of the last policies.
 
 | task, steps | best | last | best, seeds | last, seeds | thousands of steps of the best |
 | --- | --- | --- | --- | --- | --- |
@@ -44,7 +46,7 @@ results of other experiments that were made before there was this setting are th
 
 def compared(env: str, steps: int, seed: int) -> dict[str, Any]:
     """Trains once, and evaluates both policies."""
-    result = jaxtrpo.train(env, total_steps=steps, seed=seed, actors=1, progress=False)
+    result = jaxtrpo.train(env, total_steps=steps, seed=seed, discount=USUAL_DISCOUNT, actors=1, progress=False)
     learner, done = result.state.learner, int(result.metrics["env_steps"][-1])
     params, moments = first((learner.policy, learner.obs_moments))
     last = dataclasses.replace(result.policy, params=params, moments=moments)

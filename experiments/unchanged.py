@@ -30,7 +30,7 @@ from jaxtrpo.runs.directory import POLICY_FILE
 from jaxtrpo.runs.msgpack_file import content_of
 
 AGAINST = "HEAD"
-COMMON = {"total_steps": 40_000, "actors": 1}
+COMMON = {"total_steps": 40_000, "actors": 1, "discount": 0.99}  # whatever a version has by default
 
 
 class Case(NamedTuple):

@@ -6,11 +6,11 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.config.checks import is_number
+from jaxtrpo.config.kinds import kinds_differ
 from jaxtrpo.config.messages import LENGTH, one_line, short, type_name
 from jaxtrpo.rollout.types import Hyperparameters
 
@@ -106,10 +106,10 @@ def _checked(rule: Rule, state: PyTree, hyperparameters: Hyperparameters, found:
     if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
         raise ValueError(f"adapt={rule.spec_string} must return a state and the settings, not {type_name(found)}")
     new_state, changed = found
-    if (kind_before := _kind_of_state(state)) != (kind_after := _kind_of_state(new_state)):
+    if difference := kinds_differ(state, new_state):
+        before, after = difference
         raise ValueError(
-            f"adapt={rule.spec_string} must return a state of the same types as that of its init, "
-            f"{short(kind_before, 80)}, not {short(kind_after, 80)}"
+            f"adapt={rule.spec_string} must return a state of the same types as that of its init, {before}, not {after}"
         )
     if set(changed) != set(hyperparameters):
         wrong = sorted(set(changed) ^ set(hyperparameters))
@@ -125,11 +125,6 @@ def _checked(rule: Rule, state: PyTree, hyperparameters: Hyperparameters, found:
                 f"not as {after.dtype}{list(after.shape)}"
             )
     return new_state, dict(changed)
-
-
-def _kind_of_state(state: PyTree) -> PyTree:
-    """Returns the state with a description of each array in its place."""
-    return jax.tree.map(lambda leaf: f"{jnp.asarray(leaf).dtype}{list(jnp.shape(leaf))}", state)
 
 
 def fixed() -> Rule:

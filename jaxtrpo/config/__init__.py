@@ -72,7 +72,7 @@ class Config:
     """largest batch size that the rule may choose, in environment steps; if not given, the rule's own limit"""
     discount: float | None = None
     """discount factor per environment step, between 0 and 1;
-    if not given, 0.99 or, with trpo where episodes are known to last at least 1,000 steps, 0.999"""
+    if not given, 0.99 or, with trpo where every episode is known to last to a limit of at least 1,000 steps, 0.999"""
     normalize_observations: bool = True
     """normalise observations by their running mean and standard deviation; images are not normalised"""
     frame_stack: int = 1

@@ -202,7 +202,7 @@ def solves_equations(env: object) -> bool:
 
 def may_terminate(env: object) -> bool:
     """Whether episodes may end before their time limit."""
-    return not isinstance(env, Terminating) or env.may_terminate
+    return not isinstance(env, Terminating) or env.may_terminate is not False
 
 
 def saves_state(env: object) -> bool:

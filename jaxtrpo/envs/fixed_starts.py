@@ -26,8 +26,8 @@ class RepeatedState(NamedTuple):
 
 # Abilities that do not depend on where episodes begin (see `jaxtrpo.envs.abilities`).
 FORWARDED = (
-    "action_counts", "action_shape", "is_program", "masks_actions", "observation_space", "observations",
-    "seconds_per_step", "solves_equations",
+    "action_counts", "action_shape", "is_program", "masks_actions", "may_terminate", "observation_space",
+    "observations", "seconds_per_step", "solves_equations",
 )  # fmt: skip
 
 

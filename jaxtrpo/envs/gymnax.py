@@ -11,7 +11,7 @@ import numpy as np
 from jax.tree_util import DictKey, SequenceKey, tree_leaves_with_path
 from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
-from jaxtrpo.config.checks import require_number, require_whole
+from jaxtrpo.config.checks import require_bool, require_number, require_whole
 from jaxtrpo.envs import base
 from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs.observation_space import FLOAT, channels_last, flat_space, image_axes
@@ -54,10 +54,12 @@ def make_gymnax_env(name: str, **options: Any) -> GymnaxEnvironment:
     for option, value in options.items():
         if option not in vars(params):
             raise ValueError(f"gymnax:{name} has no parameter {option}; it has {', '.join(vars(params))}")
-        where = f"gymnax:{name}: {option}"
+        where, usual = f"gymnax:{name}: {option}", vars(params)[option]
         if option == LIMIT:
             require_whole(1, NEVER, **{where: value})
-        elif isinstance(vars(params)[option], int | float) and not isinstance(value, bool):
+        elif isinstance(usual, bool):
+            require_bool(**{where: value})
+        elif isinstance(usual, int | float):
             require_number("a number", lambda value: True, **{where: value})
     return GymnaxEnvironment(f"gymnax:{name}", env, params.replace(**options))
 

@@ -73,7 +73,7 @@ def _changed(parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict
         old = parameters[name]
         try:
             given = np.asarray(value)
-            with np.errstate(over="ignore"):
+            with np.errstate(over="ignore", invalid="ignore"):
                 cast = given.astype(old.dtype)
             exact = np.all(np.isfinite(cast)) if old.dtype.kind == "f" else np.all(cast == given)
             if given.dtype.kind not in "biuf" or not exact:

@@ -313,12 +313,12 @@ def _what_works(env: Any) -> str:
     if isinstance(env, ModuleType):
         own = [f"{env.__name__}.{name}" for name in functions_of(env)[:2]] or [f"{env.__name__}.FUNCTION"]
         return f"a function of the module, not the module itself: {' or '.join(own)}"
+    lacks = ""
     if hasattr(env, "reset") and hasattr(env, "step"):
-        missing = [name for name in Environment.__annotations__ if not hasattr(env, name)]
-        return f"a jaxtrpo environment, but lacks {', '.join(missing)} (see jaxtrpo.envs.base.Environment)"
+        lacks = f", which lacks {', '.join(name for name in Environment.__annotations__ if not hasattr(env, name))}"
     return (
         "a name, a function that returns a gymnasium.Env, or a jaxtrpo environment (see "
-        f"jaxtrpo.envs.base.Environment), not an object of type {type_name(env)}"
+        f"jaxtrpo.envs.base.Environment), not an object of type {type_name(env)}{lacks}"
     )
 
 

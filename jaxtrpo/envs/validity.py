@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import jax
 import numpy as np
-from jaxtyping import PyTree
 
 from jaxtrpo.config.checks import require_whole
+from jaxtrpo.config.kinds import kinds_differ
 from jaxtrpo.config.messages import short, type_name
 from jaxtrpo.envs.abilities import observation_space
 from jaxtrpo.envs.base import Environment, EnvState
@@ -37,13 +37,8 @@ def require_valid(env: Environment) -> None:
     if not isinstance(after, EnvState):
         raise ValueError(f"env={env.name}: step must return an EnvState, not an object of type {type_name(after)}")
     for field, before, now in zip(EnvState._fields, first, after, strict=True):
-        if (there := _kind_of(before)) != (here := _kind_of(now)):
+        if difference := kinds_differ(before, now):
+            there, here = difference
             raise ValueError(
-                f"env={env.name}: step must return {field} of the same shapes and types as reset, "
-                f"{short(there, 100)}, not {short(here, 100)}"
+                f"env={env.name}: step must return {field} of the same shapes and types as reset, {there}, not {here}"
             )
-
-
-def _kind_of(value: PyTree) -> PyTree:
-    """Returns the value with shape and type in the place of each array."""
-    return jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", value)

@@ -12,7 +12,7 @@ from flax import linen as nn
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.config.messages import short
-from jaxtrpo.config.specs import parse
+from jaxtrpo.config.specs import is_built_in, parse
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
 from jaxtrpo.ops.fast_convolutions import with_fast_convolutions
@@ -197,6 +197,11 @@ def _check_actions(label: str, found: Distribution, action: jax.ShapeDtypeStruct
         fits, returned = action.shape == (STATES, actions.size), f"of size {action.shape[-1]}"
     if not fits:
         raise ValueError(f"{label} returned a {name} {returned}, but the environment's actions are {actions.kind}")
+
+
+def is_called(maker: PolicyMaker, network: str) -> bool:
+    """Returns whether a spec string, such as that in a file, is a name of this policy; defaults may be spelt out."""
+    return maker.spec_string == (parse("policy", network).spec_string if is_built_in("policy", network) else network)
 
 
 def policy_maker(policy: Any) -> PolicyMaker:

@@ -53,8 +53,8 @@ class Replay(NamedTuple):
     # Draws stretches with replacement: the steps of one environment in one segment; axes stretch, time.
     draw_stretches: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int], Transitions]
     # (ring, key, number, length): draws windows of consecutive steps of one environment, also across segments; axes
-    # window, time. As long as no environment has that many steps, windows begin at any step, and their ends have weight
-    # 0. Not for asynchronous actors, which insert their own environments only.
+    # window, time. If fewer steps of each environment are held, windows begin at any step and end with weight 0. Not
+    # for asynchronous actors, which insert their own environments only.
     draw_windows: Callable[[Ring, PRNGKeyArray | UInt32[Array, "2"], int, int], Transitions]
 
     def description(self) -> str:

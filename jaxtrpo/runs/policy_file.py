@@ -14,7 +14,7 @@ from jaxtrpo.envs.actions import ActionSpace
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
 from jaxtrpo.envs.observations import Observations, Part
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.policies.custom import CUSTOM, policy_maker
+from jaxtrpo.policies.custom import CUSTOM, is_called, policy_maker
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.runs.directory import POLICY_FILE
 from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
@@ -77,7 +77,7 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
             f"MODULE:{name}"
         )
     maker = policy_maker(network if policy is None else policy)
-    if maker.spec_string != network:
+    if policy is not None and not is_called(maker, network):
         warnings.warn(
             f"{path} is of policy={network}, but is read with policy={maker.spec_string}; unless these are the same "
             "network under two names, it acts otherwise than in training",

@@ -40,7 +40,8 @@ SETTINGS_OF_LEARNING = (
 
 # Where episodes last this long, whatever the policy does, the discount is the one whose horizon is as long. With the
 # usual one, Swimmer never finds its fast gait; with a long horizon, noise that is correlated over time finds it early.
-LONG_EPISODE, NOISE_CORRELATION_OF_LONG_EPISODES = 1000, 0.5
+LONG_EPISODE = 1000
+DISCOUNT_OF_LONG_EPISODES, NOISE_CORRELATION_OF_LONG_EPISODES = 0.999, 0.5
 
 
 def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: Checkpoint | None) -> str:
@@ -54,14 +55,15 @@ def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: 
     if saved is not None:
         learns_from_replay = saved.config["algorithm"] == ALGORITHM_OF_MANY_COORDINATES
     else:
-        usual = {"surrogate": None, **vars(Config())}
+        usual: dict[str, tuple[Any, ...]] = {name: (value,) for name, value in vars(Config()).items()}
+        usual |= {"surrogate": (None,), "discount": (None, USUAL_DISCOUNT), "noise_correlation": (None, 0.0)}
         space, seconds = action_space(environment), chosen["stop_after_seconds"]
         learns_from_replay = (
             space.size >= MANY_COORDINATES
             and not space.counts
             and (seconds is None or seconds >= LONG_SECONDS)
             and (chosen["total_steps"] is None or chosen["total_steps"] >= LONG_STEPS)
-            and all(chosen[name] == usual[name] for name in SETTINGS_OF_LEARNING)
+            and all(chosen[name] in usual[name] for name in SETTINGS_OF_LEARNING)
             and not observation_space(environment).images
             and not is_jax_program(environment)  # of which nothing is known yet
         )
@@ -77,7 +79,11 @@ def note_algorithm(algorithm: str) -> str:
 
 
 def with_horizon(
-    parts: Parts, config: Config, environment: Environment, saved: Checkpoint | None
+    parts: Parts,
+    config: Config,
+    environment: Environment,
+    saved: Checkpoint | None,
+    discount_before: float | None,
 ) -> tuple[Parts, Config, str | None]:
     """Chooses `discount` and `noise_correlation` if they were left open, and returns parts, settings and a note.
 
@@ -89,18 +95,24 @@ def with_horizon(
       config: its settings.
       environment: environment of the run.
       saved: checkpoint to resume from, whose settings remain.
+      discount_before: discount of the run that this one starts from, whose values it takes over; None if there is none.
     """
     usual = {"discount": USUAL_DISCOUNT, "noise_correlation": 0.0}
     note = None
     if saved is not None:
         usual = {name: saved.config.get(name, value) for name, value in usual.items()}
-    elif config.discount is None and _has_long_horizon(parts, environment):
-        usual["discount"] = 1 - 1 / LONG_EPISODE
+    elif (
+        config.discount is None
+        and discount_before in (None, DISCOUNT_OF_LONG_EPISODES)
+        and _has_long_horizon(parts, environment)
+    ):
+        usual["discount"] = DISCOUNT_OF_LONG_EPISODES
         if _draws_normal_noise(parts, environment):
             usual["noise_correlation"] = NOISE_CORRELATION_OF_LONG_EPISODES
         note = f"episodes of {environment.name} never end early, so by default discount={usual['discount']:g}"
         if config.noise_correlation is None:
-            note += f", noise_correlation={usual['noise_correlation']:g}"
+            note += f" and noise_correlation={usual['noise_correlation']:g}"
+        note += f"; --discount {USUAL_DISCOUNT} for the usual ones"
     chosen = {name: value if getattr(config, name) is None else getattr(config, name) for name, value in usual.items()}
     return parts._replace(**chosen), dataclasses.replace(config, **chosen), note
 

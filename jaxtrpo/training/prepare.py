@@ -42,7 +42,7 @@ from jaxtrpo.training.programs import kind_of_run, programs_of
 from jaxtrpo.training.requirements import note_small_pixels, require_finite_start, require_memory, require_one_clock
 from jaxtrpo.training.run import Plan, Run
 from jaxtrpo.training.selection import with_best, with_segments, without_best
-from jaxtrpo.training.warm_start import read_warm_start, with_warm_start
+from jaxtrpo.training.warm_start import discount_of, read_warm_start, with_warm_start
 
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened
 IMAGE_NETWORK = "cnn"  # of policy and critic by default
@@ -228,7 +228,7 @@ def _plan(
         if parts.algorithm.episodes is not None:
             parts, config = with_whole_episodes(parts, config, actors, environment)
         parts, config, sizes = filled or fill_in(parts, config, actors, usual_steps)
-        parts, config, note = with_horizon(parts, config, environment, saved)
+        parts, config, note = with_horizon(parts, config, environment, saved, discount_of(config.start_from))
         if note is not None:
             told.append(note)
         kind = None

@@ -14,13 +14,14 @@ from jaxtyping import PyTree
 from jaxtrpo.config.messages import one_line, short
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.parallel.actors import Actors
-from jaxtrpo.policies.custom import CUSTOM
+from jaxtrpo.policies.custom import CUSTOM, is_called
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.policies.value_head import scaled_values
 from jaxtrpo.rollout.evaluation import require_fitting
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, kind_of, load_checkpoint
+from jaxtrpo.runs.config_file import load_config
 from jaxtrpo.runs.directory import has_checkpoint
 from jaxtrpo.runs.policy_file import read_policy_file
 from jaxtrpo.training.update import Update
@@ -72,11 +73,21 @@ def read_warm_start(place: str, env: Environment, maker: PolicyMaker, critic: st
         found = {name: saved.state[name] for part in (POLICY, MOMENTS) for name in _below(saved.state, part)}
     _require_same_network(shown, found, wanted, network, maker.spec_string)
     values, note = _values(shown, saved, wanted, f"critic={critic} of {update.algorithm.spec_string}")
-    if network != maker.spec_string:
+    if not is_called(maker, network):
         there, here = short(network, 60), short(maker.spec_string, 60)
         differs = f"{shown}: its policy is {there}, whose parameters also fit {here}"
         note = differs if note is None else f"{differs}; {note}"
     return WarmStart({**found, **values}, note)
+
+
+def discount_of(place: str | None) -> float | None:
+    """Returns the discount of a run; None if there is no such run, or its settings cannot be read."""
+    if place is None:
+        return None
+    try:
+        return load_config(place).get("discount")
+    except (ValueError, OSError):  # whether that run can be started from is another question
+        return None
 
 
 def with_warm_start(start: WarmStart, state: TrainState, actors: Actors) -> TrainState:

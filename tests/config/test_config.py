@@ -65,13 +65,13 @@ BAD_OF_PARTS = [
       for value in NOT_WHOLE),
     *((*part, "replay_ratio", value) for part in (NAF, DQN, SAC, REPLAY) for value in (*NOT_POSITIVE, None)),
     *((*part, "target_rate", value) for part in (NAF, DQN, SAC, REPLAY)
-      for value in (-0.01, 1.01, math.nan, "1", True)),
+      for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*SAC, "temperature", value) for value in (*NOT_POSITIVE, None)),
     *((*SAC, "target_entropy", value) for value in (math.nan, math.inf, "1")),
     *((*part, name, value) for part in TRUST_REGION for name in ("fisher_samples", "cg_iterations")
       for value in NOT_WHOLE),
     *((*part, "line_search_steps", value) for part in LINE_SEARCH for value in NOT_WHOLE),
-    *((*REPLAY, "critic_lambda", value) for value in (-0.01, 1.01, math.nan, "1", True)),
+    *((*REPLAY, "critic_lambda", value) for value in (-0.01, 1.01, math.nan, "1", None)),
     *(("algorithm", name, "advantage_memory", value) for name in ("trpo", "trpo_replay")
       for value in (-1, 0.5, None, True)),
     *(("algorithm", name, "max_kl", value) for name in ("trpo", "npg", "trpo_replay")
@@ -81,14 +81,14 @@ BAD_OF_PARTS = [
     *((*part, "learning_rate", value) for part in (CRITIC, NAF, DQN, SAC, REPLAY, *FIRST_ORDER)
       for value in (*NOT_POSITIVE, None)),
     *((*part, "max_gradient_norm", value) for part in CLIPPED for value in (*NOT_POSITIVE, None)),
-    *((*DQN, "epsilon", value) for value in (-0.01, 1.01, math.nan, "1", True)),
+    *((*DQN, "epsilon", value) for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*DQN, "n_step", value) for value in (0, -1, 1.5, "3", True)),
     *((*DQN, "double", value) for value in (1, None, "no")),
     *((*PPO, "clip", value) for value in (*NOT_POSITIVE, None)),
     *((*PPO, name, value) for name in ("kl_stop", "value_clip") for value in NOT_POSITIVE),
     *((*part, "value_weight", value) for part in CLIPPED for value in (-1e-9, math.inf, None, "x")),
     *((*part, "entropy_bonus", value) for part in FIRST_ORDER for value in (-1e-9, math.inf, None, "x")),
-    *((*part, "gae_lambda", value) for part in ALGORITHMS for value in (-0.01, 1.01, math.nan, "1", True)),
+    *((*part, "gae_lambda", value) for part in ALGORITHMS for value in (-0.01, 1.01, math.nan, "1", None)),
     *((*part, "line_search_shrink", value) for part in LINE_SEARCH for value in (0, 1, -0.5, 1.5, math.nan)),
     *((*part, "cg_damping", value) for part in TRUST_REGION for value in (-1e-9, math.inf, "x")),
     *((*REPLAY, "critic_cg_damping", value) for value in (-1e-9, math.inf, None, "x")),

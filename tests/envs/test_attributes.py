@@ -228,7 +228,7 @@ def test_integers_are_not_rounded():
     state = BonusEnvironment().reset(KEY, 2)._replace(physics=Bonus(parameters))
     changed = jaxtrpo.set_env(state, count=[2, 3], on=False).physics.parameters
     assert changed["count"].tolist() == [2, 3] and changed["on"].tolist() == [False, False]
-    for wrong in ({"count": 2.7}, {"count": "9"}, {"on": 2}):
+    for wrong in ({"count": 2.7}, {"count": "9"}, {"count": math.nan}, {"on": 2}):
         with pytest.raises(ValueError, match="must be a number, or an array of 2 numbers, of type"):
             jaxtrpo.set_env(state, **wrong)
 

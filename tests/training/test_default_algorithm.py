@@ -53,6 +53,7 @@ def algorithm_of(env=Many, **settings):
         ({"stop_after_seconds": 199.9}, "trpo"),
         ({"stop_after_seconds": 300, "total_steps": 1000}, "trpo"),
         ({"stop_after_seconds": 100, "total_steps": 1_000_000}, "trpo"),
+        ({"discount": 0.99, "noise_correlation": 0.0}, "trpo_replay"),
     ],
     ids=str,
 )

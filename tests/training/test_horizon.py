@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 from flax import linen as nn
 from light_env import LightEnvironment
+from probe import ProbeEnvironment
 from test_noise import WithUniformNoise
 
 import jaxtrpo
 from jaxtrpo.envs.abilities import may_terminate
+from jaxtrpo.envs.base import NO_TIME_LIMIT
+from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.mujoco.tasks import TASKS
 from jaxtrpo.runs.checkpoint import load_checkpoint
 from jaxtrpo.training.prepare import prepare
@@ -20,12 +23,28 @@ TINY = {"total_steps": 128, "steps_per_update": 64, "num_envs": 8, "policy": "ml
 QUIET = {"actors": 1, "progress": False}
 
 
+class Own(ProbeEnvironment):
+    """An environment object; not a JAX program, as far as anybody knows."""
+
+    is_program = False
+
+    def __init__(self, episode_length=1000, **said):
+        super().__init__()
+        self.episode_length = episode_length
+        vars(self).update(said)
+
+
 def chosen(env="Swimmer-v5", **settings):
     """Returns discount and noise_correlation of a run, of its parts and of its update."""
     run = prepare(env, actors=1, **settings)
     run.close()
-    said = [note for note in run.notes if "never end early, so by default discount=0.999" in note]
-    assert len(said) == (run.config.discount == 0.999 and "discount" not in settings)
+    name = env if isinstance(env, str) else env.name
+    told = f"episodes of {name} never end early, so by default discount=0.999"
+    if "noise_correlation" not in settings:
+        told += f" and noise_correlation={run.config.noise_correlation:g}"
+    said = [f"{told}; --discount 0.99 for the usual ones"]
+    far = run.config.discount == 0.999 and "discount" not in settings
+    assert [note for note in run.notes if "never end early" in note] == said * far
     assert isinstance(run.state.actors.noise, tuple) != bool(run.config.noise_correlation)
     return run.config.discount, run.config.noise_correlation
 
@@ -60,6 +79,14 @@ def test_environments_that_do_not_say_may_terminate():
         ({}, FAR),
         ({"env": "HalfCheetah-v5"}, FAR),
         ({"policy": "gru(hidden=4)"}, FAR),
+        ({"frame_stack": 2}, FAR),
+        ({"env": Own(may_terminate=False)}, FAR),
+        ({"env": Repeated(jaxtrpo.make_env("Swimmer-v5"), 2)}, FAR),
+        ({"env": Own()}, USUAL),
+        ({"env": Own(may_terminate=True)}, USUAL),
+        ({"env": Own(may_terminate=None)}, USUAL),
+        ({"env": Own(may_terminate=False, is_program=True)}, USUAL),
+        ({"env": Own(may_terminate=False, episode_length=NO_TIME_LIMIT)}, USUAL),
         ({"max_episode_steps": 1500}, FAR),
         ({"discount": 0.99}, USUAL),
         ({"discount": 0.999}, (0.999, 0.0)),
@@ -73,6 +100,8 @@ def test_environments_that_do_not_say_may_terminate():
         ({"env": "gymnasium:Swimmer-v5"}, USUAL),
         ({"env": "CartPole-v1"}, USUAL),
         ({"algorithm": "ppo"}, USUAL),
+        ({"algorithm": "npg"}, USUAL),
+        ({"algorithm": "a3c"}, USUAL),
         ({"algorithm": "sac"}, USUAL),
         ({"algorithm": "trpo_replay"}, USUAL),
     ],
@@ -124,6 +153,14 @@ def test_run_of_before_there_was_correlated_noise_is_resumed(tmp_path, monkeypat
     monkeypatch.setattr("jaxtrpo.training.prepare.load_checkpoint", of_before)
     resumed = prepare("Swimmer-v5", out=tmp_path, resume=True, actors=1, **{**TINY, "total_steps": 256})
     assert (resumed.config.discount, resumed.config.noise_correlation) == USUAL
+
+
+@pytest.mark.parametrize(("before", "expected"), [({}, FAR), ({"discount": 0.99}, USUAL), ({"discount": 0.9}, USUAL)])
+def test_run_that_starts_from_another_looks_as_far_as_its_values(tmp_path, before, expected):
+    jaxtrpo.train("Swimmer-v5", out=tmp_path, **TINY, **QUIET, **before)
+    assert chosen(start_from=tmp_path, **TINY) == expected
+    (tmp_path / "config.json").unlink()
+    assert chosen(start_from=tmp_path, **TINY) == FAR
 
 
 def test_they_are_written_down(tmp_path):

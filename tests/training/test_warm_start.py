@@ -122,7 +122,11 @@ def test_another_policy_with_the_same_parameters_is_told(before):
     _, out = before
     policy = "mlp(hidden=(8,), initial_log_std=-1.0)"
     run = prepare(PENDULUM, start_from=out, **{**TINY, "policy": policy})
-    assert "whose parameters also fit 'mlp(" in run.notes[-1] and "initial_log_std" in run.notes[-1]
+    assert "whose parameters also fit 'mlp(" in run.notes[-1] and run.notes[-1].endswith("initial_log_std=-1.0)'")
+    both = prepare(PENDULUM, start_from=out, **{**TINY, "policy": policy, "critic": "linear"}).notes[-1]
+    assert both.startswith(f"{run.notes[-1]}; start_from=") and "the critic starts untrained" in both
+    spelt_out = prepare(PENDULUM, start_from=out, **{**TINY, "policy": "mlp(hidden=(8,), initial_log_std=-0.5)"})
+    assert spelt_out.notes == ()
 
 
 def test_value_functions_of_naf_are_taken_over_with_their_units(tmp_path):
