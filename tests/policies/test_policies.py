@@ -478,11 +478,10 @@ def test_copies_of_a_policy_with_memory_remember_for_themselves():
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"key": 0}, r"key=0 must be a random key of JAX, such as jax.random.key\(0\)"),
         ({"first": np.zeros(3, bool)}, r"first has shape \(3,\), but obs has the leading axes \(2,\)"),
         ({"first": np.zeros((1, 2), bool)}, r"first has shape \(1, 2\), but obs has the leading axes \(2,\)"),
     ],
 )
-def test_other_arguments_of_a_step_are_checked(arguments, told):
+def test_where_episodes_begin_has_the_axes_of_observations(arguments, told):
     with pytest.raises(ValueError, match=f"^{told}$"):
         trained(gru(hidden=3), REAL).step(None, np.ones((2, OBSERVATIONS)), **arguments)

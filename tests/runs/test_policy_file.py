@@ -66,6 +66,13 @@ def test_copies_of_a_policy_act_alike(copied):
     assert repr(found) == repr(policy) and found.maker.spec_string == policy.maker.spec_string
 
 
+@pytest.mark.parametrize("key", [0, np.int64(7)])
+def test_number_in_place_of_a_random_key_is_refused(key):
+    policy = make_policy()
+    with pytest.raises(ValueError, match=rf"^key={key} must be a random key of JAX, such as jax.random.key\({key}\)$"):
+        policy(np.zeros(policy.observation_size), key=key)
+
+
 def test_directory_is_found_and_named(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "here").mkdir()
