@@ -32,6 +32,25 @@ def test_unknown_name_or_parameter_is_rejected():
 
 @needs_gymnax
 @pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_steps_in_episode": 0}, "max_steps_in_episode=0 must be a whole number of at least 1"),
+        ({"max_steps_in_episode": 2.7}, "max_steps_in_episode=2.7 must be a whole number of at least 1"),
+        ({"max_steps_in_episode": "abc"}, "max_steps_in_episode='abc' must be a whole number of at least 1"),
+        ({"gravity": "strong"}, "gravity='strong' must be a number"),
+        ({"gravity": None}, "gravity=None must be a number"),
+        ({"gravity": float("nan")}, "gravity=nan must be a number"),
+        ({"gravity": True}, "gravity=True must be a number"),
+    ],
+    ids=str,
+)
+def test_parameters_of_wrong_types_are_rejected(options, told):
+    with pytest.raises(ValueError, match=f"^gymnax:CartPole-v1: {told}$"):
+        make_env("gymnax:CartPole-v1", **options)
+
+
+@needs_gymnax
+@pytest.mark.parametrize(
     ("name", "observations", "counts", "length"),
     [
         ("CartPole-v1", 4, (2,), 500),
