@@ -22,6 +22,7 @@ from common.published import SB3_TRPO
 from common.runs import train_all
 from common.store import Curve, Job
 from common.tables import write_csv
+from jaxtrpo.training.defaults import DISCOUNT_OF_LONG_EPISODES, NOISE_CORRELATION_OF_LONG_EPISODES
 
 SEEDS = (0, 1, 2, 3, 4)
 # Published at one million steps: the best known mean, who reached it, and Tianshou's TRPO, 10 seeds.
@@ -40,7 +41,7 @@ PUBLISHED = {
 }
 
 # What the default is where episodes never terminate and are that long; jobs have those of all other tasks.
-LONG = {"discount": 0.999, "noise_correlation": 0.5}
+LONG = {"discount": DISCOUNT_OF_LONG_EPISODES, "noise_correlation": NOISE_CORRELATION_OF_LONG_EPISODES}
 DEFAULTS = {"HalfCheetah-v5": LONG, "Swimmer-v5": LONG}
 
 Evaluations = tuple[np.ndarray, np.ndarray]  # environment steps and returns, both [seed, point]

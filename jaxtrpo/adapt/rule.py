@@ -6,7 +6,6 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from jaxtrpo.config.checks import is_number
@@ -118,11 +117,10 @@ def _checked(rule: Rule, state: PyTree, hyperparameters: Hyperparameters, found:
             "is missing or new"
         )
     for name, value in hyperparameters.items():
-        before, after = jnp.asarray(value), jnp.asarray(changed[name])
-        if (before.shape, before.dtype) != (after.shape, after.dtype):
+        if difference := kinds_differ(value, changed[name]):
+            before, after = difference
             raise ValueError(
-                f"adapt={rule.spec_string} must return {name} as {before.dtype}{list(before.shape)}, as it was given, "
-                f"not as {after.dtype}{list(after.shape)}"
+                f"adapt={rule.spec_string} must return {name} as {before}, as it was given, not as {after}"
             )
     return new_state, dict(changed)
 

@@ -17,7 +17,7 @@ from jaxtrpo.config.specs import is_built_in, parse, spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import Observed, flat_size
 from jaxtrpo.ops import fisher_layers as linearized
-from jaxtrpo.policies.distributions import Distribution
+from jaxtrpo.policies.distributions import Distribution, Gaussian
 from jaxtrpo.policies.heads import INITIAL_LOG_STD, LAST, Head, head_for, in_last_layer, require_head
 from jaxtrpo.policies.recurrence import Recurrence
 from jaxtrpo.policies.value_head import SHARED, ValueHead, with_value_head
@@ -140,6 +140,11 @@ class Policy(NamedTuple):
     value_head: ValueHead | None = None  # of a network that serves as critic, too
     # Parameters -> multiply-adds of a forward pass for one step; None: about as many as there are parameters.
     multiply_adds: Callable[[PyTree], float] | None = None
+
+    @property
+    def draws_normal_noise(self) -> bool:
+        """Whether its noise is standard normal, and may be correlated over time (see `rollout.noise`)."""
+        return self.draw_noise is Gaussian.draw_noise
 
     def step(
         self, params: PyTree, carry: PyTree, inputs: Any, first: Bool[Array, "..."]

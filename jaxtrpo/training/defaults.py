@@ -20,7 +20,6 @@ from jaxtrpo.envs.abilities import envs_per_simulator, is_jax_program, may_termi
 from jaxtrpo.envs.base import Environment, action_space, has_time_limit, require_time_limit
 from jaxtrpo.envs.observation_space import as_observed
 from jaxtrpo.parallel.actors import Actors
-from jaxtrpo.policies.distributions import Gaussian
 from jaxtrpo.policies.making import policy_for
 from jaxtrpo.runs.checkpoint import Checkpoint
 from jaxtrpo.training.parts import Parts
@@ -36,7 +35,6 @@ SETTINGS_OF_LEARNING = (
     "policy", "critic", "adapt", "surrogate", "max_kl", "steps_per_update", "max_steps_per_update", "discount",
     "noise_correlation", "normalize_observations", "frame_stack", "num_envs", "segment_length", "start_from",
 )  # fmt: skip
-
 
 # Where episodes last this long, whatever the policy does, the discount is the one whose horizon is as long. With the
 # usual one, Swimmer never finds its fast gait; with a long horizon, noise that is correlated over time finds it early.
@@ -130,7 +128,7 @@ def _has_long_horizon(parts: Parts, environment: Environment) -> bool:
 def _draws_normal_noise(parts: Parts, environment: Environment) -> bool:
     space = observation_space(environment)._replace(frames=parts.frame_stack)
     policy = policy_for(parts.policy, as_observed(space), action_space(environment), masked=False)
-    return policy.draw_noise is Gaussian.draw_noise
+    return policy.draws_normal_noise
 
 
 def fill_in(parts: Parts, config: Config, actors: Actors, usual_steps: int) -> tuple[Parts, Config, Sizes]:

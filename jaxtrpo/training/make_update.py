@@ -19,7 +19,7 @@ from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_observed, as_space
 from jaxtrpo.parallel.actors import Actors, Trainings
-from jaxtrpo.policies.distributions import Comparable, Gaussian
+from jaxtrpo.policies.distributions import Comparable
 from jaxtrpo.policies.exploring import exploring
 from jaxtrpo.policies.making import distribution_of, policy_for
 from jaxtrpo.policies.networks import Policy
@@ -179,7 +179,7 @@ def _require_stackable(env: Environment, frame_stack: int) -> None:
 
 def _require_normal_noise(parts: Parts, policy: Policy, env: Environment) -> None:
     """Raises ValueError if noise is to be correlated that is not normal."""
-    if not parts.noise_correlation or policy.draw_noise is Gaussian.draw_noise:
+    if not parts.noise_correlation or policy.draws_normal_noise:
         return
     given = f"noise_correlation={parts.noise_correlation:g}"
     if action_space(env).counts:

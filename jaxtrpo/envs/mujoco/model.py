@@ -96,8 +96,7 @@ def observation_size(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[
     Raises:
       ValueError: a function returns an object of a wrong type or shape.
     """
-    fields = {name: jax.ShapeDtypeStruct(shapes[name], jnp.float32) for name in task.fields}
-    data = Fields(fields, change=Fields({name: fields[name] for name in task.changes}))
+    data = _shapes_of_fields(task, shapes)
     action = jax.ShapeDtypeStruct((model.nu,), jnp.float32)
     key = jax.ShapeDtypeStruct((2,), jnp.uint32)
     state = jax.eval_shape(lambda key: task.initial_state(key, model), key)
@@ -129,6 +128,12 @@ def observation_size(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[
     return size
 
 
+def _shapes_of_fields(task: Task, shapes: dict[str, tuple[int, ...]]) -> Fields:
+    """Returns what the task's functions read of one environment, to trace them with."""
+    fields = {name: jax.ShapeDtypeStruct(shapes[name], jnp.float32) for name in task.fields}
+    return Fields(fields, change=Fields({name: fields[name] for name in task.changes}))
+
+
 def may_terminate(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[int, ...]]) -> bool:
     """Returns whether episodes may end before their time limit: unless the task's `terminated` is constantly False.
 
@@ -137,8 +142,7 @@ def may_terminate(task: Task, model: mujoco.MjModel, shapes: dict[str, tuple[int
       model: its compiled model.
       shapes: shape of each of the task's fields.
     """
-    fields = {name: jax.ShapeDtypeStruct(shapes[name], jnp.float32) for name in task.fields}
-    data = Fields(fields, change=Fields({name: fields[name] for name in task.changes}))
+    data = _shapes_of_fields(task, shapes)
     (found,) = jax.make_jaxpr(lambda data: jnp.bool_(task.terminated(model, data)))(data).jaxpr.outvars
     return not (isinstance(found, Literal) and not found.val)
 
