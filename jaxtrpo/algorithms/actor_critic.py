@@ -14,7 +14,15 @@ from jaxtrpo.algorithms import sequences
 from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
 from jaxtrpo.critics.critic import Targets
-from jaxtrpo.ops.moments import VECTOR, Moments, merge, no_moments, unknown_moments, weighted_moments
+from jaxtrpo.ops.moments import (
+    VECTOR,
+    Moments,
+    merge,
+    no_moments,
+    observation_moments,
+    unknown_moments,
+    weighted_moments,
+)
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import (
     Work,
@@ -167,7 +175,7 @@ def moments_of(obs: PyTree, weight: Float[Array, "segment time env"], num_segmen
         if VECTOR not in obs:
             return no_moments((0,))
         obs = obs[VECTOR]
-    return weighted_moments(obs, weight, sum_over_actors, num_segments)
+    return observation_moments(obs, weight, sum_over_actors, num_segments)
 
 
 def with_rewards(rewards: Moments, batch: Batch, weight: Float[Array, "segment time env"]) -> Moments:

@@ -25,7 +25,7 @@ from jaxtrpo.config.checks import (
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import Drawn, gradient_and_sum, over_drawn_minibatches, parts_for
-from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, weighted_moments
+from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, observation_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.rollout.replay import Replay, Ring, Transitions
@@ -122,7 +122,7 @@ def q_learner(
         weight, moments = valid_weight(batch), learner.obs_moments
         rewards = with_rewards(learner.rewards, batch, weight)
         if spec.normalize_observations:
-            seen = weighted_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
+            seen = observation_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
             moments = merge(moments, seen)
         return learner._replace(obs_moments=moments, rewards=rewards)
 

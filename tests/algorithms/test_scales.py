@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jaxtrpo.envs.base import EnvState, Transition, advance, start
-from jaxtrpo.training.prepare import prepare
+from jaxtrpo.training.prepare import Run, prepare
 
 UPDATES = 4
 pytestmark = pytest.mark.shared_programs  # compiled for all units at once
@@ -89,9 +89,19 @@ class PointMass:
         return physics.observation[:, None] * observed
 
 
+class Contact(PointMass):
+    """A point mass that also observes in which direction it moves, -1 or 1, but only far out, and else 0."""
+
+    observation_size = 5
+
+    def _observed(self, physics: Physics):
+        contact = jnp.where(jnp.abs(physics.place) > 0.9, jnp.sign(physics.speed), 0.0)
+        return jnp.concatenate([super()._observed(physics), contact[:, None]], axis=-1)
+
+
 def learned(name: str, observation: float = 1.0, reward: float = 1.0, late: int = 0, **settings) -> list[np.ndarray]:
     """Returns the parameters after a few updates in the given units."""
-    run = prepare(PointMass(), seed=3, **{"policy": "mlp(hidden=(8,))", **SIZES, **ALGORITHMS[name], **settings})
+    run = prepared(name, PointMass(), **settings)
     factors = dict.fromkeys(("obs", "final_obs", "first_obs", "observation"), observation) | {"reward_unit": reward}
 
     def change(path, leaf):
@@ -103,6 +113,10 @@ def learned(name: str, observation: float = 1.0, reward: float = 1.0, late: int 
     env = jax.tree_util.tree_map_with_path(change, run.state.actors.env)
     run = dataclasses.replace(run, state=run.state._replace(actors=run.state.actors._replace(env=env)))
     return jax.tree.leaves(jax.device_get(run.run(progress=False).policy.params))
+
+
+def prepared(name: str, env: PointMass, **settings) -> Run:
+    return prepare(env, seed=3, **{"policy": "mlp(hidden=(8,))", **SIZES, **ALGORITHMS[name], **settings})
 
 
 CASES = [*((name, 0) for name in ALGORITHMS), *((name, 9) for name in ("trpo", "trpo_replay", "naf"))]
@@ -127,3 +141,11 @@ def test_first_updates_do_not_depend_on_units_up_to_rounding(name, factor):
     usual, other = (learned(name, by, by, total_steps=2 * 64) for by in (1.0, factor))
     for here, there in zip(other, usual, strict=True):
         np.testing.assert_allclose(here, there, rtol=0, atol=1e-2 * np.abs(there).max() + 1e-3)
+
+
+@pytest.mark.parametrize("name", ["trpo", "a2c", "naf", "gps"])
+def test_observations_of_rare_events_are_normalised_to_small_numbers(name):
+    """Their variance cannot be above 1, so more than that is what `observation_moments` adds."""
+    moments = prepared(name, Contact()).run(progress=False).state.learner.obs_moments
+    contact = np.asarray(moments.variance).reshape(-1, 5)[:, 4]
+    assert np.all(contact > 1.5) and np.all(contact < 10)

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, unknown_moments, weighted_moments
+from jaxtrpo.ops.moments import (
+    Moments,
+    merge,
+    no_moments,
+    normalize,
+    observation_moments,
+    unknown_moments,
+    weighted_moments,
+)
 
 merge_compiled = jax.jit(merge)
 moments_compiled = jax.jit(weighted_moments)
@@ -181,3 +189,65 @@ def test_normalised_outliers_are_clipped():
     moments = Moments(jnp.float32(100), jnp.zeros(2), jnp.ones(2))
     np.testing.assert_array_equal(normalize(jnp.array([[1e9, -11.0]]), moments), [[10.0, -10.0]])
     np.testing.assert_array_equal(normalize(jnp.array([[3.0, -4.0]]), moments, limit=3.5), [[3.0, -3.5]])
+
+
+def forces(share, rows=4000, size=1.0, seed=7):
+    """Returns numbers [rows] that are 0 but for a share of them, in which they are normal."""
+    rng = np.random.default_rng(seed)
+    return np.where(rng.random(rows) < share, size * rng.normal(size=rows), 0.0).astype(np.float32)
+
+
+@pytest.mark.parametrize("size", [1e-15, 1.0, 1e15])
+@pytest.mark.parametrize("share", [0.001, 0.05, 0.3, 0.45])
+def test_rare_events_count_with_more_variance(share, size):
+    values = forces(share, size=size)[:, None] + np.array([[0.0, 1.0]], np.float32) * (forces(share) != 0)[:, None]
+    moments = observation_moments(values, np.ones(len(values), np.float32))
+    for column, mean, variance in zip(values.T.astype(np.float64), moments.mean, moments.variance, strict=True):
+        events = column[column != 0]
+        various = np.var(events) / np.mean(events**2)
+        factor = 1 + 10 * various * (len(column) / len(events) - 2)
+        np.testing.assert_allclose(mean, np.mean(column), rtol=1e-4)
+        np.testing.assert_allclose(variance, factor * np.var(column), rtol=5e-3)
+
+
+def test_rare_events_have_a_size_below_one():
+    values = forces(0.01)[:, None]
+    moments = observation_moments(values, np.ones(len(values), np.float32))
+    events = np.asarray(normalize(values, moments))[values != 0]
+    assert 0.3 < np.sqrt(np.mean(events**2)) < 0.35  # 1 / sqrt(10), plus the variance without the factor
+    plain = np.asarray(normalize(values, weighted_moments(values, np.ones(len(values), np.float32))))[values != 0]
+    assert np.sqrt(np.mean(plain**2)) > 7  # 10 without the clipping
+
+
+@pytest.mark.parametrize(
+    "values", [forces(0.55), 3 + forces(0.05), forces(0.05) != 0, -7.0 * (forces(0.3) != 0), np.zeros(50)]
+)
+def test_common_values_and_flags_keep_their_variance(values):
+    values = np.asarray(values, np.float32)[:, None]
+    weight = np.ones(len(values), np.float32)
+    for ours, plain in zip(observation_moments(values, weight), weighted_moments(values, weight), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4)
+
+
+def test_rare_events_are_counted_where_weight_and_segments_say():
+    rng = np.random.default_rng(8)
+    values = forces(0.1, 6 * 500).reshape(6, 500, 1)
+    weight = (rng.random((6, 500)) < 0.5).astype(np.float32)
+    kept = values[:4][weight[:4] > 0]
+    alone = observation_moments(kept, np.ones(len(kept), np.float32))
+    values[4:] = np.nan
+    values[:4][weight[:4] == 0] = 5.0
+    compiled = jax.jit(observation_moments, static_argnames="reduce")
+    for ours, expected in zip(compiled(values, weight, num_segments=jnp.int32(4)), alone, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_rare_events_of_all_devices_count():
+    """Each of two devices holds all events or none: the share of both together counts."""
+    values = np.stack([forces(0.4, 1000), np.zeros(1000, np.float32)])[..., None]
+    sharded = jax.vmap(
+        lambda part: observation_moments(part, jnp.ones(1000), lambda total: jax.lax.psum(total, "device")),
+        axis_name="device",
+    )(values)
+    for ours, expected in zip(sharded, observation_moments(values, np.ones((2, 1000), np.float32)), strict=True):
+        np.testing.assert_allclose(ours[0], expected, rtol=1e-5)

@@ -19,7 +19,7 @@ from jaxtrpo.algorithms.gps.lqr import Controller
 from jaxtrpo.algorithms.gps.quadratic_regression import Sums, add, no_sums
 from jaxtrpo.config.checks import require_number, require_positive, require_whole
 from jaxtrpo.config.specs import spec_string_of
-from jaxtrpo.ops.moments import Moments, merge, normalize, weighted_moments
+from jaxtrpo.ops.moments import Moments, merge, normalize, observation_moments, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import gather_envs, num_actors, sum_over_actors, without_collectives
 from jaxtrpo.policies.distributions import Distribution, Gaussian, entropy, kl_divergence
@@ -117,7 +117,7 @@ def gps(
             learner: GPSState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[GPSState, Info]:
             weight = (~batch.steps.invalid).astype(jnp.float32)
-            fresh = weighted_moments(batch.steps.obs, weight, sum_over_actors)
+            fresh = observation_moments(batch.steps.obs, weight, sum_over_actors)
             first = learner.frame.count == 0
             frame = optax.tree.where(first, fresh, learner.frame)
             found = samples_of(batch, frame, samples, spec.actions)
