@@ -22,6 +22,7 @@ from common.published import SB3_TRPO
 from common.runs import train_all
 from common.store import Curve, Job
 from common.tables import write_csv
+from jaxtrpo.policies.heads import INITIAL_LOG_STD_OF_MANY
 from jaxtrpo.training.defaults import DISCOUNT_OF_LONG_EPISODES, NOISE_CORRELATION_OF_LONG_EPISODES
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -40,9 +41,15 @@ PUBLISHED = {
     "InvertedDoublePendulum-v5": (9243.2, "Tianshou's NPG", 8435.2),
 }
 
-# What the default is where episodes never terminate and are that long; jobs have those of all other tasks.
+# What the default is where episodes never terminate and are that long, and where actions have many coordinates; jobs
+# have those of all other tasks.
 LONG = {"discount": DISCOUNT_OF_LONG_EPISODES, "noise_correlation": NOISE_CORRELATION_OF_LONG_EPISODES}
-DEFAULTS = {"HalfCheetah-v5": LONG, "Swimmer-v5": LONG}
+MANY = {"policy": f"mlp(initial_log_std={INITIAL_LOG_STD_OF_MANY})"}
+DEFAULTS = {
+    "HalfCheetah-v5": LONG,
+    "Swimmer-v5": LONG,
+    **dict.fromkeys(("Ant-v4", "Ant-v5", "Humanoid-v4", "Humanoid-v5"), MANY),
+}
 
 Evaluations = tuple[np.ndarray, np.ndarray]  # environment steps and returns, both [seed, point]
 

@@ -93,8 +93,10 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _train(job: Job, store: Store) -> Curve:
-    settings = {"actors": 1, "seed": job.seed, **USUAL, **job.settings}
-    name = hashlib.sha256(as_text(all_settings(job.settings)).encode()).hexdigest()[:10]
+    written_out = all_settings(job.settings)
+    # The policy in full, as the table will say: its first noise depends on the task by default.
+    settings = {"actors": 1, "seed": job.seed, **USUAL, **job.settings, "policy": written_out["policy"]}
+    name = hashlib.sha256(as_text(written_out).encode()).hexdigest()[:10]
     out = UNFINISHED / job.env / f"{name}-seed{job.seed}"
     command = [*TRAIN, job.env, "--out", str(out), "--resume", "--quiet", *as_flags(settings)]
     devices = {"JAX_NUM_CPU_DEVICES": str(settings["actors"])}

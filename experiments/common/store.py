@@ -25,6 +25,7 @@ from jaxtrpo.algorithms.natural_gradient import DAMPING
 from jaxtrpo.config import USUAL_ALGORITHM, USUAL_DISCOUNT, Config, for_batch, resolve_sizes
 from jaxtrpo.config.specs import parse
 from jaxtrpo.parallel.machine import available_cores
+from jaxtrpo.policies.heads import INITIAL_LOG_STD
 
 RESULTS = Path(__file__).parent.parent / "results"
 TABLE = "curves.csv.gz"  # in the folder of an experiment
@@ -123,7 +124,9 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         config,
         # What None stands for here, where no observation has images.
         algorithm=in_full("algorithm", words, **short).replace("cg_damping=None", f"cg_damping={DAMPING}"),
-        policy=in_full("policy", config.policy or algorithm.policy),
+        policy=in_full("policy", config.policy or algorithm.policy).replace(
+            "log_std=None", f"log_std={INITIAL_LOG_STD}"
+        ),
         critic=in_full("critic", config.critic or algorithm.critic),
         adapt=in_full("adapt", config.adapt or algorithm.adapt),
         total_steps=config.most_steps,

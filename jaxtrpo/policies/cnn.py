@@ -21,7 +21,7 @@ from jaxtrpo.ops.convolution import convolve, framed
 from jaxtrpo.ops.costs import multiply_adds
 from jaxtrpo.ops.in_parts import in_parts, rows_at_once
 from jaxtrpo.policies.distributions import Distribution
-from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
+from jaxtrpo.policies.heads import Head, as_float, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.value_head import SHARED, with_value_head
 
@@ -232,7 +232,7 @@ def cnn(
     channels: Sequence[int] | None = None,
     hidden: int | None = None,
     pixel_scale: float | int = PIXEL_SCALE,
-    initial_log_std: float | int = INITIAL_LOG_STD,
+    initial_log_std: float | int | None = None,
     state_dependent_std: bool = False,
     shared: bool = False,
 ) -> PolicyMaker:
@@ -250,7 +250,7 @@ def cnn(
       hidden: units of the layer after the convolutions; None: 256 for impala, 512 for nature.
       pixel_scale: uint8 pixels are divided by this number; 10 suits cells that are small integers, such as Minigrid's.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
-        discrete actions.
+        discrete actions. None: -1 for at least 8 coordinates, unless `state_dependent_std`, else -0.5.
       state_dependent_std: whether the standard deviation depends on the observation.
       shared: whether the network also predicts values, in place of a critic; see `mlp`.
 
@@ -265,11 +265,13 @@ def cnn(
         "hidden": hidden,
         "pixel_scale": shape.pixel_scale,
     }
-    return _cnn(shape, tuple(given.items()), float(initial_log_std), state_dependent_std, shared)
+    return _cnn(shape, tuple(given.items()), as_float(initial_log_std), state_dependent_std, shared)
 
 
 @functools.cache
-def _cnn(shape: Shape, given: tuple, initial_log_std: float, state_dependent_std: bool, shared: bool) -> PolicyMaker:
+def _cnn(
+    shape: Shape, given: tuple, initial_log_std: float | None, state_dependent_std: bool, shared: bool
+) -> PolicyMaker:
     settings = {**dict(given), "initial_log_std": initial_log_std, "state_dependent_std": state_dependent_std}
     network_settings = spec_string_of(cnn, dict(given))
 

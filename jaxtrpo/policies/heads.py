@@ -15,7 +15,11 @@ from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 
 LAST = "last"  # name of the last layer of a network, whose outputs a head reads
+# Defaults of the log standard deviation. Independent noise in each of many coordinates adds up: with -0.5, it costs Ant
+# more reward per step than staying upright earns.
 INITIAL_LOG_STD = -0.5
+INITIAL_LOG_STD_OF_MANY = -1.0
+MANY_COORDINATES = 8
 LOG_STD_REACH = 5.0  # a state-dependent std stays within a factor of exp(5) = 148 of the initial one
 
 
@@ -76,12 +80,27 @@ def in_last_layer(path: tuple) -> bool:
 
 def require_head(initial_log_std: Any, state_dependent_std: Any, shared: Any) -> None:
     """Raises ValueError if a setting is out of range."""
-    require_number("between -10 and 5", lambda value: -10 <= value <= 5, initial_log_std=initial_log_std)
+    if initial_log_std is not None:
+        require_number("between -10 and 5", lambda value: -10 <= value <= 5, initial_log_std=initial_log_std)
     require_bool(state_dependent_std=state_dependent_std, shared=shared)
 
 
-def head_for(actions: ActionSpace, initial_log_std: float, state_dependent_std: bool, shared: bool = False) -> Head:
-    """Returns the head for an action space; `shared`: the network also predicts values.
+def as_float(initial_log_std: float | int | None) -> float | None:
+    """Returns the setting as one type, so that 1 and 1.0 are the same network; None is the default."""
+    return None if initial_log_std is None else float(initial_log_std)
+
+
+def head_for(
+    actions: ActionSpace, initial_log_std: float | None, state_dependent_std: bool, shared: bool = False
+) -> Head:
+    """Returns the head for an action space.
+
+    Args:
+      actions: the action space.
+      initial_log_std: initial log standard deviation of continuous actions; None: -1 if there are at least 8
+        coordinates and the standard deviation is shared by all states, else -0.5.
+      state_dependent_std: whether the standard deviation depends on the observation.
+      shared: whether the network also predicts values.
 
     Raises:
       ValueError: `state_dependent_std` is set, but actions are discrete.
@@ -91,4 +110,7 @@ def head_for(actions: ActionSpace, initial_log_std: float, state_dependent_std: 
             "state_dependent_std=True needs continuous actions, but the environment's actions are discrete"
         )
     size = 0 if actions.counts else actions.size
+    if initial_log_std is None:
+        many = size >= MANY_COORDINATES and not state_dependent_std
+        initial_log_std = INITIAL_LOG_STD_OF_MANY if many else INITIAL_LOG_STD
     return Head(size, tuple(actions.counts), initial_log_std, state_dependent_std, has_value=shared)

@@ -18,7 +18,7 @@ from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import Observed, flat_size
 from jaxtrpo.ops import fisher_layers as linearized
 from jaxtrpo.policies.distributions import Distribution, Gaussian
-from jaxtrpo.policies.heads import INITIAL_LOG_STD, LAST, Head, head_for, in_last_layer, require_head
+from jaxtrpo.policies.heads import INITIAL_LOG_STD, LAST, Head, as_float, head_for, in_last_layer, require_head
 from jaxtrpo.policies.recurrence import Recurrence
 from jaxtrpo.policies.value_head import SHARED, ValueHead, with_value_head
 
@@ -222,7 +222,7 @@ class PolicyMaker(NamedTuple):
 def mlp(
     *,
     hidden: Sequence[int] = HIDDEN,
-    initial_log_std: float | int = INITIAL_LOG_STD,
+    initial_log_std: float | int | None = None,
     state_dependent_std: bool = False,
     shared: bool = False,
 ) -> PolicyMaker:
@@ -231,7 +231,7 @@ def mlp(
     Args:
       hidden: sizes of the hidden layers.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
-        discrete actions.
+        discrete actions. None: -1 for at least 8 coordinates, unless `state_dependent_std`, else -0.5.
       state_dependent_std: whether the standard deviation depends on the observation.
       shared: whether the network also predicts values, in place of a critic: the hidden layers serve both, and one
         optimiser minimises both losses. For `ppo`, `a2c` and `a3c`; with `dqn` it is a dueling network.
@@ -244,11 +244,13 @@ def mlp(
     """
     require_sizes(hidden=hidden)
     require_head(initial_log_std, state_dependent_std, shared)
-    return _mlp(tuple(hidden), float(initial_log_std), state_dependent_std, shared)
+    return _mlp(tuple(hidden), as_float(initial_log_std), state_dependent_std, shared)
 
 
 @functools.cache
-def _mlp(hidden: tuple[int, ...], initial_log_std: float, state_dependent_std: bool, shared: bool) -> PolicyMaker:
+def _mlp(
+    hidden: tuple[int, ...], initial_log_std: float | None, state_dependent_std: bool, shared: bool
+) -> PolicyMaker:
     settings = {"hidden": hidden, "initial_log_std": initial_log_std, "state_dependent_std": state_dependent_std}
 
     def make(observed: Observed, actions: ActionSpace) -> Policy:

@@ -22,7 +22,7 @@ from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_space
 from jaxtrpo.policies.cnn import PIXEL_SCALE, Encoder, Shape, for_one, initial, require_images, shape_of
-from jaxtrpo.policies.heads import INITIAL_LOG_STD, Head, head_for, require_head
+from jaxtrpo.policies.heads import Head, as_float, head_for, require_head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal
 from jaxtrpo.policies.recurrence import Recurrence, Sequences, single_step
 from jaxtrpo.policies.value_head import SHARED, with_value_head
@@ -199,7 +199,7 @@ def gru(
     channels: Sequence[int] | None = None,
     pixel_scale: float | int = PIXEL_SCALE,
     bptt_steps: int = BPTT_STEPS,
-    initial_log_std: float | int = INITIAL_LOG_STD,
+    initial_log_std: float | int | None = None,
     state_dependent_std: bool = False,
     shared: bool = False,
 ) -> PolicyMaker:
@@ -219,7 +219,7 @@ def gru(
       pixel_scale: uint8 pixels are divided by this number. See `cnn`.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
-        discrete actions.
+        discrete actions. None: -1 for at least 8 coordinates, unless `state_dependent_std`, else -0.5.
       state_dependent_std: whether the standard deviation depends on the observations.
       shared: whether the network, with one recurrent state, also predicts values, in place of a critic; see `mlp`.
 
@@ -237,7 +237,7 @@ def lstm(
     channels: Sequence[int] | None = None,
     pixel_scale: float | int = PIXEL_SCALE,
     bptt_steps: int = BPTT_STEPS,
-    initial_log_std: float | int = INITIAL_LOG_STD,
+    initial_log_std: float | int | None = None,
     state_dependent_std: bool = False,
     shared: bool = False,
 ) -> PolicyMaker:
@@ -252,7 +252,7 @@ def lstm(
       pixel_scale: uint8 pixels are divided by this number. See `cnn`.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
-        discrete actions.
+        discrete actions. None: -1 for at least 8 coordinates, unless `state_dependent_std`, else -0.5.
       state_dependent_std: whether the standard deviation depends on the observations.
       shared: whether the network, with one recurrent state, also predicts values, in place of a critic; see `mlp`.
 
@@ -282,14 +282,14 @@ def _recurrent(cell: str, factory: Callable[..., PolicyMaker], given: Mapping[st
     log_std, state_dependent, shared = (given[name] for name in ("initial_log_std", "state_dependent_std", "shared"))
     memory = memory_of(cell, given)
     require_head(log_std, state_dependent, shared)
-    return _maker(factory, memory, float(log_std), state_dependent, shared)
+    return _maker(factory, memory, as_float(log_std), state_dependent, shared)
 
 
 @functools.cache
 def _maker(
     factory: Callable[..., PolicyMaker],
     memory: Memory,
-    initial_log_std: float,
+    initial_log_std: float | None,
     state_dependent_std: bool,
     shared: bool,
 ) -> PolicyMaker:

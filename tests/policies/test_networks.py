@@ -10,8 +10,12 @@ import numpy as np
 import pytest
 
 from jaxtrpo.critics.mlp import mlp_critic
+from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
+from jaxtrpo.policies.cnn import cnn
 from jaxtrpo.policies.heads import LOG_STD_REACH
-from jaxtrpo.policies.networks import LAST, categorical_policy, gaussian_policy
+from jaxtrpo.policies.networks import LAST, categorical_policy, gaussian_policy, mlp
+from jaxtrpo.policies.recurrent import gru, lstm
 
 
 def layers(params) -> dict[str, np.ndarray]:
@@ -52,6 +56,24 @@ def test_initial_biases_are_zero_and_log_std_is_as_given():
     np.testing.assert_array_equal(params["log_std"], np.float32([-0.7, -0.7]))
     for layer in params["MLP_0"].values():
         assert not np.any(layer["bias"])
+
+
+@pytest.mark.parametrize("make", [mlp, cnn, gru, lstm])
+@pytest.mark.parametrize(
+    ("size", "given", "expected"), [(7, None, -0.5), (8, None, -1.0), (17, None, -1.0), (8, -0.5, -0.5)]
+)
+def test_actions_of_many_coordinates_have_less_noise_at_first(make, size, given, expected):
+    bounds = np.ones(size, np.float32)
+    observed = ObservationSpace((Leaf("image", (8, 8, 1), "uint8"),)) if make is cnn else 3
+    policy = make(initial_log_std=given).make(observed, ActionSpace(-bounds, bounds))
+    np.testing.assert_array_equal(policy.init(jax.random.PRNGKey(0))["params"]["log_std"], np.full(size, expected))
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, -0.5), (-1.0, -1.0)])
+def test_state_dependent_noise_is_wide_at_first_unless_something_else_is_given(given, expected):
+    policy = mlp(initial_log_std=given, state_dependent_std=True).make(3, ActionSpace(-np.ones(8), np.ones(8)))
+    found = policy.apply(policy.init(jax.random.PRNGKey(0)), jnp.zeros(3))
+    np.testing.assert_allclose(found.log_std, np.full(8, expected), atol=1e-6)
 
 
 def test_initial_categorical_policy_is_nearly_uniform():

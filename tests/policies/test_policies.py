@@ -147,7 +147,8 @@ def test_distribution_of_a_state_does_not_depend_on_the_batch(made):
     "settings, spec",
     [
         ({}, "mlp"),
-        ({"hidden": [64, 64], "initial_log_std": -0.5}, "mlp"),
+        ({"hidden": [64, 64], "initial_log_std": None}, "mlp"),
+        ({"initial_log_std": -0.5}, "mlp(initial_log_std=-0.5)"),
         ({"hidden": (128, 128)}, "mlp(hidden=(128, 128))"),
         ({"hidden": []}, "mlp(hidden=())"),
         ({"initial_log_std": -1, "state_dependent_std": True}, "mlp(initial_log_std=-1.0, state_dependent_std=True)"),

@@ -122,7 +122,7 @@ def test_policy_that_is_read_with_another_network_of_the_same_sizes_is_reported(
     jaxtrpo.save_policy(tmp_path, policy_of(policy_maker(Own()), NUMBERS))
     with pytest.warns(UserWarning, match="is of policy=custom:Own, but is read with policy=custom:Other; unless"):
         jaxtrpo.load_policy(tmp_path, policy=Other())
-    jaxtrpo.save_policy(tmp_path, policy_of(mlp()._replace(spec_string="mlp(initial_log_std=-0.5)"), NUMBERS))
+    jaxtrpo.save_policy(tmp_path, policy_of(mlp()._replace(spec_string="mlp(shared=False)"), NUMBERS))
     jaxtrpo.load_policy(tmp_path)  # the same as mlp
     jaxtrpo.load_policy(tmp_path, policy="mlp")
 

@@ -125,7 +125,7 @@ def test_another_policy_with_the_same_parameters_is_told(before):
     assert "whose parameters also fit 'mlp(" in run.notes[-1] and run.notes[-1].endswith("initial_log_std=-1.0)'")
     both = prepare(PENDULUM, start_from=out, **{**TINY, "policy": policy, "critic": "linear"}).notes[-1]
     assert both.startswith(f"{run.notes[-1]}; start_from=") and "the critic starts untrained" in both
-    spelt_out = prepare(PENDULUM, start_from=out, **{**TINY, "policy": "mlp(hidden=(8,), initial_log_std=-0.5)"})
+    spelt_out = prepare(PENDULUM, start_from=out, **{**TINY, "policy": "mlp(hidden=(8,), shared=False)"})
     assert spelt_out.notes == ()
 
 
