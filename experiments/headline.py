@@ -32,7 +32,7 @@ TASKS: dict[str, Settings] = {
     "Swimmer-v5": {
         "total_steps": 6_000_000,
         "algorithm": "trpo(gae_lambda=1)",
-        "policy": "mlp(initial_log_std=0.0)",
+        "policy": "mlp(initial_log_std=0)",
         "num_envs": 4,
     },
     "HalfCheetah-v5": {"total_steps": 10_000_000},

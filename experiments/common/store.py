@@ -120,13 +120,12 @@ def all_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     larger = steps / int(algorithm.hyperparameters["steps_per_update"])
     num_envs = for_batch(actors, algorithm.num_envs, larger=larger)
     sizes = resolve_sizes(config, actors, num_envs=num_envs, steps_per_update=steps)
+    policy = parse("policy", config.policy or algorithm.policy).spec_string  # in which -1 is -1.0
     config = dataclasses.replace(
         config,
         # What None stands for here, where no observation has images.
         algorithm=in_full("algorithm", words, **short).replace("cg_damping=None", f"cg_damping={DAMPING}"),
-        policy=in_full("policy", config.policy or algorithm.policy).replace(
-            "log_std=None", f"log_std={INITIAL_LOG_STD}"
-        ),
+        policy=in_full("policy", policy).replace("log_std=None", f"log_std={INITIAL_LOG_STD}"),
         critic=in_full("critic", config.critic or algorithm.critic),
         adapt=in_full("adapt", config.adapt or algorithm.adapt),
         total_steps=config.most_steps,

@@ -74,8 +74,8 @@ class Config:
     """discount factor per environment step, between 0 and 1;
     if not given, 0.99 or, with trpo where every episode is known to last to a limit of at least 1,000 steps, 0.999"""
     normalize_observations: bool = True
-    """normalise observations by their running mean and standard deviation, and those that are mostly 0, such as contact
-    forces, by more; images are not normalised"""
+    """normalise observations by their running mean and standard deviation, and by more where they are mostly 0 and
+    otherwise vary, as contact forces do; images are not normalised"""
     frame_stack: int = 1
     """number of consecutive observations, images or vectors, that policy and critic see together"""
     noise_correlation: float | None = None

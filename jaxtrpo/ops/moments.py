@@ -17,6 +17,8 @@ RESOLUTION = 1e-6
 
 # Observations of rare events are normalised to a size of about 1 / sqrt(EVENT_VARIANCE) (see `observation_moments`).
 EVENT_VARIANCE = 10.0
+# Values that vary by a smaller share of their mean square are the same up to rounding error.
+LEAST_VARIETY = 1e-3
 
 
 class Moments(NamedTuple):
@@ -81,6 +83,57 @@ def weighted_moments(
     Returns:
       Moments of the observations that count; all zero if there are none.
     """
+    return _moments_and_sums(lambda values: (), values, weight, reduce, num_segments)[0]
+
+
+def observation_moments(
+    obs: Float[Array, "... *shape"],
+    weight: Float[Array, "..."],
+    reduce: Callable[[PyTree], PyTree] = lambda total: total,
+    num_segments: Int[Array, ""] | None = None,
+) -> Moments:
+    """Computes the moments of a batch for the normalisation of observations, with more variance for rare events.
+
+    A coordinate that is 0 in most steps and takes various values in the others, such as a contact force, has a small
+    variance: if it is not 0 in a share p of the steps, dividing by the standard deviation would make it as large as
+    1 / sqrt(p) there. The 54 such coordinates of Ant-v5 would drown the 27 others. So their variance is multiplied by
+    1 + 10 r (1 / p - 2) where p is below a half. r, between 0 and 1, is the variance of the values that are not 0 over
+    their mean square: a coordinate that is 0 or one other value (a flag, or part of a one-hot vector) tells states
+    apart and keeps its variance, while -1, 0 and 1 count as various values.
+
+    Shares are those of the batch, so the factor is smaller where few steps of a batch, or only one, are not 0.
+
+    Args:
+      obs: a batch of observations.
+      weight: 1 for each observation that counts, else 0.
+      reduce: sums over devices that each hold a part of the batch.
+      num_segments: number of leading entries that hold data; the rest is not read. None means all.
+
+    Returns:
+      Moments of the observations that count; all zero if there are none.
+    """
+
+    def terms(values: Array) -> tuple[Array, ...]:
+        return values, values**2, (values != 0).astype(jnp.float32)
+
+    # Sums over the values that are not 0, because adding zeros is exact.
+    moments, (sum_, squares, number) = _moments_and_sums(terms, obs, weight, reduce, num_segments)
+    share = number / jnp.maximum(moments.count, 1.0)
+    rare = (squares > 0) & (share < 0.5)
+    variety = 1 - (sum_ / jnp.sqrt(jnp.where(rare, squares, 1.0))) ** 2 / jnp.where(rare, number, 1.0)
+    variety = jnp.where(variety > LEAST_VARIETY, variety, 0.0)
+    factor = 1 + EVENT_VARIANCE * variety * (1 / jnp.where(rare, share, 0.5) - 2)
+    return moments._replace(variance=jnp.where(rare, factor, 1.0) * moments.variance)
+
+
+def _moments_and_sums(
+    terms: Callable[[Array], tuple[Array, ...]],
+    values: Float[Array, "... *shape"],
+    weight: Float[Array, "..."],
+    reduce: Callable[[PyTree], PyTree],
+    num_segments: Int[Array, ""] | None,
+) -> tuple[Moments, tuple[Array, ...]]:
+    """Returns `weighted_moments` and weighted sums of other terms, which share its first pass over the values."""
     if num_segments is not None:
         filled = jnp.arange(weight.shape[0]) < num_segments
         weight = jnp.where(filled.reshape(-1, *(1,) * (weight.ndim - 1)), weight, 0.0)
@@ -99,45 +152,12 @@ def weighted_moments(
 
     count = reduce(jnp.sum(weight))
     safe = jnp.maximum(count, 1.0)
-    (sum_,) = total(lambda values: (values,))
+    sum_, *sums = total(lambda values: (values, *terms(values)))
     about = sum_ / safe
     away, squares = total(lambda values: (values - about, (values - about) ** 2))
     correction = away / safe
-    return Moments(count, about + correction, jnp.maximum(squares / safe - correction**2, 0.0))
-
-
-def observation_moments(
-    obs: Float[Array, "... *shape"],
-    weight: Float[Array, "..."],
-    reduce: Callable[[PyTree], PyTree] = lambda total: total,
-    num_segments: Int[Array, ""] | None = None,
-) -> Moments:
-    """Computes the moments of a batch for the normalisation of observations, with more variance for rare events.
-
-    A coordinate that is 0 in most steps and takes various values in the others, such as a contact force, has a small
-    variance: if it is not 0 in a share p of the steps, dividing by the standard deviation would make it as large as
-    1 / sqrt(p) there. The 54 such coordinates of Ant-v5 would drown the 27 others. So their variance is multiplied by
-    1 + 10 r (1 / p - 2) where p is below a half. r, between 0 and 1, is the variance of the values that are not 0 over
-    their mean square: a coordinate that is 0 or one other value (a flag, or part of a one-hot vector) tells states
-    apart and keeps its variance.
-
-    Args:
-      obs: a batch of observations.
-      weight: 1 for each observation that counts, else 0.
-      reduce: sums over devices that each hold a part of the batch.
-      num_segments: number of leading entries that hold data; the rest is not read. None means all.
-
-    Returns:
-      Moments of the observations that count; all zero if there are none.
-    """
-    moments = weighted_moments(obs, weight, reduce, num_segments)
-    share = weighted_moments((obs != 0).astype(jnp.float32), weight, reduce, num_segments).mean
-    rare = (share > 0) & (share < 0.5)
-    share = jnp.where(rare, share, 0.5)
-    mean_square = (moments.mean / moments.std) ** 2  # the variance is the unit here, so that no square overflows
-    various = jnp.maximum(1 - mean_square / (share * (1 + mean_square)), 0.0)
-    factor = 1 + EVENT_VARIANCE * various * (1 / share - 2)
-    return moments._replace(variance=jnp.where(rare, factor, 1.0) * moments.variance)
+    variance = jnp.maximum(squares / safe - correction**2, 0.0)
+    return Moments(count, about + correction, variance), tuple(sums)
 
 
 def merge(a: Moments, b: Moments) -> Moments:

@@ -117,9 +117,9 @@ def gps(
             learner: GPSState, batch: Batch, hyperparameters: Hyperparameters, key: PRNGKeyArray
         ) -> tuple[GPSState, Info]:
             weight = (~batch.steps.invalid).astype(jnp.float32)
-            fresh = observation_moments(batch.steps.obs, weight, sum_over_actors)
             first = learner.frame.count == 0
-            frame = optax.tree.where(first, fresh, learner.frame)
+            frame = weighted_moments(batch.steps.obs, weight, sum_over_actors)
+            frame = optax.tree.where(first, frame, learner.frame)
             found = samples_of(batch, frame, samples, spec.actions)
             remembered = jax.tree.map(lambda leaf: (1 - 1 / model_memory) * leaf, learner.sums)
             fresh_sums, shared = shared_model(found, remembered)
@@ -136,7 +136,9 @@ def gps(
             )
             controllers, search = controllers_of(models, found, hyperparameters["max_kl"])
             # The network imitates under the new moments, with which it will act.
-            moments = merge(learner.obs_moments, fresh) if spec.normalize_observations else learner.obs_moments
+            moments = learner.obs_moments
+            if spec.normalize_observations:
+                moments = merge(moments, observation_moments(batch.steps.obs, weight, sum_over_actors))
             # A gradient step takes no longer than a collective, so every actor computes all of them.
             examples = gather_envs(examples_of(controllers, models, found, moments), axis=1)
 
