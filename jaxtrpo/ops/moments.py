@@ -17,7 +17,7 @@ RESOLUTION = 1e-6
 
 # Observations of rare events are normalised to a size of about 1 / sqrt(EVENT_VARIANCE) (see `observation_moments`).
 EVENT_VARIANCE = 10.0
-# Values that vary by a smaller share of their mean square are the same up to rounding error.
+# Sizes that vary by a smaller share of their mean square are the same up to rounding error.
 LEAST_VARIETY = 1e-3
 
 
@@ -98,8 +98,10 @@ def observation_moments(
     variance: if it is not 0 in a share p of the steps, dividing by the standard deviation would make it as large as
     1 / sqrt(p) there. The 54 such coordinates of Ant-v5 would drown the 27 others. So their variance is multiplied by
     1 + 10 r (1 / p - 2) where p is below a half. r, between 0 and 1, is the variance of the values that are not 0 over
-    their mean square: a coordinate that is 0 or one other value (a flag, or part of a one-hot vector) tells states
-    apart and keeps its variance, while -1, 0 and 1 count as various values.
+    their mean square.
+
+    Where all of these values have the same size, the variance stays as it is: a flag, part of a one-hot vector, or a
+    cue of -1 or 1 tells states apart.
 
     Shares are those of the batch, so the factor is smaller where few steps of a batch, or only one, are not 0.
 
@@ -114,14 +116,15 @@ def observation_moments(
     """
 
     def terms(values: Array) -> tuple[Array, ...]:
-        return values, values**2, (values != 0).astype(jnp.float32)
+        return values, jnp.abs(values), values**2, (values != 0).astype(jnp.float32)
 
     # Sums over the values that are not 0, because adding zeros is exact.
-    moments, (sum_, squares, number) = _moments_and_sums(terms, obs, weight, reduce, num_segments)
+    moments, (sum_, sizes, squares, number) = _moments_and_sums(terms, obs, weight, reduce, num_segments)
     share = number / jnp.maximum(moments.count, 1.0)
     rare = (squares > 0) & (share < 0.5)
-    variety = 1 - (sum_ / jnp.sqrt(jnp.where(rare, squares, 1.0))) ** 2 / jnp.where(rare, number, 1.0)
-    variety = jnp.where(variety > LEAST_VARIETY, variety, 0.0)
+    root, number = jnp.sqrt(jnp.where(rare, squares, 1.0)), jnp.where(rare, number, 1.0)
+    rare &= 1 - (sizes / root) ** 2 / number > LEAST_VARIETY
+    variety = 1 - (sum_ / root) ** 2 / number
     factor = 1 + EVENT_VARIANCE * variety * (1 / jnp.where(rare, share, 0.5) - 2)
     return moments._replace(variance=jnp.where(rare, factor, 1.0) * moments.variance)
 

@@ -90,12 +90,13 @@ class PointMass:
 
 
 class Contact(PointMass):
-    """A point mass that also observes in which direction it moves, -1 or 1, but only far out, and else 0."""
+    """A point mass that also observes how it moves, in numbers between -1 and 1, but only far out, and else 0."""
 
     observation_size = 5
 
     def _observed(self, physics: Physics):
-        contact = jnp.where(jnp.abs(physics.place) > 0.9, jnp.sign(physics.speed), 0.0)
+        far = jnp.abs(physics.place)
+        contact = jnp.where(far > 0.9, jnp.sign(physics.speed) * (1.4 - far / 2), 0.0)
         return jnp.concatenate([super()._observed(physics), contact[:, None]], axis=-1)
 
 

@@ -255,9 +255,17 @@ def test_rare_events_have_a_size_below_one():
 
 
 @pytest.mark.parametrize(
-    "values", [forces(0.55), 3 + forces(0.05), forces(0.05) != 0, -7.0 * (forces(0.3) != 0), np.zeros(50)]
+    "values",
+    [
+        forces(0.55),
+        3 + forces(0.05),
+        forces(0.05) != 0,
+        -7.0 * (forces(0.3) != 0),
+        0.3 * np.sign(forces(0.1)),
+        np.zeros(50),
+    ],
 )
-def test_common_values_and_flags_keep_their_variance(values):
+def test_common_values_and_those_of_one_size_keep_their_variance(values):
     values = np.asarray(values, np.float32)[:, None]
     weight = np.ones(len(values), np.float32)
     for ours, plain in zip(observation_moments(values, weight), weighted_moments(values, weight), strict=True):
