@@ -19,6 +19,8 @@ RESOLUTION = 1e-6
 EVENT_VARIANCE = 10.0
 # Sizes that vary by a smaller share of their mean square are the same up to rounding error.
 LEAST_VARIETY = 1e-3
+# Values of one size are taken for events if they are rarer: all forces of a batch may be at their limit by chance.
+RAREST_CUE = 1 / 64
 
 
 class Moments(NamedTuple):
@@ -100,8 +102,8 @@ def observation_moments(
     1 + 10 r (1 / p - 2) where p is below a half. r, between 0 and 1, is the variance of the values that are not 0 over
     their mean square.
 
-    Where all of these values have the same size, the variance stays as it is: a flag, part of a one-hot vector, or a
-    cue of -1 or 1 tells states apart.
+    Where all of these values are the same, or have the same size in at least one step of 64, the variance stays as it
+    is: a flag, part of a one-hot vector, or a cue of -1 or 1 tells states apart.
 
     Shares are those of the batch, so the factor is smaller where few steps of a batch, or only one, are not 0.
 
@@ -123,9 +125,9 @@ def observation_moments(
     share = number / jnp.maximum(moments.count, 1.0)
     rare = (squares > 0) & (share < 0.5)
     root, number = jnp.sqrt(jnp.where(rare, squares, 1.0)), jnp.where(rare, number, 1.0)
-    rare &= 1 - (sizes / root) ** 2 / number > LEAST_VARIETY
-    variety = 1 - (sum_ / root) ** 2 / number
-    factor = 1 + EVENT_VARIANCE * variety * (1 / jnp.where(rare, share, 0.5) - 2)
+    of_values, of_sizes = (1 - (total / root) ** 2 / number for total in (sum_, sizes))
+    rare &= (of_sizes > LEAST_VARIETY) | (of_values > LEAST_VARIETY) & (share < RAREST_CUE)
+    factor = 1 + EVENT_VARIANCE * of_values * (1 / jnp.where(rare, share, 0.5) - 2)
     return moments._replace(variance=jnp.where(rare, factor, 1.0) * moments.variance)
 
 

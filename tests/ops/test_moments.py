@@ -272,6 +272,17 @@ def test_common_values_and_those_of_one_size_keep_their_variance(values):
         np.testing.assert_allclose(ours, plain, rtol=1e-4)
 
 
+@pytest.mark.parametrize(("share", "stays"), [(0.02, True), (0.012, False)])
+def test_values_of_one_size_are_events_only_if_they_are_very_rare(share, stays):
+    values = np.zeros((4000, 1), np.float32)
+    values[: int(4000 * share)] = 0.3
+    values[: int(2000 * share)] *= -1
+    ours, plain = (
+        each(values, np.ones(4000, np.float32)).variance[0] for each in (observation_moments, weighted_moments)
+    )
+    np.testing.assert_allclose(ours / plain, 1 if stays else 1 + 10 * (1 / share - 2), rtol=1e-3)
+
+
 def test_rare_events_are_counted_where_weight_and_segments_say():
     rng = np.random.default_rng(8)
     values = forces(0.1, 6 * 500).reshape(6, 500, 1)
