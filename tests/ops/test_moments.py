@@ -21,6 +21,7 @@ from jaxtrpo.ops.moments import (
 
 merge_compiled = jax.jit(merge)
 moments_compiled = jax.jit(weighted_moments)
+observed_compiled = jax.jit(observation_moments)
 numbers = st.floats(-1e3, 1e3, width=32)
 batches = st.lists(numbers, min_size=0, max_size=8)
 
@@ -201,7 +202,7 @@ def forces(share, rows=4000, size=1.0, seed=7):
 @pytest.mark.parametrize("share", [0.001, 0.05, 0.3, 0.48])
 def test_rare_events_count_with_more_variance(share, size):
     values = forces(share, size=size)[:, None] + np.array([[0.0, 1.0]], np.float32) * (forces(share) != 0)[:, None]
-    moments = observation_moments(values, np.ones(len(values), np.float32))
+    moments = observed_compiled(values, np.ones(len(values), np.float32))
     for column, mean, variance in zip(values.T.astype(np.float64), moments.mean, moments.variance, strict=True):
         events = column[column != 0]
         various = np.var(events) / np.mean(events**2)
@@ -217,20 +218,19 @@ def test_rare_flags_of_large_batches_keep_their_variance(rows, ones, value):
     values = np.zeros((rows, 1), np.float32)
     values[np.random.default_rng(9).choice(rows, ones, replace=False)] = value
     weight = np.ones(rows, np.float32)
-    for ours, plain in zip(observation_moments(values, weight), weighted_moments(values, weight), strict=True):
+    for ours, plain in zip(observed_compiled(values, weight), moments_compiled(values, weight), strict=True):
         np.testing.assert_array_equal(ours, plain)
 
 
 @pytest.mark.parametrize("size", [1e-25, 1e18])
 def test_rare_events_of_extreme_sizes_have_finite_moments(size):
-    for found in observation_moments(forces(0.05, size=size)[:, None], np.ones(4000, np.float32)):
+    for found in observed_compiled(forces(0.05, size=size)[:, None], np.ones(4000, np.float32)):
         assert np.all(np.isfinite(found))
 
 
 def test_segments_without_data_are_not_even_copied():
     values, weight = np.zeros((64, 256, 1, 100), np.float32), np.ones((64, 256, 1), np.float32)
-    compiled = jax.jit(observation_moments, static_argnames="reduce")
-    used = compiled.lower(values, weight, num_segments=jnp.int32(1)).compile().memory_analysis()
+    used = observed_compiled.lower(values, weight, num_segments=jnp.int32(1)).compile().memory_analysis()
     assert used.temp_size_in_bytes < values.nbytes / 8
 
 
@@ -247,10 +247,10 @@ def test_rare_events_count_more_in_small_batches_too():
 
 def test_rare_events_have_a_size_below_one():
     values = forces(0.01)[:, None]
-    moments = observation_moments(values, np.ones(len(values), np.float32))
+    moments = observed_compiled(values, np.ones(len(values), np.float32))
     events = np.asarray(normalize(values, moments))[values != 0]
     assert 0.3 < np.sqrt(np.mean(events**2)) < 0.35  # 1 / sqrt(10), plus the variance without the factor
-    plain = np.asarray(normalize(values, weighted_moments(values, np.ones(len(values), np.float32))))[values != 0]
+    plain = np.asarray(normalize(values, moments_compiled(values, np.ones(len(values), np.float32))))[values != 0]
     assert np.sqrt(np.mean(plain**2)) > 7  # 10 without the clipping
 
 
@@ -268,7 +268,7 @@ def test_rare_events_have_a_size_below_one():
 def test_common_values_and_those_of_one_size_keep_their_variance(values):
     values = np.asarray(values, np.float32)[:, None]
     weight = np.ones(len(values), np.float32)
-    for ours, plain in zip(observation_moments(values, weight), weighted_moments(values, weight), strict=True):
+    for ours, plain in zip(observed_compiled(values, weight), moments_compiled(values, weight), strict=True):
         np.testing.assert_allclose(ours, plain, rtol=1e-4)
 
 
@@ -278,7 +278,7 @@ def test_values_of_one_size_are_events_only_if_they_are_very_rare(share, stays):
     values[: int(4000 * share)] = 0.3
     values[: int(2000 * share)] *= -1
     ours, plain = (
-        each(values, np.ones(4000, np.float32)).variance[0] for each in (observation_moments, weighted_moments)
+        each(values, np.ones(4000, np.float32)).variance[0] for each in (observed_compiled, moments_compiled)
     )
     np.testing.assert_allclose(ours / plain, 1 if stays else 1 + 10 * (1 / share - 2), rtol=1e-3)
 
@@ -288,11 +288,10 @@ def test_rare_events_are_counted_where_weight_and_segments_say():
     values = forces(0.1, 6 * 500).reshape(6, 500, 1)
     weight = (rng.random((6, 500)) < 0.5).astype(np.float32)
     kept = values[:4][weight[:4] > 0]
-    alone = observation_moments(kept, np.ones(len(kept), np.float32))
+    alone = observed_compiled(kept, np.ones(len(kept), np.float32))
     values[4:] = np.nan
     values[:4][weight[:4] == 0] = 5.0
-    compiled = jax.jit(observation_moments, static_argnames="reduce")
-    for ours, expected in zip(compiled(values, weight, num_segments=jnp.int32(4)), alone, strict=True):
+    for ours, expected in zip(observed_compiled(values, weight, num_segments=jnp.int32(4)), alone, strict=True):
         np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-6)
 
 
@@ -303,5 +302,5 @@ def test_rare_events_of_all_devices_count():
         lambda part: observation_moments(part, jnp.ones(1000), lambda total: jax.lax.psum(total, "device")),
         axis_name="device",
     )(values)
-    for ours, expected in zip(sharded, observation_moments(values, np.ones((2, 1000), np.float32)), strict=True):
+    for ours, expected in zip(sharded, observed_compiled(values, np.ones((2, 1000), np.float32)), strict=True):
         np.testing.assert_allclose(ours[0], expected, rtol=1e-5)
