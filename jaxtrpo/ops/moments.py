@@ -106,15 +106,7 @@ def observation_moments(
     is: a flag, part of a one-hot vector, or a cue of -1 or 1 tells states apart.
 
     Shares are those of the batch, so the factor is smaller where few steps of a batch, or only one, are not 0.
-
-    Args:
-      obs: a batch of observations.
-      weight: 1 for each observation that counts, else 0.
-      reduce: sums over devices that each hold a part of the batch.
-      num_segments: number of leading entries that hold data; the rest is not read. None means all.
-
-    Returns:
-      Moments of the observations that count; all zero if there are none.
+    Arguments and result are those of `weighted_moments`.
     """
 
     def terms(values: Array) -> tuple[Array, ...]:
