@@ -74,7 +74,11 @@ class Sweep:
         if number > MOST_COMBINATIONS:
             raise ValueError(f"grid: {number:,} combinations are too many; sample some with --random choice(NAME, ...)")
         every = [] if drawn or self.tpe else list(combinations([each for each in grid if isinstance(each, Values)]))
+        if every and self.trials is not None and self.trials > len(every):
+            raise ValueError(f"trials={self.trials}: the grid has only {len(every)} combinations")
         self._require_valid(dimensions)
+        for chosen in every[: self.trials]:  # values that are valid by themselves may contradict each other
+            Config(**self._settings(chosen))
         out = self.out.expanduser().absolute()
         require_writable(out, f"out={str(self.out)!r}")
         self._require_known()
@@ -83,13 +87,14 @@ class Sweep:
             from jaxtrpo.runs.sweep.scheduler import run_sweep
             from jaxtrpo.runs.sweep.study import Sweep as Plan
             from jaxtrpo.runs.sweep.study import open_study, ranked, require_same_sweep, write_table
+            from jaxtrpo.runs.termination import EXIT_CODE, Termination, termination_as_interrupt
         except ModuleNotFoundError as error:
             raise needs("sweep", error, "sweep") from error
 
         with hold(out):  # creates it
             pass
         study = open_study(out, self.env, self.storage)
-        require_same_sweep(study, dimensions, shlex.join(self._flags({})), self.seeds)
+        require_same_sweep(study, dimensions, shlex.join(_flags(vars(self.config))), self.seeds)
         trials = self.trials or (len(every) if every else 20)
         plan = Plan(
             env=self.env,
@@ -107,11 +112,11 @@ class Sweep:
 
         def work() -> int:
             try:
-                with hold(out):
+                with hold(out), termination_as_interrupt():
                     failed = run_sweep(plan, self.cores or available_cores())
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupt:
                 print(f"interrupted; the same command resumes the sweep in {out}", file=sys.stderr)
-                return INTERRUPTED
+                return EXIT_CODE if isinstance(interrupt, Termination) else INTERRUPTED
             if failed:
                 print(f"{failed} trials failed; the same command tries again", file=sys.stderr)
             done = ranked(study)
@@ -120,7 +125,7 @@ class Sweep:
                 return FAILED
             files = write_table(study, out), draw_sweep(done, dimensions, out)
             self._report(done, files)
-            return 0
+            return FAILED if failed else 0
 
         return work
 
@@ -131,12 +136,19 @@ class Sweep:
             require_known(self.env)
 
     def _settings(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the settings of a trial.
+
+        The algorithm is always one of them: by default it would depend on the others, and trials of two algorithms
+        would be compared as if they differed in what is searched.
+        """
         from jaxtrpo.cli.own_parts import part
 
         config = dataclasses.asdict(self.config)
+        if "algorithm" not in chosen:
+            config["algorithm"] = config["algorithm"] or USUAL_ALGORITHM
 
         def default(kind: str) -> str:
-            return getattr(part("algorithm", chosen.get("algorithm", config["algorithm"]) or USUAL_ALGORITHM), kind)
+            return getattr(part("algorithm", chosen.get("algorithm", config["algorithm"])), kind)
 
         return with_settings(config, chosen, default)
 
@@ -154,15 +166,7 @@ class Sweep:
                         part(kind, settings[kind])
 
     def _flags(self, chosen: Mapping[str, Any]) -> list[str]:
-        """Returns the flags of `jaxtrpo train` for the settings that differ from their defaults."""
-        usual, settings = Config(), vars(Config(**self._settings(chosen)))  # which makes 1000 of 1000.0
-        return as_flags(
-            {
-                name: value
-                for name, value in settings.items()
-                if value != getattr(usual, name) and name not in ("seed", "actors")
-            }
-        )
+        return _flags(vars(Config(**self._settings(chosen))))  # which makes 1000 of 1000.0
 
     def _report(self, done: list, files: tuple[Path, ...]) -> None:
         from jaxtrpo.runs.sweep.scheduler import format_settings
@@ -175,3 +179,11 @@ class Sweep:
             ["jaxtrpo", "train", self.env, *self._flags(done[0].params), "--actors", "1", "--out", "best"]
         )
         print(f"rerun the best trial: {best}")
+
+
+def _flags(settings: Mapping[str, Any]) -> list[str]:
+    """Returns the flags of `jaxtrpo train` for the settings of a trial that differ from their defaults."""
+    usual = vars(Config())
+    return as_flags(
+        {name: value for name, value in settings.items() if value != usual[name] and name not in ("seed", "actors")}
+    )

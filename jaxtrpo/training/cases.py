@@ -87,8 +87,10 @@ def _with_values(common: Mapping[str, Any], chosen: Mapping[str, float]) -> dict
     algorithm given as a value is already built: only its traced settings can get other initial values.
     """
     settings = dict(common)
+    if chosen:  # otherwise the default might differ between trainings that are to be compared
+        settings["algorithm"] = settings.get("algorithm") or USUAL_ALGORITHM
     for name, value in chosen.items():
-        given = settings.get("algorithm") or USUAL_ALGORITHM
+        given = settings["algorithm"]
         if name in RUN_SETTINGS:
             settings[name] = value
         elif isinstance(given, str):

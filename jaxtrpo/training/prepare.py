@@ -221,9 +221,10 @@ def _plan(
             options = options._replace(algorithm=usual)
             if usual != USUAL_ALGORITHM:
                 (parts, usual_steps), filled = parts_with(options.policy), None
-                told.append(note_algorithm(usual))
+                if saved is None:
+                    told.append(note_algorithm(usual))
                 chosen["algorithm"] = usual  # which its recipe may choose, too
-        if mentioned := mention(env, chosen):
+        if saved is None and (mentioned := mention(env, chosen)):
             told.insert(0, mentioned)
         if parts.algorithm.episodes is not None:
             parts, config = with_whole_episodes(parts, config, actors, environment)

@@ -8,6 +8,8 @@ from light_env import LightEnvironment
 
 import jaxtrpo
 from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
+from jaxtrpo.cli import main as cli
+from jaxtrpo.training.cases import cases_of
 from jaxtrpo.training.prepare import prepare
 
 TINY = {"total_steps": 500_000, "on_update": lambda row, state: False, "progress": False, "actors": 1}
@@ -119,6 +121,14 @@ def test_resumed_run_keeps_its_algorithm(tmp_path, first, later, algorithm):
     assert resumed.config.algorithm == algorithm and len(resumed.metrics["update"]) > len(run.metrics["update"])
 
 
+@pytest.mark.parametrize("env", ["Pendulum-v1", "MountainCar-v0"])
+def test_resumed_run_is_told_of_no_choice_that_it_cannot_make(env, tmp_path):
+    jaxtrpo.train(env, out=tmp_path, algorithm="trpo_replay" if env == "Pendulum-v1" else "trpo", **TINY)
+    run = prepare(env, out=tmp_path, resume=True, actors=1)
+    run.close()
+    assert not any("--algorithm" in note or "--recipe" in note for note in run.notes)
+
+
 def test_run_of_another_algorithm_is_not_resumed_with_the_default(tmp_path):
     jaxtrpo.train(Many, out=tmp_path, algorithm="npg", **TINY)
     with pytest.raises(ValueError, match="algorithm"):
@@ -128,3 +138,21 @@ def test_run_of_another_algorithm_is_not_resumed_with_the_default(tmp_path):
 def test_every_case_of_several_seeds_has_the_default():
     found = jaxtrpo.train_many(Many, seeds=(0, 1), **{**TINY, "actors": 2, "stop_at_return": -1.0})
     assert [each.config.algorithm for each in found] == ["trpo_replay"] * 2
+
+
+def test_cases_that_differ_in_a_setting_have_one_algorithm():
+    """Of these discounts, the first is the default, with which long runs of Humanoid learn otherwise."""
+    listed = cases_of([0], {"discount": [0.99, 0.9], "total_steps": 1_000_000})
+    assert [case.arguments["algorithm"] for case in listed] == ["trpo", "trpo"]
+    chosen = cases_of([0], {"discount": [0.99, 0.9], "algorithm": "ppo"})
+    assert [case.arguments["algorithm"] for case in chosen] == ["ppo", "ppo"]
+    assert "algorithm" not in cases_of([0], {"discount": 0.99})[0].arguments
+
+
+def test_trials_of_a_sweep_have_one_algorithm():
+    def algorithms(*words):
+        sweep = cli.parse(["sweep", "Humanoid-v5", "--grid", "discount=0.99,0.9", *words])
+        flags = [sweep._flags({"discount": discount}) for discount in (0.99, 0.9)]
+        return [each[each.index("--algorithm") + 1] for each in flags]
+
+    assert algorithms() == ["trpo", "trpo"] and algorithms("--algorithm", "ppo") == ["ppo", "ppo"]

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from jaxtrpo.runs.sweep.study import SEEDS, Sweep, distribution_of, sampler_of
 from jaxtrpo.runs.view.curves import interquartile_mean
 
 OWNER = "owner"  # user attribute of a trial: which sweep runs it
+RETRIES = "retries"  # user attribute of a trial: number of the failed one whose settings it tries again
 OWNER_FILE = "owner"  # of a directory, which may be moved, and used by another machine after this one
 SECONDS_BETWEEN_LOOKS = 2.0  # at the metrics of the runs in progress
 ERROR_LENGTH = 2_000  # characters of the output of a failed run
@@ -69,6 +70,7 @@ class _Scheduler:
         self.directories = set[Path]()  # of the runs in progress
         self.owner = _owner_of(sweep.directory) if sweep.shared else ""
         self.failed: list[Mapping[str, Any]] = []  # settings of trials, in this process
+        self.to_retry = _left_failed(sweep.study.get_trials(deepcopy=False))
         self.open: list[_Running] = []
         for trial in self._ours():
             if self._is_superfluous(trial):  # killed before it was pruned
@@ -128,42 +130,57 @@ class _Scheduler:
         stored together with its number, so those with the lowest numbers run and the others are pruned.
         """
         while (choice := self._next_choice()) is not None:
-            trial = self._add(choice)
+            trial = self._add(*choice)
             if not self._is_superfluous(trial):
                 return trial
             self.sweep.study.tell(trial.number, state=TrialState.PRUNED)
         return None
 
-    def _next_choice(self) -> dict[str, Any] | None:
-        """Returns a combination that has not been tried, or {} if values are to be sampled; None if none is left."""
+    def _next_choice(self) -> tuple[dict[str, Any], int | None] | None:
+        """Returns settings that have not been tried, or {} if they are to be sampled; None if none are left.
+
+        Sampled ones that failed in an earlier process come first, with the number of the trial that failed.
+        """
         begun = [trial.params for trial in self._counted()]
         if not self.sweep.combinations:
-            return {} if len(begun) + len(self.failed) < self.sweep.trials else None
+            if len(begun) + len(self.failed) >= self.sweep.trials:
+                return None
+            if not self.to_retry:
+                return {}, None
+            again = self.to_retry.pop(0)
+            return dict(again.params), again.number
         left = (choice for choice in self.sweep.combinations if choice not in begun and choice not in self.failed)
-        return next((dict(choice) for choice in left), None)
+        return next(((dict(choice), None) for choice in left), None)
 
-    def _add(self, choice: dict[str, Any]) -> FrozenTrial:
-        """Adds a trial that is running from the start.
+    def _add(self, choice: dict[str, Any], retries: int | None = None) -> FrozenTrial:
+        """Adds a trial that is running from the start; `retries` is the number of the failed one that it repeats.
 
         Optuna's queue (`enqueue_trial`) would let two processes start the same trial, because SQLite locks no rows.
         """
         kinds = {each.name: distribution_of(each) for each in self.sweep.dimensions if each.name in choice}
-        owner = {OWNER: self.owner}
-        new = create_trial(state=TrialState.RUNNING, params=choice, distributions=kinds, user_attrs=owner)
+        about = {OWNER: self.owner, **({} if retries is None else {RETRIES: retries})}
+        new = create_trial(state=TrialState.RUNNING, params=choice, distributions=kinds, user_attrs=about)
         self.sweep.study.add_trial(new)
         return max(self._ours(), key=lambda trial: trial.number)
 
     def _is_superfluous(self, trial: FrozenTrial) -> bool:
         """Whether trials with lower numbers leave nothing to do for this one."""
-        earlier = [other.params for other in self._counted() if other.number < trial.number]
+        earlier = [other for other in self._counted() if other.number < trial.number]
         if self.sweep.combinations:
-            return trial.params in earlier
-        return len(earlier) + len(self.failed) >= self.sweep.trials
+            return trial.params in [other.params for other in earlier]
+        retries = trial.user_attrs.get(RETRIES)
+        repeated = retries is not None and any(other.user_attrs.get(RETRIES) == retries for other in earlier)
+        return repeated or len(earlier) + len(self.failed) >= self.sweep.trials
 
     def _train(self, trial: optuna.Trial, seed: int) -> float | None:
         """Trains a run and returns its final return_100, or None if it failed."""
         out = place_of(self.sweep.directory, trial.number) / f"seed-{seed}"
-        arguments = [self.sweep.env, *self.sweep.flags(trial.params), "--seed", str(seed), "--actors", "1", "--quiet"]
+        try:
+            flags = self.sweep.flags(trial.params)
+        except ValueError as error:  # sampled values may contradict each other
+            self.say(f"trial {trial.number} failed: {error}")
+            return None
+        arguments = [self.sweep.env, *flags, "--seed", str(seed), "--actors", "1", "--quiet"]
         self._wait_until_free(out)
         command = [sys.executable, "-m", "jaxtrpo", "train", *arguments, "--out", str(out), "--resume"]
         environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
@@ -234,6 +251,12 @@ class _Scheduler:
         for dimension in self.sweep.dimensions:
             dimension.suggest(trial)
         return _Running(trial, list(range(self.sweep.seeds)), {})
+
+
+def _left_failed(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Returns the failed trials, with the settings they had drawn, that no other trial repeats."""
+    repeated = {trial.user_attrs.get(RETRIES) for trial in trials if trial.state != TrialState.PRUNED}
+    return [trial for trial in trials if trial.state == TrialState.FAIL and trial.number not in repeated]
 
 
 def _owner_of(directory: Path) -> str:

@@ -18,10 +18,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.trial import TrialState
 
 from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 from jaxtrpo.config.specs import parse
+from jaxtrpo.runs.directory import hold
 from jaxtrpo.runs.reader import read_run
 from jaxtrpo.runs.sweep.plot import draw_sweep
 from jaxtrpo.runs.sweep.scheduler import _Scheduler
@@ -297,6 +299,44 @@ def test_sweeps_that_share_sampled_trials_run_no_more_than_asked_for(tmp_path):
     assert len(found) == 3 == len({chosen["max_kl"] for chosen in found})
 
 
+def test_sampled_settings_that_failed_are_tried_again_by_the_next_sweep(tmp_path):
+    drawn = parse_random(["uniform(max_kl, 0, 1)"])
+    first = scheduler_of(tmp_path, drawn, trials=3)
+    begun = taken(first)
+    for running, value in zip(list(first.open), (1.0, None, None), strict=True):
+        first._done(running, 0, value)
+    assert taken(first) == []  # not at once
+    for failed in (begun[1:], begun[2:], []):
+        later = scheduler_of(tmp_path, drawn, trials=3)
+        assert taken(later) == failed
+        for running, value in zip(list(later.open), (1.0, None), strict=False):
+            later._done(running, 0, value if len(failed) == 2 else 1.0)
+    done = [trial.params for trial in later._states(TrialState.COMPLETE)]
+    assert sorted(done, key=begun.index) == begun
+
+
+def test_sweeps_that_share_a_study_try_again_once(tmp_path):
+    drawn = parse_random(["uniform(max_kl, 0, 1)"])
+    first = sharing(tmp_path, "here", drawn, trials=2)
+    begun = taken(first)
+    for running, value in zip(list(first.open), (None, 1.0), strict=True):
+        first._done(running, 0, value)
+    here, there = (sharing(tmp_path, name, drawn, trials=2) for name in ("here", "there"))
+    assert taken_in_turns(here, there) == begun[:1]
+
+
+def test_trial_whose_values_contradict_each_other_fails_alone(tmp_path, capsys):
+    def contradict(chosen):
+        raise ValueError("max_kl contradicts itself")
+
+    scheduler = scheduler_of(tmp_path, [Values("max_kl", (0.01, 0.02))])
+    scheduler.sweep = scheduler.sweep._replace(flags=contradict)
+    running, seed = scheduler._next()
+    scheduler._done(running, seed, scheduler._train(running.trial, seed))
+    assert "trial 0 failed: max_kl contradicts itself" in capsys.readouterr().out
+    assert taken(scheduler) == [{"max_kl": 0.02}]
+
+
 @pytest.mark.parametrize("tpe", [False, True])
 def test_resumed_sweep_draws_what_one_that_never_stopped_draws(tmp_path, tpe):
     space = parse_random(["uniform(max_kl, 0, 1)", "integer(epochs, 1, 1000000)"])
@@ -345,6 +385,40 @@ def test_directory_may_have_any_name(tmp_path, name):
     assert {path.name for path in (tmp_path / name).iterdir()} == {"study.sqlite"}
     with pytest.raises(ValueError, match="holds a sweep of X, not Y"):
         open_study(tmp_path / name, "Y", None)
+
+
+def test_termination_ends_the_runs_too(tmp_path):
+    out = tmp_path / "sweep"
+    with started(*GRID, "--out", str(out), "--cores", "1") as process:
+        wait_for(lambda: list(out.glob("trial-*/seed-*")))
+        process.terminate()
+        errors = process.communicate(timeout=100)[1]
+    assert process.returncode == 143 and "the same command resumes the sweep" in errors
+    with hold(next(out.glob("trial-*/seed-*"))):  # nobody writes to it
+        pass
+
+
+def test_sweep_with_a_failed_trial_says_so_and_ends_with_an_error(tmp_path, capsys):
+    words = [*SMALL, "--max-steps-per-update", "128", "--grid", "segment_length=32,64", "--seeds", "1"]
+    assert cli.main([*words, "--out", str(tmp_path)]) == cli.FAILED
+    said = capsys.readouterr()
+    assert "trial 1, seed 0 failed" in said.err and "1 trials failed; the same command tries again" in said.err
+    assert [row["trial"] for row in rows(tmp_path)] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ["--grid", "max_steps_per_update=256,64", "--grid", "num_envs=4,8"],
+            "max_steps_per_update=64 is below steps_per_update=128",
+        ),
+        ([*GRID, "--trials", "3"], "trials=3: the grid has only 2 combinations"),
+    ],
+)
+def test_grid_that_cannot_be_run_is_refused_before_training(words, told, tmp_path, capsys):
+    assert cli.main([*SMALL, *words, "--out", str(tmp_path / "new")]) == cli.INPUT_ERROR
+    assert told in capsys.readouterr().err and not (tmp_path / "new").exists()
 
 
 def test_second_sweep_in_a_directory_is_rejected(tmp_path, capsys):
@@ -437,7 +511,7 @@ def test_flags_of_a_trial():
     flags = command._flags({"algorithm": "ppo", "critic_learning_rate": 0.001})
     critic = parse("critic", flags[flags.index("--critic") + 1])
     assert critic.spec_string == "mlp(minibatch_size=64)"  # that of ppo, with mlp's own learning rate
-    assert command._flags({"max_steps_per_update": 1e3}) == ["--max-steps-per-update", "1000"]
+    assert command._flags({"max_steps_per_update": 1e3}) == ["--algorithm", "trpo", "--max-steps-per-update", "1000"]
 
 
 def test_fractions_of_whole_settings_are_refused(tmp_path, capsys):
