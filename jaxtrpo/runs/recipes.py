@@ -10,8 +10,9 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from jaxtrpo.config import USUAL_ALGORITHM, Config, make_config
+from jaxtrpo.config.checks import require_number, require_seed
 from jaxtrpo.config.messages import short
-from jaxtrpo.config.specs import KINDS, is_built_in
+from jaxtrpo.config.specs import KINDS, is_built_in, require_one_value
 
 RESULT = ("seeds", "returns")  # entries of a recipe that are not settings
 
@@ -55,8 +56,9 @@ def parse_recipes(text: str, place: str) -> Sequence[Recipe]:
       place: name of the file, for messages.
 
     Raises:
-      ValueError: it is not TOML, or an entry has an unknown setting, a value out of bounds, a part that is not built
-        in, or not one return for each seed; one sentence.
+      ValueError: it is not TOML, or an entry has an unknown setting of `train`, a value out of bounds, two values for
+        one setting, a part that is not built in, or not one return for each seed; one sentence. Settings inside spec
+        strings are not checked, which would take importing JAX.
     """
     try:
         content = tomllib.loads(text)
@@ -83,6 +85,8 @@ def load_recipe(env: str) -> dict[str, Any]:
 def recipe_for(env: str) -> Recipe:
     """Returns the recipe for an environment; errors as for `load_recipe`."""
     known = recipes()
+    if not isinstance(env, str):
+        raise ValueError(f"recipe: env={short(env, 60)} must be a name; `jaxtrpo recipes` lists all")
     if env not in known:
         near = difflib.get_close_matches(env, known, n=3)
         hint = f"the nearest are for {', '.join(near)}" if near else "`jaxtrpo recipes` lists all"
@@ -119,13 +123,26 @@ def _recipe(env: str, entry: Any, place: str) -> Recipe:
     settings = {name: value for name, value in entry.items() if name not in RESULT}
     try:
         config = make_config(settings, algorithm=str(entry.get("algorithm", USUAL_ALGORITHM)))
+        require_one_value(vars(config), vars(Config()))
+        seeds, returns = _list(seeds=entry["seeds"]), _list(returns=entry["returns"])
+        for seed in seeds:
+            require_seed(seeds=seed)
+        for value in returns:
+            require_number("a number", lambda value: True, returns=value)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{place}: {error}") from error
     for kind in KINDS:
         spec = getattr(config, kind)
         if spec is not None and not is_built_in(kind, spec):
             raise ValueError(f"{place}: {kind}={short(spec, 60)} is not built in")
-    seeds, returns = entry["seeds"], entry["returns"]
     if not (seeds and len(seeds) == len(returns) == len(set(seeds))):
         raise ValueError(f"{place} needs different seeds, and one return for each of them")
     return Recipe(env, settings, tuple(seeds), tuple(map(float, returns)))
+
+
+def _list(**values: Any) -> list[Any]:
+    """Returns the value of an entry; raises ValueError if it is not a list."""
+    ((name, value),) = values.items()
+    if not isinstance(value, list):
+        raise ValueError(f"{name}={short(value)} must be a list")
+    return value

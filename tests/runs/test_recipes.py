@@ -88,6 +88,13 @@ def test_recipe_is_read_as_written():
         (entry(returns="[1]"), "one return for each"),
         (entry(seeds="[5, 5]"), "different seeds"),
         (entry(seeds="[]", returns="[]"), "different seeds"),
+        (entry(seeds="5", returns="[1]"), "seeds=5 must be a list"),
+        (entry(seeds="[[5]]", returns="[1]"), "seeds=[5] must be"),
+        (entry(seeds='["x"]', returns="[1]"), "seeds='x' must be"),
+        (entry(seeds="[5]", returns="1"), "returns=1 must be a list"),
+        (entry(seeds="[5]", returns='["a"]'), "returns='a' must be a number"),
+        (entry(seeds="[5]", returns="[nan]"), "returns=nan must be a number"),
+        (entry(algorithm='"trpo(max_kl=0.2)"', max_kl="0.1"), "max_kl"),
     ],
 )
 def test_malformed_recipe_is_named(text, message):
@@ -99,6 +106,12 @@ def test_malformed_recipe_is_named(text, message):
 def test_unknown_environment_has_no_recipe():
     with pytest.raises(ValueError, match="none for 'CartPole-v7'; the nearest are for CartPole-v1"):
         jaxtrpo.load_recipe("CartPole-v7")
+
+
+@pytest.mark.parametrize("env", [None, ["x"], len])
+def test_recipe_is_for_a_name(env):
+    with pytest.raises(ValueError, match=r"recipe: env=.* must be a name"):
+        jaxtrpo.load_recipe(env)
 
 
 def test_loaded_recipe_may_be_changed():
