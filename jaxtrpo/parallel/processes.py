@@ -11,6 +11,7 @@ import contextlib
 import functools
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -55,7 +56,10 @@ def require_count(processes: int | None) -> None:
 
 def require_alone(what: str) -> None:
     """Raises ValueError if a launcher started several processes."""
-    number = max(jax.process_count() if jax.distributed.is_initialized() else 1, int(os.environ.get(COUNT, "1")))
+    count = os.environ.get(COUNT) or "1"
+    if not count.isdecimal():
+        raise ValueError(f"{COUNT}={count} must be a number of processes")
+    number = max(jax.process_count() if jax.distributed.is_initialized() else 1, int(count))
     if number > 1:
         raise ValueError(f"{what} supports only a single process, but a launcher started {number}")
 
@@ -67,11 +71,16 @@ def join(processes: int | None) -> None:
       processes: required number of processes; None for JAX_NUM_PROCESSES, or 1 if that is unset.
 
     Raises:
-      ValueError: no launcher was found, its variables are malformed, or JAX has already started.
-      ConnectionError: the first process cannot listen at its address.
+      ValueError: no launcher was found, it started another number of processes, its variables are malformed, or JAX
+        has already started.
+      ConnectionError: the first process cannot listen at its address, or the others cannot reach it there.
     """
     address, count, index = (os.environ.get(name) for name in (ADDRESS, COUNT, INDEX))
-    if jax.distributed.is_initialized() or processes == 1 or count == "1":
+    if jax.distributed.is_initialized():
+        return
+    if processes is not None and count is not None and count.isdecimal() and int(count) != processes:
+        raise ValueError(f"processes={processes}, but the launcher started {count} ({COUNT})")
+    if processes == 1 or count == "1":
         return
     if processes is count is None:
         given = [name for name in (ADDRESS, INDEX) if name in os.environ]
@@ -93,6 +102,7 @@ def join(processes: int | None) -> None:
         if count is None:
             initialize()  # finds Slurm, Open MPI, Kubernetes, ...
         else:
+            _require_reachable(str(address), str(index))
             initialize(str(address), int(count), int(str(index)), cluster_detection_method="deactivate")
     except (ValueError, IndexError) as error:
         given = (
@@ -104,6 +114,23 @@ def join(processes: int | None) -> None:
     except RuntimeError as error:  # JAX has started, and no longer looks for a launcher
         late = "JAX started before this process joined the others: call train before anything else that uses JAX"
         raise ValueError(f"{alone}, before any other use of JAX" if count is None else late) from error
+
+
+def _require_reachable(address: str, index: str) -> None:
+    """Raises ConnectionError if the first process is not reached in time; JAX would abort and not name its address."""
+    host, _, port = address.rpartition(":")
+    if not (port.isdecimal() and index.isdecimal() and int(index) > 0):
+        return
+    end = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
+            return
+        except (OSError, OverflowError) as error:
+            if time.monotonic() > end:
+                reason = f"process 0 was not reached there within {START_SECONDS} s"
+                raise ConnectionError(f"{ADDRESS}={address}: {reason}: {error}") from error
+        time.sleep(0.1)
 
 
 def exchange(message: Mapping[str, Any]) -> list[dict[str, Any]]:

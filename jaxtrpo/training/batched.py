@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from typing import NamedTuple
 
 import jax
@@ -15,11 +15,11 @@ import numpy as np
 from jaxtrpo.parallel.actors import Trainings, join_envs
 from jaxtrpo.rollout.evaluation import Evaluator
 from jaxtrpo.rollout.types import TrainState
-from jaxtrpo.runs.directory import hold
+from jaxtrpo.runs.directory import OutputError, hold
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.symptoms import notes, symptoms
-from jaxtrpo.runs.termination import Interrupted, Terminated, Termination, termination_as_interrupt
+from jaxtrpo.runs.termination import DeferredSignals, Handling, Interrupted, Terminated, Termination
 from jaxtrpo.training.drivers.synchronous import synchronous_updates
 from jaxtrpo.training.metrics import Moment, rows_of
 from jaxtrpo.training.prepare import restored
@@ -62,14 +62,15 @@ def run_programs(programs: Sequence[Program], *, progress: bool) -> list[Result]
             for each in program.plans:
                 if each.directory is not None:
                     stack.enter_context(hold(each.directory, new=each.directory_is_new))
-        stack.enter_context(termination_as_interrupt())
         for number, program in enumerate(programs):
             label = f"program {number + 1} of {len(programs)}: {_label_of(program.names)}"
             ready = _restarted(program) if number else program
             try:
-                found, interrupt = _run_program(ready, label if len(programs) > 1 else None, progress=progress)
+                with DeferredSignals() as signals:
+                    shown = label if len(programs) > 1 else None
+                    found, interrupt = _run_program(ready, shown, signals, progress=progress)
             except KeyboardInterrupt as error:  # before its first update
-                if not results:
+                if not results and not isinstance(error, Termination):
                     raise
                 found, interrupt = [], error
             results += found
@@ -93,13 +94,14 @@ def _restarted(program: Program) -> Program:
 
 
 def _run_program(
-    program: Program, label: str | None, *, progress: bool
+    program: Program, label: str | None, signals: Handling, *, progress: bool
 ) -> tuple[list[Result], KeyboardInterrupt | None]:
     """Runs the trainings of one program.
 
     Args:
       program: trainings, whose directories are already locked.
       label: shown beside the progress bar.
+      signals: handling of signals, which wait for the end of an update and until everything is saved.
       progress: whether to show the mean over the trainings.
 
     Returns:
@@ -128,6 +130,7 @@ def _run_program(
         try:
             while not all(each.over for each in parts):
                 moment = next(moments)
+                signals.defer()
                 now, whole = time.perf_counter(), functools.cache(_on_host(moment))
                 for number, each in enumerate(parts):
                     if not each.over:
@@ -138,15 +141,20 @@ def _run_program(
                 bar.update(mean)
                 for note in notes(checks, [mean]):
                     bar.note(note)
+                signals.end_of_update()
         except KeyboardInterrupt as error:
             interrupt = error
             bar.note("interrupted; keeping what was learned so far")
         except Exception:
-            for each in parts:
-                each.record.save()
+            with suppress(OutputError):  # the first error is the one to know of
+                _save(parts)
             raise
-        for each in parts:
-            each.record.save()
+        signals.ignore()
+        _save(parts)
+        try:
+            signals.end_of_update()  # one may have come since
+        except KeyboardInterrupt as error:
+            interrupt = error
     return [each.record.result() for each in parts], interrupt
 
 
@@ -185,6 +193,18 @@ class _Training:
 
     def _steps(self) -> int:
         return int(self.record.last["env_steps"] or 0)
+
+
+def _save(parts: Sequence[_Training]) -> None:
+    """Saves all trainings; raises the first OutputError after the others were saved."""
+    errors = []
+    for each in parts:
+        try:
+            each.record.save()
+        except OutputError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _first_state(plans: Sequence[Plan], trainings: Trainings) -> TrainState:

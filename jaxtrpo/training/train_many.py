@@ -31,6 +31,7 @@ from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.termination import Interrupted, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.training.batched import Program, require_same_sizes, run_programs
 from jaxtrpo.training.cases import Case, cases_of
+from jaxtrpo.training.options import require_directory
 from jaxtrpo.training.prepare import begin, plan
 from jaxtrpo.training.record import Result
 
@@ -81,6 +82,9 @@ def prepare_many(
 ) -> Callable[[bool], list[Result]]:
     """Checks all arguments, as `train_many`, and returns a function that trains, given `progress`."""
     require_alone("train_many (--seeds)")
+    if plain(arguments.get("processes")) not in (None, 1):
+        raise ValueError(f"processes={arguments['processes']}: train_many (--seeds) supports only a single process")
+    require_directory(out)
     if isinstance(arguments.get("log_info"), list | tuple):  # other lists are values to train with
         arguments["log_info"] = names_string(arguments["log_info"])
     config = Config(**{name: arguments[name] for name in ("device", "env_options") if name in arguments})

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from jaxtrpo.cli import main as cli
+from jaxtrpo.parallel import processes
 from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX
 from jaxtrpo.runs.checkpoint import load_checkpoint
 
@@ -404,12 +405,36 @@ os.environ |= {{"{ADDRESS}": "here", "{INDEX}": "0"}}
 assert cli.main({[*TRAIN]}) == cli.INPUT_ERROR
 os.environ["{COUNT}"] = "2"
 assert cli.main({[*TRAIN]}) == cli.INPUT_ERROR
+for processes in "1", "3":
+    assert cli.main([*{[*TRAIN]}, "--processes", processes]) == cli.INPUT_ERROR
+os.environ["{COUNT}"] = "1"
+assert cli.main([*{[*TRAIN]}, "--processes", "2"]) == cli.INPUT_ERROR
+os.environ["{COUNT}"] = "many"
+assert cli.main([*{[*TRAIN]}, "--seeds", "2"]) == cli.INPUT_ERROR
 """
     done = run([sys.executable, "-c", code])
     assert done.returncode == 0, done.stderr
     assert "processes=2, but no launcher was found: use `jaxtrpo launch --processes 2 -- train ...`" in done.stderr
     assert "JAX_COORDINATOR_ADDRESS and JAX_PROCESS_ID without JAX_NUM_PROCESSES: set all three" in done.stderr
     assert "JAX_COORDINATOR_ADDRESS=here, JAX_NUM_PROCESSES=2" in done.stderr
+    for number, count in ((1, 2), (3, 2), (2, 1)):
+        sentence = f"processes={number}, but the launcher started {count} (JAX_NUM_PROCESSES)"
+        assert done.stderr.count(sentence) == 1
+    assert "JAX_NUM_PROCESSES=many must be a number of processes" in done.stderr
+
+
+def test_a_process_that_cannot_reach_the_first_names_its_address(monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+        monkeypatch.setattr(processes, "START_SECONDS", 0)
+        for name, value in ((ADDRESS, address), (COUNT, "2"), (INDEX, "1")):
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ConnectionError, match=f"^JAX_COORDINATOR_ADDRESS={address}: process 0 was not reached"):
+            processes.join(None)
+        unused.listen()
+        processes._require_reachable(address, "1")
+    processes._require_reachable(address, "0")  # which listens itself
 
 
 def test_simulators_of_gymnasium_and_programs_are_stepped_by_their_own_process(tmp_path):

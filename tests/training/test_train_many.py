@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import signal
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,12 @@ from jaxtrpo.algorithms.surrogates import importance_weighted_advantage
 from jaxtrpo.algorithms.trpo import trpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.config.specs import with_argument
-from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
+from jaxtrpo.runs.checkpoint import load_checkpoint
+from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE, OutputError
+from jaxtrpo.training import batched
 from jaxtrpo.training.cases import cases_of
 from jaxtrpo.training.prepare import prepare
+from jaxtrpo.training.record import Record
 from jaxtrpo.training.train_many import _of_one_program
 
 SMALL = {**TINY, "steps_per_update": 32, "total_steps": 192}
@@ -292,6 +296,55 @@ def test_an_interrupt_ends_all_with_what_they_have(env, tmp_path):
 
 
 @pytest.mark.shared_programs
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["interrupt", "termination"])
+def test_a_signal_while_one_training_is_saved_lets_all_be_saved(number, tmp_path, monkeypatch):
+    save = Record.save
+
+    def interrupted(record):
+        signal.raise_signal(number)
+        save(record)
+
+    monkeypatch.setattr(Record, "save", interrupted)
+    wanted = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    with pytest.raises(wanted) as error:
+        jaxtrpo.train_many(Program(), seeds=(0, 1, 2), out=tmp_path, progress=False, **QUICK)
+    if number == signal.SIGINT:
+        assert len(error.value.result) == 3
+    else:
+        assert error.value.code == 143
+    for seed in range(3):
+        assert load_checkpoint(tmp_path / f"seed-{seed}").metrics["env_steps"][-1] >= QUICK["total_steps"]
+
+
+def test_termination_before_the_first_update_is_no_interrupt(tmp_path, monkeypatch):
+    monkeypatch.setattr(batched, "_first_state", lambda *_: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(SystemExit) as error:
+        jaxtrpo.train_many(Program(), seeds=(0, 1), out=tmp_path, progress=False, **QUICK)
+    assert error.value.code == 143
+
+
+@pytest.mark.shared_programs
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_training_that_cannot_be_saved_does_not_keep_the_others(fails, tmp_path, monkeypatch):
+    save = Record.save
+
+    def full(record):
+        if record._plan.config.seed == 0:
+            raise OutputError("the disk is full")
+        save(record)
+
+    def fail(row, state):
+        if fails and row["update"] == 3:
+            raise RuntimeError("mine")
+
+    monkeypatch.setattr(Record, "save", full)
+    with pytest.raises(RuntimeError if fails else OutputError, match="mine" if fails else "full"):
+        jaxtrpo.train_many(Program(), seeds=(0, 1, 2), out=tmp_path, progress=False, on_update=fail, **QUICK)
+    for seed in (1, 2):
+        assert len(load_checkpoint(tmp_path / f"seed-{seed}").metrics["update"]) >= 2
+
+
+@pytest.mark.shared_programs
 def test_an_error_ends_all_and_keeps_its_traceback(tmp_path):
     def fail(row, state):
         if row["update"] == 3:
@@ -327,12 +380,21 @@ def test_an_error_ends_all_and_keeps_its_traceback(tmp_path):
         ({"seeds": None}, "seeds=None must be a sequence of seeds"),
         ({"actors": [1, 2]}, r"actors=\[1, 2\] must be a whole number"),
         ({"on_update": 5}, "on_update=5 must be a function"),
+        ({"processes": 2}, r"processes=2: train_many \(--seeds\) supports only a single process"),
     ],
 )
 def test_invalid_lists_are_refused_before_training(arguments, told, tmp_path):
     with pytest.raises((ValueError, TypeError), match=told):
         jaxtrpo.train_many(Program(), out=tmp_path / "new", **{"total_steps": 64, "progress": False, **arguments})
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(("out", "told"), [("", "out='' must name"), (5, "out=5 must be the path of a directory")])
+def test_directory_that_is_none_is_refused(out, told, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=told):
+        jaxtrpo.train_many(Program(), seeds=(0,), out=out, **QUICK)
+    assert not list(tmp_path.iterdir())
 
 
 def test_names_tell_close_values_apart():
