@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from jaxtrpo.config.messages import short
 from jaxtrpo.envs.actions import ActionSpace
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
 from jaxtrpo.envs.observations import Observations, Part
@@ -27,7 +28,12 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
 
     Raises:
       FileNotFoundError: the directory does not exist.
+      ValueError: `directory` is no path, or `policy` no trained policy, such as the `policy` of a result.
     """
+    if not isinstance(directory, str | Path):
+        raise ValueError(f"directory={short(directory)} must be the path of a directory")
+    if not isinstance(policy, TrainedPolicy):
+        raise ValueError(f"policy={short(policy)} must be a trained policy, such as train(...).policy")
     place = Path(directory).expanduser()
     if not place.is_dir():
         raise FileNotFoundError(f"no such directory: {place}")

@@ -10,6 +10,7 @@ from jaxtrpo.runs.metrics import Row
 
 MANY_INVALID = 0.01  # fraction of a run's steps above which a warning is shown
 UPDATES_TO_JUDGE, STEPS_TO_JUDGE = 3, 1_000  # minimum of both
+EPISODES_TO_JUDGE = 50
 
 
 class Symptom(Protocol):
@@ -24,13 +25,15 @@ class Symptom(Protocol):
         ...
 
 
-def symptoms(*, invalid_is_broken: bool) -> list[Symptom]:
+def symptoms(*, invalid_is_broken: bool, logged: Sequence[str] = ()) -> list[Symptom]:
     """Returns the detectors for a run.
 
     Args:
       invalid_is_broken: whether invalid steps always mean a broken simulation.
+      logged: names of the entries of `info` that are columns of metrics.
     """
-    return [RewardsOutOfRange(), NoGradient(), *([InvalidSteps()] if invalid_is_broken else [])]
+    invalid = [InvalidSteps()] if invalid_is_broken else []
+    return [RewardsOutOfRange(), NoGradient(), *invalid, *map(NeverLogged, logged)]
 
 
 def notes(looked_for: Sequence[Symptom], rows: Sequence[Row]) -> list[str]:
@@ -60,6 +63,25 @@ class InvalidSteps:
             f"{self._invalid / self._steps:.0%} of the steps so far are invalid because the simulation diverged "
             "(invalid_steps); try a shorter time step, smaller actions or other initial states"
         )
+
+
+class NeverLogged:
+    """Warns once if no episode has had an entry of `info` that is to be logged, whose name may be misspelt."""
+
+    def __init__(self, name: str) -> None:
+        """Watches the column of this name."""
+        self._name, self._episodes, self._over = name, 0, False
+
+    def note(self, rows: Iterable[Row]) -> str | None:
+        """See `Symptom.note`."""
+        for row in rows:
+            value = row.get(self._name)
+            self._over = self._over or (value is not None and math.isfinite(value))
+            self._episodes += int(row.get("episodes") or 0)
+        if self._over or self._episodes < EPISODES_TO_JUDGE:
+            return None
+        self._over = True
+        return f"log_info: none of {self._episodes} episodes ended with a number named {self._name} in its info"
 
 
 class _Lasting:

@@ -18,7 +18,7 @@ from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.directory import OutputError, hold
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.progress import Progress
-from jaxtrpo.runs.symptoms import notes, symptoms
+from jaxtrpo.runs.symptoms import notes
 from jaxtrpo.runs.termination import DeferredSignals, Handling, Interrupted, Terminated, Termination
 from jaxtrpo.training.drivers.synchronous import synchronous_updates
 from jaxtrpo.training.metrics import Moment, rows_of
@@ -123,7 +123,7 @@ def _run_program(
         begin = first.warm_start and first.warm_start.note
         for note in (*first.notes, *(each for each in (begin, label) if each)):
             bar.note(note)
-        checks = symptoms(invalid_is_broken=first.invalid_is_broken)
+        checks = first.symptoms()
         if not all(each.over for each in parts):
             bar.status("compiling")
         moments = stack.enter_context(closing(synchronous_updates(first.update, state, jax.device_get)))

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxtrpo.config import Config
+from jaxtrpo.config.environment import names_of
 from jaxtrpo.envs.abilities import copy_of, observation_space, observations_of, require_working
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.observation_space import as_observed
@@ -32,7 +33,7 @@ from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.output import Saving
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.progress import NOTHING_DONE, Progress
-from jaxtrpo.runs.symptoms import notes, symptoms
+from jaxtrpo.runs.symptoms import Symptom, notes, symptoms
 from jaxtrpo.runs.termination import (
     END_SECONDS,
     EXIT_CODE,
@@ -122,6 +123,10 @@ class Plan:
 
         return evaluate
 
+    def symptoms(self) -> list[Symptom]:
+        """Returns the detectors of problems that the run may have."""
+        return symptoms(invalid_is_broken=self.invalid_is_broken, logged=names_of(self.config.log_info))
+
     def policy_of(self, state: TrainState) -> TrainedPolicy:
         """Returns the policy that is selected in a placed state; it can be used without the run."""
         return self._policy(*selected(*first((state.best, state.learner.policy, state.learner.obs_moments))))
@@ -184,7 +189,7 @@ class Run(Plan):
 
     def _run(self, record: Record, signals: Handling, *, progress: bool) -> tuple[Result, bool]:
         """Returns the result, and whether the run was interrupted."""
-        interrupt, checks = None, symptoms(invalid_is_broken=self.invalid_is_broken)
+        interrupt, checks = None, self.symptoms()
         with (
             ExitStack() as stack,
             Progress(self.config.most_steps, record.last, enabled=progress, best=record.best) as bar,

@@ -71,6 +71,13 @@ def test_value_that_is_no_number_is_blank_and_one_of_all_environments_counts_for
     assert np.all(shared["level"] == 3) and np.all((shared["path"] >= 1) & (shared["path"] <= 3))
 
 
+def test_misspelt_entry_is_told(capfd):
+    arguments = {**SETTINGS, "actors": 1, "total_steps": 2_000}
+    jaxtrpo.train(Telling, log_info="stesp, steps", **{**arguments, "progress": True})
+    said = capfd.readouterr().err
+    assert "episodes ended with a number named stesp in its info" in said and "named steps" not in said
+
+
 def test_update_without_a_finished_episode_is_blank(tmp_path):
     settings = {**SETTINGS, "steps_per_update": 32, "total_steps": 64}
     jaxtrpo.train(lambda: CountingEnv(lasts=True), out=tmp_path, log_info="x", actors=1, **settings)

@@ -95,6 +95,19 @@ def test_failed_write_leaves_the_old_policy(tmp_path, monkeypatch):
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [(directory.POLICY_FILE, before)]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (lambda place: (make_policy(), place), "directory=.* must be the path of a directory"),
+        (lambda place: (place, "policy"), "policy='policy' must be a trained policy"),
+    ],
+)
+def test_what_cannot_be_saved_is_refused(arguments, told, tmp_path):
+    with pytest.raises(ValueError, match=told) as error:
+        policy_file.save_policy(*arguments(tmp_path))
+    assert len(str(error.value)) < 200 and not list(tmp_path.iterdir())
+
+
 def test_errors_tell_missing_policies_apart(tmp_path):
     with pytest.raises(FileNotFoundError, match="no such directory: .*missing"):
         policy_file.load_policy(tmp_path / "missing")

@@ -179,6 +179,24 @@ def test_gradient_that_is_not_finite_is_told_once():
     assert symptoms.NoGradient().note([progress.NOTHING_DONE] * 9) is None
 
 
+def test_entry_of_info_that_no_episode_has_is_told_once():
+    nan = float("nan")
+
+    def told(*rows):
+        watch = symptoms.NeverLogged("success")
+        return [watch.note([{"episodes": number, "success": value}]) for number, value in rows]
+
+    found = told((30, nan), (20, nan), (50, nan))
+    assert found[0] is found[2] is None
+    assert found[1] == "log_info: none of 50 episodes ended with a number named success in its info"
+    assert told((49, nan)) == [None]
+    assert told((1, 0.0), (100, nan)) == told((100, 0.5), (100, nan)) == [None] * 2
+    assert symptoms.NeverLogged("success").note([progress.NOTHING_DONE] * 9) is None
+    assert [type(each) for each in symptoms.symptoms(invalid_is_broken=False, logged=("a", "b"))][2:] == 2 * [
+        symptoms.NeverLogged
+    ]
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
