@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from jaxtrpo.runs.metrics import Row
@@ -25,15 +25,19 @@ class Symptom(Protocol):
         ...
 
 
-def symptoms(*, invalid_is_broken: bool, logged: Sequence[str] = ()) -> list[Symptom]:
+def symptoms(
+    *, invalid_is_broken: bool, logged: Sequence[str] = (), adapted: Mapping[str, str] | None = None
+) -> list[Symptom]:
     """Returns the detectors for a run.
 
     Args:
       invalid_is_broken: whether invalid steps always mean a broken simulation.
       logged: names of the entries of `info` that are columns of metrics.
+      adapted: settings that a rule may change, and the spec string of the rule.
     """
     invalid = [InvalidSteps()] if invalid_is_broken else []
-    return [RewardsOutOfRange(), NoGradient(), *invalid, *map(NeverLogged, logged)]
+    broken = [BrokenSetting(name, rule) for name, rule in (adapted or {}).items()]
+    return [RewardsOutOfRange(), NoGradient(), *invalid, *map(NeverLogged, logged), *broken]
 
 
 def notes(looked_for: Sequence[Symptom], rows: Sequence[Row]) -> list[str]:
@@ -82,6 +86,23 @@ class NeverLogged:
             return None
         self._over = True
         return f"log_info: none of {self._episodes} episodes ended with a number named {self._name} in its info"
+
+
+class BrokenSetting:
+    """Warns once if a rule has set a setting to what is no finite number."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        """Watches the column of this name."""
+        self._name, self._rule, self._told = name, rule, False
+
+    def note(self, rows: Iterable[Row]) -> str | None:
+        """See `Symptom.note`."""
+        values = [row.get(self._name) for row in rows]
+        broken = [value for value in values if value is not None and not math.isfinite(value)]
+        if self._told or not broken:
+            return None
+        self._told = True
+        return f"adapt={self._rule} has set {self._name} to {broken[0]:g}, with which nothing can be learned"
 
 
 class _Lasting:

@@ -125,7 +125,11 @@ class Plan:
 
     def symptoms(self) -> list[Symptom]:
         """Returns the detectors of problems that the run may have."""
-        return symptoms(invalid_is_broken=self.invalid_is_broken, logged=names_of(self.config.log_info))
+        return symptoms(
+            invalid_is_broken=self.invalid_is_broken,
+            logged=names_of(self.config.log_info),
+            adapted=dict.fromkeys(self.update.algorithm.hyperparameters, str(self.config.adapt)),
+        )
 
     def policy_of(self, state: TrainState) -> TrainedPolicy:
         """Returns the policy that is selected in a placed state; it can be used without the run."""

@@ -10,12 +10,14 @@ import sys
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxtrpo
+from jaxtrpo.adapt import Rule
 from jaxtrpo.config import Config
 from jaxtrpo.runs import directory, progress, symptoms
 from jaxtrpo.runs.config_file import save_config
@@ -195,6 +197,23 @@ def test_entry_of_info_that_no_episode_has_is_told_once():
     assert [type(each) for each in symptoms.symptoms(invalid_is_broken=False, logged=("a", "b"))][2:] == 2 * [
         symptoms.NeverLogged
     ]
+
+
+def test_setting_that_a_rule_has_broken_is_told_once():
+    watch = symptoms.BrokenSetting("max_kl", "mine")
+    assert watch.note([{"max_kl": 0.01}, {"max_kl": None}, {}]) is None
+    told = watch.note([{"max_kl": 0.01}, {"max_kl": float("inf")}, {"max_kl": float("nan")}])
+    assert told == "adapt=mine has set max_kl to inf, with which nothing can be learned"
+    assert watch.note([{"max_kl": float("nan")}]) is None
+
+
+def test_run_says_which_setting_its_rule_has_broken(capfd):
+    def update(state, settings, metrics):
+        return state, {**settings, "max_kl": jnp.nan * settings["max_kl"]}
+
+    rule = Rule(lambda settings: (), update)
+    jaxtrpo.train("Pendulum-v1", adapt=rule, actors=1, total_steps=4 * 1024)
+    assert "adapt=custom has set max_kl to nan, with which nothing can be learned" in capfd.readouterr().err
 
 
 class Terminal(io.StringIO):
