@@ -59,8 +59,12 @@ class Environment(Protocol):
         """Starts `num_envs` episodes; environment i depends on `key` and i only."""
         ...
 
-    def step(self, state: EnvState, action: Float[Array, "env action"]) -> EnvState:
-        """Applies one action to each environment, and resets those whose episode ends with it."""
+    def step(self, state: EnvState, action: Float[Array, "env action"] | Int[Array, "env action"]) -> EnvState:
+        """Applies one action to each environment, and resets those whose episode ends with it.
+
+        Actions are numbers in the simulator's units or, with `action_counts` (see `abilities.Discrete`), int32 choices
+        counted from 0.
+        """
         ...
 
 

@@ -8,8 +8,13 @@ import numpy as np
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.kinds import kinds_differ
 from jaxtrpo.config.messages import short, type_name
-from jaxtrpo.envs.abilities import observation_space
+from jaxtrpo.envs.abilities import actions_of, observation_space
 from jaxtrpo.envs.base import Environment, EnvState
+
+# Fields of `EnvState` with one number for each environment.
+FIELDS = {
+    "reward": np.floating, "terminated": np.bool_, "truncated": np.bool_, "invalid": np.bool_, "elapsed": np.int32,
+}  # fmt: skip
 
 
 def require_valid(env: Environment) -> None:
@@ -24,6 +29,12 @@ def require_valid(env: Environment) -> None:
             f"env={env.name}: action_low={short(env.action_low)} and action_high={short(env.action_high)} must be "
             f"arrays of action_size={env.action_size} bounds, the lower ones at most the upper ones"
         )
+    counts, _ = actions_of(env)
+    if counts and not (len(counts) == env.action_size and np.all(low == 0) and np.all(high == np.array(counts) - 1)):
+        raise ValueError(
+            f"env={env.name}: with action_counts={short(counts)}, action_low must be 0 and action_high one less than "
+            f"the count of each of action_size={env.action_size} coordinates, because choices are counted from 0"
+        )
     first = jax.eval_shape(lambda key: env.reset(key, 1), jax.ShapeDtypeStruct((2,), np.uint32))
     if not isinstance(first, EnvState):
         raise ValueError(f"env={env.name}: reset must return an EnvState, not an object of type {type_name(first)}")
@@ -33,7 +44,16 @@ def require_valid(env: Environment) -> None:
             f"env={env.name}: reset must return obs of shape (env, {env.observation_size}), as observation_size says, "
             f"but those of one environment have the shape {getattr(first.obs, 'shape', None)}"
         )
-    after = jax.eval_shape(env.step, first, jax.ShapeDtypeStruct((1, env.action_size), np.float32))
+    for field, kind in FIELDS.items():
+        value = getattr(first, field)
+        shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+        if shape != (1,) or dtype is None or not np.issubdtype(dtype, kind):
+            raise ValueError(
+                f"env={env.name}: reset must return {field} of type {kind.__name__} and shape (env,), but those of one "
+                f"environment have the type {dtype} and the shape {shape}"
+            )
+    dtype = np.int32 if counts else np.float32
+    after = jax.eval_shape(env.step, first, jax.ShapeDtypeStruct((1, env.action_size), dtype))
     if not isinstance(after, EnvState):
         raise ValueError(f"env={env.name}: step must return an EnvState, not an object of type {type_name(after)}")
     for field, before, now in zip(EnvState._fields, first, after, strict=True):

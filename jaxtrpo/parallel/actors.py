@@ -64,7 +64,13 @@ class Actors(NamedTuple):
 
     def replicate(self, tree: PyTree) -> PyTree:
         """Places a copy of a value on every actor."""
-        return self._place(jax.tree.map(lambda leaf: np.broadcast_to(leaf, (self.count, *np.shape(leaf))), tree))
+
+        def copies(leaf: Any) -> Any:
+            is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+            # NumPy has no random keys; of everything else, it makes copies without compiling.
+            return (jnp if is_key else np).broadcast_to(leaf, (self.count, *np.shape(leaf)))
+
+        return self._place(jax.tree.map(copies, tree))
 
     def split_envs(self, tree: PyTree) -> PyTree:
         """Splits the leading axis of environments into equal consecutive parts, one per actor."""

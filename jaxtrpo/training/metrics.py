@@ -82,8 +82,9 @@ def report(
         "steps_per_update": batch.num_segments * sizes.segment_steps,
         **{name: value for name, value in hyperparameters.items() if name != "steps_per_update"},
         **finished._asdict(),
-        **info,
     }
+    _require_scalars(info, measured)
+    measured |= info
     _require_new(logged, measured)
     measured |= logged
     state = state._replace(learner=learned, episodes=episodes, segments=state.segments + batch.num_segments)
@@ -103,6 +104,16 @@ def report(
     return state._replace(hyperparameters=hyperparameters, adapt=adapt), as_measured(measured)
 
 
+def _require_scalars(info: Mapping[str, Array], columns: Iterable[str]) -> None:
+    """Raises ValueError for a metric of the algorithm that is no number, or called like a column of every run."""
+    taken = sorted({*info} & {*columns, *TIMES, *RUN_COLUMNS, *PROGRESS})
+    if taken:
+        raise ValueError(f"algorithm: it reports {', '.join(taken)}, which every run has already; rename the metric")
+    for name, value in info.items():
+        if jnp.ndim(value):
+            raise ValueError(f"algorithm: its metric {name} must be a number, not of shape {jnp.shape(value)}")
+
+
 def _require_new(logged: Iterable[str], columns: Iterable[str]) -> None:
     """Raises ValueError for an entry of `info` that is called like another column."""
     taken = sorted({*logged} & {*columns, *TIMES, *RUN_COLUMNS})
@@ -111,6 +122,7 @@ def _require_new(logged: Iterable[str], columns: Iterable[str]) -> None:
 
 
 RUN_COLUMNS = ("update", "env_steps", "eval_return")
+PROGRESS = ("progress", "steps_left")  # which rules read besides
 TIMES = ("wall_seconds", "collect_seconds", "learn_seconds")
 
 

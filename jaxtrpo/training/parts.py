@@ -53,6 +53,10 @@ def make_parts(
         return made
 
     chosen = value("algorithm", algorithm, Algorithm)
+    if "steps_per_update" not in chosen.hyperparameters:
+        raise ValueError(
+            f"algorithm={chosen.spec_string}: its hyperparameters must have steps_per_update, the steps of a batch"
+        )
     usual_steps = int(chosen.hyperparameters["steps_per_update"])
     given = {"max_kl": config.max_kl, "steps_per_update": config.steps_per_update}
     chosen = starting_with(chosen, **{name: number for name, number in given.items() if number is not None})

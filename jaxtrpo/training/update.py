@@ -15,6 +15,7 @@ from jaxtyping import Array, Int, PyTree, UInt32
 from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner
 from jaxtrpo.config import Sizes
+from jaxtrpo.config.kinds import kinds_differ
 from jaxtrpo.envs.abilities import require_working
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import is_program
@@ -142,6 +143,12 @@ class Update:
         # Folded in, not split: algorithms derive keys by counting up from theirs, so keys of updates must be far apart.
         key = jax.random.fold_in(state.key, state.segments)
         learned, info = self.learner.learn(state.learner, batch, state.hyperparameters, key)
+        if difference := kinds_differ(state.learner, learned):
+            before, now = difference
+            raise ValueError(
+                f"learning must return a state of the same shapes and types as before, {before}, not {now}; look at "
+                "what an algorithm, critic or network of your own returns"
+            )
         batch = after((learned, info), batch)  # what is reported needs collectives, too
         return report(state, batch, learned, info, self.rule, self.sizes)
 

@@ -13,6 +13,7 @@ import pytest
 from light_env import LightEnvironment
 from probe import ProbeEnvironment
 
+import jaxtrpo
 from jaxtrpo.envs import base
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.mujoco.tasks.runners import hopper
@@ -407,6 +408,11 @@ def test_environment_implements_protocol():
             {"step": lambda state, action: state._replace(physics={})},
             r"step must return physics of the same shapes and types as reset, ",
         ),
+        ({"action_counts": (3,)}, r"with action_counts=\(3,\), action_low must be 0 and action_high one less"),
+        (
+            {"action_counts": (2, 2), "action_low": np.zeros(1), "action_high": np.ones(1)},
+            "with action_counts=.* each of action_size=1 coordinates",
+        ),
     ],
 )
 def test_object_whose_attributes_are_wrong_is_refused(changed, message):
@@ -416,6 +422,50 @@ def test_object_whose_attributes_are_wrong_is_refused(changed, message):
         setattr(env, name, value)
     with pytest.raises(ValueError, match=f"^env=probe: {message}"):
         environment_for(env, 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "told"),
+    [
+        (
+            "reward",
+            lambda value: value[:, None],
+            r"floating and shape \(env,\), .* type float32 and the shape \(1, 1\)",
+        ),
+        ("reward", lambda value: value[0], r"floating and shape \(env,\), .* the shape \(\)"),
+        ("reward", lambda value: value.astype(int), "floating .* type int32"),
+        ("terminated", lambda value: value.astype(float), "bool.* type float32"),
+        ("truncated", lambda value: value.astype(int), "bool.* type int32"),
+        ("invalid", lambda value: False, r"bool .* the shape \(\)"),
+        ("elapsed", lambda value: value.astype(float), "int32 .* type float32"),
+    ],
+)
+def test_field_that_is_wrong_in_reset_and_step_is_named(field, wrong, told):
+    class Wrong(ProbeEnvironment):
+        def reset(self, key, num_envs):
+            state = super().reset(key, num_envs)
+            return state._replace(**{field: wrong(getattr(state, field))})
+
+        def step(self, state, action):
+            raise AssertionError("the first state is wrong already")
+
+    with pytest.raises(ValueError, match=f"^env=probe: reset must return {field} of type {told}"):
+        environment_for(Wrong(), 1)
+
+
+def test_program_of_choices_gets_them_as_integers_from_0():
+    class Choices(ProbeEnvironment):
+        action_counts, action_low, action_high = (3,), np.zeros(1, int), np.full(1, 2)
+
+        def step(self, state, action):
+            worth = jnp.array([0.0, 1.0, 0.0])  # which only integers index
+            after = super().step(state, action.astype(jnp.float32))
+            return after._replace(reward=worth[action[:, 0]])
+
+    settings = {"total_steps": 6_000, "num_envs": 16, "segment_length": 4, "steps_per_update": 256, "actors": 1}
+    result = jaxtrpo.train(Choices(), policy="mlp(hidden=())", critic="none", progress=False, **settings)
+    assert result.metrics["mean_return"][-1] > 1.8 * result.metrics["mean_return"][0]
+    assert int(result.policy(np.zeros(2, np.float32))[0]) == 1
 
 
 def test_object_that_returns_python_values_is_refused():
