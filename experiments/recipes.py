@@ -20,6 +20,7 @@ PUBLISHED = {
     "MountainCar-v0": "TRPO -107.3 (100k), PPO -110.4 (1M)",
     "MountainCarContinuous-v0": "TRPO 92.5 (50k), PPO 88.3 (20k)",
     "LunarLander-v3": "TRPO 133 (200k), PPO 242 (1M)",
+    "LunarLanderContinuous-v3": "TRPO 262 (200k), PPO 271 (1M)",
     "BipedalWalker-v3": "TRPO 182 (1M), PPO 213 (5M)",
     "Swimmer-v5": "TRPO 366, PPO 282 (1M)",
     "HalfCheetah-v5": "TRPO 1785, PPO 5819 (1M)",
