@@ -17,8 +17,8 @@ from jaxtrpo.algorithms.policy_gradient import ADAPT, PolicyGradient, ascend, po
 from jaxtrpo.algorithms.shared_torso import VALUE_WEIGHT, joint_batch, require_effect, sound_returns
 from jaxtrpo.config.checks import require_bool, require_not_negative, require_positive, require_share
 from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.critics.critic import if_finite
 from jaxtrpo.ops.moments import Moments, merge
-from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState
 
 # With a slower critic and a smaller lambda, CartPole-v1 takes several times as many steps.
@@ -151,7 +151,7 @@ def _separate(
             optimizer, learner.policy, learner.memory, found.policy, hyperparameters["learning_rate"]
         )
         fitted = critic_apply(learner.critic, found.critic, rate_of(hyperparameters, learning_rate))
-        fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
+        fitted = if_finite(fitted, learner.critic)
         return LearnerState(params, fitted, _merged(spec, learner.obs_moments, found.observations), memory)
 
     return Asynchronous(gradient, apply)

@@ -7,13 +7,12 @@ from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms import sequences
 from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
-from jaxtrpo.critics.critic import Targets
+from jaxtrpo.critics.critic import Targets, if_finite
 from jaxtrpo.ops.moments import (
     VECTOR,
     Moments,
@@ -23,7 +22,6 @@ from jaxtrpo.ops.moments import (
     unknown_moments,
     weighted_moments,
 )
-from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import (
     Work,
     after,
@@ -108,7 +106,7 @@ def actor_critic(
             return with_observations(spec, learner.obs_moments, steps.obs, found), about(spec, params, of_policy)
 
         moments, more = once(conclude)()
-        fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
+        fitted = if_finite(fitted, learner.critic)
         # Sorted by name, the order that results have when actors share the work.
         return LearnerState(params, fitted, moments, memory), {**more, **dict(sorted(info.items()))}
 

@@ -118,7 +118,8 @@ class Sweep:
                 print(f"interrupted; the same command resumes the sweep in {out}", file=sys.stderr)
                 return EXIT_CODE if isinstance(interrupt, Termination) else INTERRUPTED
             if failed:
-                print(f"{failed} trials failed; the same command tries again", file=sys.stderr)
+                trials = "1 trial" if failed == 1 else f"{failed} trials"
+                print(f"{trials} failed; the same command tries again", file=sys.stderr)
             done = ranked(study)
             if not done:
                 print("no trial was completed", file=sys.stderr)

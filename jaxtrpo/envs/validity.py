@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxtrpo.config.checks import require_whole
@@ -13,7 +14,8 @@ from jaxtrpo.envs.base import Environment, EnvState
 
 # Fields of `EnvState` with one number for each environment.
 FIELDS = {
-    "reward": np.floating, "terminated": np.bool_, "truncated": np.bool_, "invalid": np.bool_, "elapsed": np.int32,
+    "reward": (jnp.floating, "float"), "terminated": (jnp.bool_, "bool"), "truncated": (jnp.bool_, "bool"),
+    "invalid": (jnp.bool_, "bool"), "elapsed": (jnp.int32, "int32"),
 }  # fmt: skip
 
 
@@ -44,12 +46,12 @@ def require_valid(env: Environment) -> None:
             f"env={env.name}: reset must return obs of shape (env, {env.observation_size}), as observation_size says, "
             f"but those of one environment have the shape {getattr(first.obs, 'shape', None)}"
         )
-    for field, kind in FIELDS.items():
+    for field, (kind, type_) in FIELDS.items():
         value = getattr(first, field)
         shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
-        if shape != (1,) or dtype is None or not np.issubdtype(dtype, kind):
+        if shape != (1,) or dtype is None or not jnp.issubdtype(dtype, kind):
             raise ValueError(
-                f"env={env.name}: reset must return {field} of type {kind.__name__} and shape (env,), but those of one "
+                f"env={env.name}: reset must return {field} of type {type_} and shape (env,), but those of one "
                 f"environment have the type {dtype} and the shape {shape}"
             )
     dtype = np.int32 if counts else np.float32

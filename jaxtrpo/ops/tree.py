@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, PyTree
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
-    """Whether all leaves are free of NaN and infinity; random keys are."""
-    numbers = [leaf for leaf in jax.tree.leaves(tree) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)]
+    """Whether no leaf has a NaN or infinity; PRNG keys count as finite."""
+    leaves = jax.tree.leaves(tree)
+    numbers = [leaf for leaf in leaves if not jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)]
     return jnp.all(jnp.isfinite(ravel_pytree(numbers)[0]))

@@ -75,10 +75,10 @@ def join(processes: int | None) -> None:
         has already started.
       ConnectionError: the first process cannot listen at its address, or the others cannot reach it there.
     """
-    address, count, index = (os.environ.get(name) for name in (ADDRESS, COUNT, INDEX))
+    address, count, index = (os.environ.get(name) or None for name in (ADDRESS, COUNT, INDEX))
     if jax.distributed.is_initialized():
         return
-    if processes is not None and count is not None and count.isdecimal() and int(count) != processes:
+    if processes is not None and count is not None and not (count.isdecimal() and int(count) == processes):
         raise ValueError(f"processes={processes}, but the launcher started {count} ({COUNT})")
     if processes == 1 or count == "1":
         return
@@ -104,7 +104,7 @@ def join(processes: int | None) -> None:
         else:
             _require_reachable(str(address), str(index))
             initialize(str(address), int(count), int(str(index)), cluster_detection_method="deactivate")
-    except (ValueError, IndexError) as error:
+    except (ValueError, IndexError, OverflowError) as error:
         given = (
             f"{ADDRESS}={address}, {COUNT}={count}, {INDEX}={index} must be HOST:PORT, a number, and an index below it"
         )
@@ -126,7 +126,7 @@ def _require_reachable(address: str, index: str) -> None:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=1.0).close()
             return
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             if time.monotonic() > end:
                 reason = f"process 0 was not reached there within {START_SECONDS} s"
                 raise ConnectionError(f"{ADDRESS}={address}: {reason}: {error}") from error

@@ -47,7 +47,7 @@ def save_checkpoint(
       metrics: columns of metrics, up to the update of `state`.
       state: pytree of arrays on the host.
     """
-    leaves = {jax.tree_util.keystr(path): _as_numpy(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
+    leaves = {jax.tree_util.keystr(path): as_numpy(leaf) for path, leaf in jax.tree.leaves_with_path(state)}
     content = Checkpoint(env, as_json(config), dict(metrics), leaves)._asdict()
     link_before(directory / CHECKPOINT_FILE, directory / CHECKPOINT_BEFORE)
     write_msgpack(directory / CHECKPOINT_FILE, FORMAT, {**content, "columns": list(metrics)})
@@ -116,7 +116,7 @@ def restore(saved: Mapping[str, np.ndarray], like: PyTree) -> PyTree:
         there, here = kind_of(saved.get(name)), kind_of(wanted.get(name))
         if there != here:
             raise ValueError(f"resume=True (--resume): the saved state does not match: {name} is {there}, not {here}")
-    leaves = [_as_leaf(saved[name], leaf) for name, leaf in wanted.items()]
+    leaves = [as_leaf(saved[name], leaf) for name, leaf in wanted.items()]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
@@ -132,10 +132,12 @@ def _is_key(leaf: Any) -> bool:
     return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _as_numpy(leaf: Any) -> np.ndarray:
+def as_numpy(leaf: Any) -> np.ndarray:
+    """Returns a leaf of a state as NumPy array; of a typed PRNG key, its numbers."""
     return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
 
 
-def _as_leaf(array: np.ndarray, like: Any) -> Any:
+def as_leaf(array: np.ndarray, like: Any) -> Any:
+    """Undoes `as_numpy`; `like` is a typed PRNG key where the array is to become one."""
     # Keys have JAX's default implementation: an abstract key does not reveal its own.
     return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(like) else array

@@ -28,7 +28,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
 
     Raises:
       FileNotFoundError: the directory does not exist.
-      ValueError: `directory` is no path, or `policy` no trained policy, such as the `policy` of a result.
+      ValueError: `directory` is not a path, or `policy` is not a trained policy, such as the `policy` of a result.
     """
     if not isinstance(directory, str | Path):
         raise ValueError(f"directory={short(directory)} must be the path of a directory")

@@ -70,7 +70,7 @@ class InvalidSteps:
 
 
 class NeverLogged:
-    """Warns once if no episode has had an entry of `info` that is to be logged, whose name may be misspelt."""
+    """Warns once if no episode has provided an entry of `info` that is to be logged; its name may be misspelt."""
 
     def __init__(self, name: str) -> None:
         """Watches the column of this name."""
@@ -89,7 +89,7 @@ class NeverLogged:
 
 
 class BrokenSetting:
-    """Warns once if a rule has set a setting to what is no finite number."""
+    """Warns once if a rule has set a setting to NaN or infinity."""
 
     def __init__(self, name: str, rule: str) -> None:
         """Watches the column of this name."""

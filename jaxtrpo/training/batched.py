@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -12,9 +13,11 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxtrpo.config.environment import names_of
 from jaxtrpo.parallel.actors import Trainings, join_envs
 from jaxtrpo.rollout.evaluation import Evaluator
 from jaxtrpo.rollout.types import TrainState
+from jaxtrpo.runs.checkpoint import as_leaf, as_numpy
 from jaxtrpo.runs.directory import OutputError, hold
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.progress import Progress
@@ -139,7 +142,7 @@ def _run_program(
                             bar.note(f"{program.names[number]} {each.record.stopped}")
                 mean = _mean(parts)
                 bar.update(mean)
-                for note in notes(checks, [mean]):
+                for note in notes(checks, [_noticed(parts, mean, names_of(first.config.log_info))]):
                     bar.note(note)
                 signals.end_of_update()
         except KeyboardInterrupt as error:
@@ -216,16 +219,16 @@ def _first_state(plans: Sequence[Plan], trainings: Trainings) -> TrainState:
     require_finite_start(plans[0].env, join_envs(state.actors.env.obs))
     if all(plan.saved is None and plan.warm_start is None for plan in plans):
         return state
-    host = jax.tree.map(np.array, jax.device_get(state))
+    host = jax.tree.map(lambda leaf: np.array(as_numpy(leaf)), jax.device_get(state))
     for number, each in enumerate(plans):
         if each.saved is not None:
             one, _ = restored(each, each.saved)
-            jax.tree.map(lambda all_, leaf, number=number: all_.__setitem__(number, leaf), host, one)
+            jax.tree.map(lambda all_, leaf, number=number: all_.__setitem__(number, as_numpy(leaf)), host, one)
         elif each.warm_start is not None:
             for path, leaf in jax.tree.leaves_with_path(host):
                 if (name := jax.tree_util.keystr(path)) in each.warm_start.arrays:
                     leaf[number] = each.warm_start.arrays[name]
-    return trainings.map(lambda tree: tree)(host)
+    return trainings.map(lambda tree: tree)(jax.tree.map(as_leaf, host, state))
 
 
 def _on_host(moment: Moment) -> Callable[[], TrainState]:
@@ -243,6 +246,13 @@ def _mean(parts: Sequence[_Training]) -> Row:
     names = [name for name in rows[0] if all(name in row for row in rows)]
     means = {name: float(np.mean([_number(row[name]) for row in rows])) for name in names}
     return {**means, "update": round(means["update"]), "env_steps": round(means["env_steps"])}
+
+
+def _noticed(parts: Sequence[_Training], mean: Row, logged: Sequence[str]) -> Row:
+    """Returns the means, but an entry of `info` as soon as one of the trainings has it."""
+    rows = [each.record.last for each in parts]
+    known = {name: max((_number(row.get(name)) for row in rows), key=math.isfinite) for name in logged}
+    return {**mean, **known}
 
 
 def _number(value: float | None) -> float:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from jaxtrpo.adapt import Rule, require_columns, updated
 from jaxtrpo.config import Sizes
+from jaxtrpo.config.messages import type_name
 from jaxtrpo.parallel.collectives import gather_envs
 from jaxtrpo.rollout.types import Acting, Batch, Best, Episodes, TrainState
 from jaxtrpo.training.selection import EPISODES, with_update
@@ -83,7 +84,7 @@ def report(
         **{name: value for name, value in hyperparameters.items() if name != "steps_per_update"},
         **finished._asdict(),
     }
-    _require_scalars(info, measured)
+    _require_valid_metrics(info, measured)
     measured |= info
     _require_new(logged, measured)
     measured |= logged
@@ -104,14 +105,15 @@ def report(
     return state._replace(hyperparameters=hyperparameters, adapt=adapt), as_measured(measured)
 
 
-def _require_scalars(info: Mapping[str, Array], columns: Iterable[str]) -> None:
-    """Raises ValueError for a metric of the algorithm that is no number, or called like a column of every run."""
+def _require_valid_metrics(info: Mapping[str, Any], columns: Iterable[str]) -> None:
+    """Raises ValueError for a metric of the algorithm that is not a scalar, or has a name that every run uses."""
     taken = sorted({*info} & {*columns, *TIMES, *RUN_COLUMNS, *PROGRESS})
     if taken:
-        raise ValueError(f"algorithm: it reports {', '.join(taken)}, which every run has already; rename the metric")
+        raise ValueError(f"algorithm: it reports {', '.join(taken)}, a name that every run uses; rename the metric")
     for name, value in info.items():
-        if jnp.ndim(value):
-            raise ValueError(f"algorithm: its metric {name} must be a number, not of shape {jnp.shape(value)}")
+        if not isinstance(value, jax.Array | np.ndarray | np.generic | int | float) or jnp.ndim(value):
+            found = f"of shape {jnp.shape(value)}" if hasattr(value, "shape") else f"a {type_name(value)}"
+            raise ValueError(f"algorithm: its metric {name} must be a scalar, not {found}")
 
 
 def _require_new(logged: Iterable[str], columns: Iterable[str]) -> None:

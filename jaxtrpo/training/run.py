@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing, nullcontext, suppress
 from pathlib import Path
 
 import jax
@@ -27,7 +27,7 @@ from jaxtrpo.rollout.evaluation import Evaluator, evaluation_key, make_evaluator
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import Checkpoint, save_checkpoint
 from jaxtrpo.runs.config_file import save_config
-from jaxtrpo.runs.directory import hold
+from jaxtrpo.runs.directory import OutputError, hold
 from jaxtrpo.runs.loggers import Logger
 from jaxtrpo.runs.metrics import Metrics, Row
 from jaxtrpo.runs.output import Saving
@@ -218,7 +218,8 @@ class Run(Plan):
                 interrupt = error
                 bar.note("interrupted; keeping what was learned so far")
             except Exception:
-                record.save_alone()
+                with suppress(OutputError):  # the first error is the one to know of
+                    record.save_alone()
                 raise
         if record.stopped and interrupt is None:
             bar.note(record.stopped)

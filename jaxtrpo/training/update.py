@@ -16,6 +16,7 @@ from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner
 from jaxtrpo.config import Sizes
 from jaxtrpo.config.kinds import kinds_differ
+from jaxtrpo.config.messages import one_line
 from jaxtrpo.envs.abilities import require_working
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import is_program
@@ -144,10 +145,9 @@ class Update:
         key = jax.random.fold_in(state.key, state.segments)
         learned, info = self.learner.learn(state.learner, batch, state.hyperparameters, key)
         if difference := kinds_differ(state.learner, learned):
-            before, now = difference
+            before, now = (one_line(each, 60) for each in difference)
             raise ValueError(
-                f"learning must return a state of the same shapes and types as before, {before}, not {now}; look at "
-                "what an algorithm, critic or network of your own returns"
+                f"algorithm: learn must return a state with the shapes and types of the one it got: {before}, not {now}"
             )
         batch = after((learned, info), batch)  # what is reported needs collectives, too
         return report(state, batch, learned, info, self.rule, self.sizes)

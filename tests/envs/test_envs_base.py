@@ -430,14 +430,15 @@ def test_object_whose_attributes_are_wrong_is_refused(changed, message):
         (
             "reward",
             lambda value: value[:, None],
-            r"floating and shape \(env,\), .* type float32 and the shape \(1, 1\)",
+            r"float and shape \(env,\), .* type float32 and the shape \(1, 1\)",
         ),
-        ("reward", lambda value: value[0], r"floating and shape \(env,\), .* the shape \(\)"),
-        ("reward", lambda value: value.astype(int), "floating .* type int32"),
+        ("reward", lambda value: value[0], r"float and shape \(env,\), .* the shape \(\)"),
+        ("reward", lambda value: value.astype(int), "float .* type int32"),
         ("terminated", lambda value: value.astype(float), "bool.* type float32"),
         ("truncated", lambda value: value.astype(int), "bool.* type int32"),
         ("invalid", lambda value: False, r"bool .* the shape \(\)"),
         ("elapsed", lambda value: value.astype(float), "int32 .* type float32"),
+        ("reward", lambda value: jax.random.split(jax.random.key(0), 1), "float .* type key<fry>"),
     ],
 )
 def test_field_that_is_wrong_in_reset_and_step_is_named(field, wrong, told):

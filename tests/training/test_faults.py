@@ -15,6 +15,7 @@ from test_train import train_part
 from jaxtrpo.cli import main as cli
 from jaxtrpo.runs.checkpoint import load_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE, METRICS_FILE, OutputError
+from jaxtrpo.training.record import Record
 
 pytestmark = pytest.mark.shared_programs
 
@@ -60,6 +61,19 @@ def test_a_disk_that_is_full_keeps_what_was_there_of_a_page_or_a_picture(words, 
     last = done.stderr.splitlines()[-1]
     assert last.startswith("jaxtrpo: error: out=") and "cannot be written to: File too large" in last
     assert [path.read_text() for path in there][-1] == "of before" and not list(tmp_path.glob(".*"))
+
+
+def test_error_of_a_run_that_cannot_be_saved_is_the_one_that_is_raised(tmp_path, monkeypatch):
+    def full(record):
+        raise OutputError("the disk is full")
+
+    def fail(row, state):
+        if row["update"] == 2:
+            monkeypatch.setattr(Record, "save_alone", full)
+            raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"):
+        train_part(tmp_path / "run", total_steps=192, on_update=fail)
 
 
 def test_a_directory_that_becomes_read_only_is_a_sentence_and_stays_whole(tmp_path):

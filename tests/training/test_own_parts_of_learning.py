@@ -29,7 +29,7 @@ def algorithm(**reported) -> Algorithm:
 
     def make(spec):
         def step(params, memory, action, found, hyperparameters, key):
-            return params, memory, {name: jnp.asarray(value) for name, value in reported.items()}
+            return params, memory, dict(reported)
 
         return actor_critic(spec, step=step, no_memory=lambda params: (), work=gradient_work, gae_lambda=0.95)
 
@@ -52,13 +52,14 @@ def critic(first, update=lambda state: state) -> CriticMaker:
 )
 def test_metric_named_like_that_of_every_run_is_refused(name):
     """A step count of the algorithm's own would decide when the run ends."""
-    with pytest.raises(ValueError, match=f"^algorithm: it reports {name}, which every run has already"):
+    with pytest.raises(ValueError, match=f"^algorithm: it reports {name}, a name that every run uses"):
         jaxtrpo.train(ProbeEnvironment(), algorithm=algorithm(**{name: 1.0}), **SETTINGS)
 
 
-def test_metric_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match=r"^algorithm: its metric slopes must be a number, not of shape \(3,\)"):
-        jaxtrpo.train(ProbeEnvironment(), algorithm=algorithm(slopes=np.ones(3)), **SETTINGS)
+@pytest.mark.parametrize(("value", "found"), [(np.ones(3), r"of shape \(3,\)"), (None, "a NoneType"), ({}, "a dict")])
+def test_metric_that_is_not_a_scalar_is_refused(value, found):
+    with pytest.raises(ValueError, match=f"^algorithm: its metric slopes must be a scalar, not {found}"):
+        jaxtrpo.train(ProbeEnvironment(), algorithm=algorithm(slopes=value), **SETTINGS)
 
 
 def test_metrics_of_other_names_are_columns():
@@ -72,10 +73,35 @@ def test_algorithm_without_a_batch_size_is_refused():
         jaxtrpo.train(ProbeEnvironment(), algorithm=nameless, **SETTINGS)
 
 
-def test_state_of_another_type_is_refused_before_it_is_compiled():
-    counting = critic(lambda: {"count": jnp.int32(0)}, lambda state: {"count": state["count"] + 1.0})
-    with pytest.raises(ValueError, match=r"^learning must return a state .*\['count'\] int32\[\], not .* float32\[\]"):
+@pytest.mark.parametrize(
+    ("update", "told"),
+    [
+        (lambda state: {"count": state["count"] + 1.0}, r"\['count'\] int32\[\], not \['count'\] float32\[\]"),
+        (lambda state: {"count": jnp.zeros(3, jnp.int32)}, r"\['count'\] int32\[\], not \['count'\] int32\[3\]"),
+        (lambda state: {}, r"PyTreeDef\(\{'count': \*\}\), not PyTreeDef\(\{\}\)"),
+    ],
+)
+def test_critic_whose_state_changes_its_type_is_refused_before_it_is_compiled(update, told):
+    counting = critic(lambda: {"count": jnp.int32(0)}, update)
+    with pytest.raises(ValueError, match=f"^critic: its state must keep its shapes and types in a fit: {told}"):
         jaxtrpo.train(ProbeEnvironment(), algorithm=algorithm(), **{**SETTINGS, "critic": counting})
+
+
+def test_state_of_a_critic_may_be_a_number_of_python():
+    counting = critic(lambda: {"count": jnp.float32(0)}, lambda state: {"count": 1.0})
+    jaxtrpo.train(ProbeEnvironment(), algorithm=algorithm(), **{**SETTINGS, "critic": counting})
+
+
+def test_memory_of_an_algorithm_that_changes_its_type_is_refused():
+    def make(spec):
+        def step(params, memory, action, found, hyperparameters, key):
+            return params, memory + 1.0, {}
+
+        return actor_critic(spec, step=step, no_memory=lambda _: jnp.int32(0), work=gradient_work, gae_lambda=0.95)
+
+    own = Algorithm("mine", {"steps_per_update": 64}, make)
+    with pytest.raises(ValueError, match=r"^algorithm: learn must return a state .*int32\[\], not .*float32\[\]"):
+        jaxtrpo.train(ProbeEnvironment(), algorithm=own, **SETTINGS)
 
 
 @pytest.mark.parametrize("env", [ProbeEnvironment(), Program()])
@@ -95,3 +121,8 @@ def test_state_of_a_critic_and_a_rule_may_hold_typed_keys(env, tmp_path):
     resumed = jaxtrpo.train(env, out=tmp_path / "part", resume=True, **settings)
     np.testing.assert_array_equal(resumed.metrics["rate"], whole.metrics["rate"])
     assert len(set(whole.metrics["rate"])) == len(whole.metrics["rate"])
+    many = {"seeds": (0, 1), "out": tmp_path / "many"}
+    jaxtrpo.train_many(env, **many, **{**settings, "total_steps": 192})
+    assert [len(each.metrics["rate"]) for each in jaxtrpo.train_many(env, **many, **settings, resume=True)] == [
+        len(whole.metrics["rate"])
+    ] * 2

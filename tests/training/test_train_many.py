@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ from jaxtrpo.cli import main as cli
 from jaxtrpo.config.specs import with_argument
 from jaxtrpo.runs.checkpoint import load_checkpoint
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE, OutputError
+from jaxtrpo.runs.symptoms import NeverLogged
 from jaxtrpo.training import batched
 from jaxtrpo.training.cases import cases_of
 from jaxtrpo.training.prepare import prepare
@@ -321,6 +323,20 @@ def test_termination_before_the_first_update_is_no_interrupt(tmp_path, monkeypat
     with pytest.raises(SystemExit) as error:
         jaxtrpo.train_many(Program(), seeds=(0, 1), out=tmp_path, progress=False, **QUICK)
     assert error.value.code == 143
+
+
+def test_entry_that_one_of_the_trainings_has_is_noticed():
+    """In turns, so that the mean over the trainings never has it."""
+    mean, blank = {"success": np.nan, "episodes": 50}, None
+
+    def noticed(*values):
+        parts = [SimpleNamespace(record=SimpleNamespace(last={"success": value})) for value in values]
+        return batched._noticed(parts, mean, ("success",))
+
+    watch = NeverLogged("success")
+    assert noticed(blank, 1.0)["success"] == noticed(1.0, np.nan)["success"] == 1.0
+    assert watch.note([noticed(blank, 1.0)]) is watch.note([noticed(blank, np.nan)]) is None
+    assert NeverLogged("success").note([noticed(blank, np.nan)]) is not None
 
 
 @pytest.mark.shared_programs

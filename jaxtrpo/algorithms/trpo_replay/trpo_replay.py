@@ -28,6 +28,7 @@ from jaxtrpo.config.checks import (
 )
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.action_values import ActionCriticState, action_critic
+from jaxtrpo.critics.critic import if_finite
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.ops.moments import Moments, no_moments
@@ -224,7 +225,7 @@ def trpo_replay(
                     line_search_steps=line_search_steps,
                 )
                 fitted = critic.fit(learner.critic, after(params, found.targets), for_critic, jnp.ones(()))
-                fitted = optax.tree.where(all_finite(fitted), fitted, learner.critic)
+                fitted = if_finite(fitted, learner.critic)
                 return params, path, followed, {**info._asdict(), **weighting}, fitted
 
             def learn_from_replay() -> tuple[ActionCriticState, Float[Array, ""]]:

@@ -188,6 +188,8 @@ class _Scheduler:
         how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
         with subprocess.Popen(command, env=environment, **how) as process:
             self.processes.add(process)
+            if self.stopping:  # since before this process could be terminated with the others
+                process.terminate()
             with self.lock:
                 self.directories.add(out)
             errors = process.communicate()[1]

@@ -402,7 +402,7 @@ def test_sweep_with_a_failed_trial_says_so_and_ends_with_an_error(tmp_path, caps
     words = [*SMALL, "--max-steps-per-update", "128", "--grid", "segment_length=32,64", "--seeds", "1"]
     assert cli.main([*words, "--out", str(tmp_path)]) == cli.FAILED
     said = capsys.readouterr()
-    assert "trial 1, seed 0 failed" in said.err and "1 trials failed; the same command tries again" in said.err
+    assert "trial 1, seed 0 failed" in said.err and "\n1 trial failed; the same command tries again" in said.err
     assert [row["trial"] for row in rows(tmp_path)] == ["0"]
 
 
