@@ -497,7 +497,7 @@ def test_failed_trial_is_reported_and_tried_again(tmp_path, capfd):
         assert cli.main(words) == cli.FAILED
         error = capfd.readouterr().err
         assert f"trial {trial}, seed 0 failed: jaxtrpo: error:" in error and "no trial was completed" in error
-        assert "1 trials failed; the same command tries again" in error
+        assert "\n1 trial failed; the same command tries again" in error
 
 
 def test_trial_without_an_episode_says_so(tmp_path, capfd):
