@@ -557,7 +557,11 @@ def test_non_finite_action_value_critic_is_discarded():
 
 def test_non_finite_value_critic_is_discarded():
     sound = mlp_critic(3, hidden=(8,), epochs=1, minibatch_size=16)
-    broken = sound._replace(fit=lambda state, targets, key, rate: jax.tree.map(lambda leaf: leaf * jnp.nan, state))
+
+    def fit(state, targets, key, rate):
+        return jax.tree.map(lambda leaf: (leaf * jnp.nan).astype(leaf.dtype), state)
+
+    broken = sound._replace(fit=fit)
     before, after, info = learning(broken)(random_batch(0))
     assert same(after.critic, before.critic)
     assert info["accepted"] and not same(after.policy, before.policy) and not same(after.actions, before.actions)
