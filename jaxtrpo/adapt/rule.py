@@ -106,7 +106,7 @@ def _checked(rule: Rule, state: PyTree, hyperparameters: Hyperparameters, found:
         raise ValueError(f"adapt={rule.spec_string} must return a state and the settings, not {type_name(found)}")
     new_state, changed = found
     if difference := kinds_differ(state, new_state):
-        before, after = (one_line(each, 60) for each in difference)
+        before, after = difference
         raise ValueError(
             f"adapt={rule.spec_string} must return a state of the same types as that of its init, {before}, not {after}"
         )

@@ -17,7 +17,7 @@ from jaxtrpo.algorithms.policy_gradient import ADAPT, PolicyGradient, ascend, po
 from jaxtrpo.algorithms.shared_torso import VALUE_WEIGHT, joint_batch, require_effect, sound_returns
 from jaxtrpo.config.checks import require_bool, require_not_negative, require_positive, require_share
 from jaxtrpo.config.specs import spec_string_of
-from jaxtrpo.critics.critic import if_finite
+from jaxtrpo.critics.critic import sound_fit
 from jaxtrpo.ops.moments import Moments, merge
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState
 
@@ -151,7 +151,7 @@ def _separate(
             optimizer, learner.policy, learner.memory, found.policy, hyperparameters["learning_rate"]
         )
         fitted = critic_apply(learner.critic, found.critic, rate_of(hyperparameters, learning_rate))
-        fitted = if_finite(fitted, learner.critic)
+        fitted = sound_fit(fitted, learner.critic)
         return LearnerState(params, fitted, _merged(spec, learner.obs_moments, found.observations), memory)
 
     return Asynchronous(gradient, apply)

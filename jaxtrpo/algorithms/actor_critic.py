@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree
 from jaxtrpo.algorithms import sequences
 from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
-from jaxtrpo.critics.critic import Targets, if_finite
+from jaxtrpo.critics.critic import Targets, sound_fit
 from jaxtrpo.ops.moments import (
     VECTOR,
     Moments,
@@ -106,7 +106,7 @@ def actor_critic(
             return with_observations(spec, learner.obs_moments, steps.obs, found), about(spec, params, of_policy)
 
         moments, more = once(conclude)()
-        fitted = if_finite(fitted, learner.critic)
+        fitted = sound_fit(fitted, learner.critic)
         # Sorted by name, the order that results have when actors share the work.
         return LearnerState(params, fitted, moments, memory), {**more, **dict(sorted(info.items()))}
 

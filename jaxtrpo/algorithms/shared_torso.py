@@ -14,7 +14,7 @@ from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages, stand
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
 from jaxtrpo.critics.shared import SharedState, moments_of, with_returns
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.ops.tree import if_finite
 from jaxtrpo.parallel.collectives import after
 from jaxtrpo.rollout.types import Batch, Hyperparameters, LearnerState
 
@@ -57,7 +57,7 @@ def joint_batch(spec: Spec, learner: LearnerState, batch: Batch, gae_lambda: flo
 def sound_returns(state: SharedState, seen: Moments) -> SharedState:
     """Adds returns to the moments (see `with_returns`) if the result is finite."""
     added = with_returns(state, seen)
-    return optax.tree.where(all_finite(added), added, state)
+    return if_finite(added, state)
 
 
 def shared_torso(spec: Spec, *, step: Step, no_memory: Callable[[PyTree], PyTree], gae_lambda: float) -> Learner:

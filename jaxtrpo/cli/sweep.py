@@ -94,7 +94,7 @@ class Sweep:
         with hold(out):  # creates it
             pass
         study = open_study(out, self.env, self.storage)
-        require_same_sweep(study, dimensions, shlex.join(_flags(vars(self.config))), self.seeds)
+        require_same_sweep(study, dimensions, shlex.join(_changed_flags(vars(self.config))), self.seeds)
         trials = self.trials or (len(every) if every else 20)
         plan = Plan(
             env=self.env,
@@ -167,7 +167,7 @@ class Sweep:
                         part(kind, settings[kind])
 
     def _flags(self, chosen: Mapping[str, Any]) -> list[str]:
-        return _flags(vars(Config(**self._settings(chosen))))  # which makes 1000 of 1000.0
+        return _changed_flags(vars(Config(**self._settings(chosen))))  # which makes 1000 of 1000.0
 
     def _report(self, done: list, files: tuple[Path, ...]) -> None:
         from jaxtrpo.runs.sweep.scheduler import format_settings
@@ -182,7 +182,7 @@ class Sweep:
         print(f"rerun the best trial: {best}")
 
 
-def _flags(settings: Mapping[str, Any]) -> list[str]:
+def _changed_flags(settings: Mapping[str, Any]) -> list[str]:
     """Returns the flags of `jaxtrpo train` for the settings of a trial that differ from their defaults."""
     usual = vars(Config())
     return as_flags(

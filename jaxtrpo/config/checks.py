@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from jaxtrpo.config.messages import short
@@ -42,6 +43,15 @@ def plain(value: Any) -> Any:
     if type(value) in (tuple, list):
         return type(value)(map(plain, value))
     return value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+
+
+def require_path(**values: object) -> None:
+    """Raises ValueError for a value that is not the path of a directory."""
+    for name, value in values.items():
+        if not isinstance(value, str | Path):
+            raise ValueError(f"{name}={short(value)} must be the path of a directory")
+        if not str(value):
+            raise ValueError(f"{name}='' must name a directory")
 
 
 def require_seed(**values: object) -> None:

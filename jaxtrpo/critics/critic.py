@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.config.kinds import kinds_differ
-from jaxtrpo.config.messages import one_line
 from jaxtrpo.envs.observation_space import Observed
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.ops.tree import if_finite
 from jaxtrpo.parallel.collectives import Work
 from jaxtrpo.policies.recurrence import Recurrence
 
@@ -53,16 +51,16 @@ class Critic(NamedTuple):
     recurrence: Recurrence | None = None
 
 
-def if_finite(fitted: PyTree, before: PyTree) -> PyTree:
+def sound_fit(fitted: PyTree, before: PyTree) -> PyTree:
     """Returns the state after a fit or, if a number in it is not finite, the state before.
 
     Raises:
       ValueError: the states differ in structure, shapes or dtypes.
     """
     if difference := kinds_differ(before, fitted):
-        wanted, found = (one_line(each, 60) for each in difference)
+        wanted, found = difference
         raise ValueError(f"critic: its state must keep its shapes and types in a fit: {wanted}, not {found}")
-    return optax.tree.where(all_finite(fitted), fitted, before)
+    return if_finite(fitted, before)
 
 
 class CriticMaker(NamedTuple):

@@ -66,8 +66,8 @@ class Actors(NamedTuple):
         """Places a copy of a value on every actor."""
 
         def copies(leaf: Any) -> Any:
-            is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
             # NumPy has no random keys; of everything else, it makes copies without compiling.
+            is_key = jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
             return (jnp if is_key else np).broadcast_to(leaf, (self.count, *np.shape(leaf)))
 
         return self._place(jax.tree.map(copies, tree))

@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from jaxtrpo.config import Config
+from jaxtrpo.config.kinds import is_key
 from jaxtrpo.runs.config_file import as_json
 from jaxtrpo.runs.directory import CHECKPOINT_BEFORE, CHECKPOINT_FILE, link_before
 from jaxtrpo.runs.msgpack_file import read_msgpack, write_msgpack
@@ -124,20 +125,16 @@ def kind_of(leaf: Any) -> str:
     """Returns dtype and shape of an array as text, such as float32[64, 2]; of None, that it is missing."""
     if leaf is None:
         return "missing"
-    as_saved = jax.eval_shape(jax.random.key_data, leaf) if _is_key(leaf) else leaf
+    as_saved = jax.eval_shape(jax.random.key_data, leaf) if is_key(leaf) else leaf
     return f"{as_saved.dtype}{list(as_saved.shape)}"
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def as_numpy(leaf: Any) -> np.ndarray:
     """Returns a leaf of a state as NumPy array; of a typed PRNG key, its numbers."""
-    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+    return np.asarray(jax.random.key_data(leaf) if is_key(leaf) else leaf)
 
 
 def as_leaf(array: np.ndarray, like: Any) -> Any:
     """Undoes `as_numpy`; `like` is a typed PRNG key where the array is to become one."""
     # Keys have JAX's default implementation: an abstract key does not reveal its own.
-    return jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(like) else array
+    return jax.random.wrap_key_data(jnp.asarray(array)) if is_key(like) else array

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from jaxtrpo.config.checks import require_path
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.actions import ActionSpace
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
@@ -30,8 +31,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
       FileNotFoundError: the directory does not exist.
       ValueError: `directory` is not a path, or `policy` is not a trained policy, such as the `policy` of a result.
     """
-    if not isinstance(directory, str | Path):
-        raise ValueError(f"directory={short(directory)} must be the path of a directory")
+    require_path(directory=directory)
     if not isinstance(policy, TrainedPolicy):
         raise ValueError(f"policy={short(policy)} must be a trained policy, such as train(...).policy")
     place = Path(directory).expanduser()

@@ -126,7 +126,7 @@ def _run_program(
         begin = first.warm_start and first.warm_start.note
         for note in (*first.notes, *(each for each in (begin, label) if each)):
             bar.note(note)
-        checks = first.symptoms()
+        checks, logged = first.symptoms(), names_of(first.config.log_info)
         if not all(each.over for each in parts):
             bar.status("compiling")
         moments = stack.enter_context(closing(synchronous_updates(first.update, state, jax.device_get)))
@@ -142,7 +142,7 @@ def _run_program(
                             bar.note(f"{program.names[number]} {each.record.stopped}")
                 mean = _mean(parts)
                 bar.update(mean)
-                for note in notes(checks, [_noticed(parts, mean, names_of(first.config.log_info))]):
+                for note in notes(checks, [_noticed(parts, mean, logged)]):
                     bar.note(note)
                 signals.end_of_update()
         except KeyboardInterrupt as error:

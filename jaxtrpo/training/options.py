@@ -11,7 +11,7 @@ from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm
 from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import require_bool, require_not_negative, require_whole
+from jaxtrpo.config.checks import require_bool, require_not_negative, require_path, require_whole
 from jaxtrpo.config.messages import short
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.parallel.processes import is_first
@@ -42,14 +42,6 @@ class Options(NamedTuple):
     wandb: str | None = None
 
 
-def require_directory(out: object) -> None:
-    """Raises ValueError if `out` is neither None nor the path of a directory."""
-    if out is not None and not isinstance(out, str | Path):
-        raise ValueError(f"out={short(out)} must be the path of a directory")
-    if out == "":
-        raise ValueError("out='' must name a directory")
-
-
 def saving_of(options: Options, config: Config) -> Saving:
     """Returns what is saved, and when, after checking these settings."""
     saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
@@ -58,7 +50,8 @@ def saving_of(options: Options, config: Config) -> Saving:
     for name, value in (("on_update", options.on_update), ("surrogate", options.surrogate)):
         if value is not None and not callable(value):
             raise ValueError(f"{name}={short(value)} must be a function")
-    require_directory(options.out)
+    if options.out is not None:
+        require_path(out=options.out)
     require_whole(0, None, keep_every=saving.keep_every)
     for name, value in (("keep_best", saving.keep_best), ("keep_every", saving.keep_every)):
         if value and options.out is None:

@@ -80,13 +80,12 @@ def train(  # noqa: D417  (settings are described in Config, once)
       overwrite: replace the run in `out`, if there is one.
       resume: resume the run in `out` from its last checkpoint, if there is one. All settings must be those of the run
         except `total_steps`, `actors`, `processes`, `device`, `select`, `stop_at_return`, `stop_after_evaluations`
-        and `stop_after_seconds`. Settings are compared with those of the run, but of an environment,
-        `surrogate`, rule, algorithm, critic or network of your own only names and shapes. With the same number of
-        actors, the result is bit-identical to that of an uninterrupted run, except
-        with `a3c`, and `naf`, `dqn` and `sac` with `asynchronous=True`, which are never reproducible, with Gymnasium's
-        simulators, which cannot be saved and begin new episodes, and with `stop_after_seconds`. A larger `total_steps`
-        also changes what depends on the length of the run (schedules; `trust` beyond a million steps) from the resumed
-        step on.
+        and `stop_after_seconds`. Settings are compared with those of the run, but of an environment, `surrogate`, rule,
+        algorithm, critic or network of your own only names and shapes. With the same number of actors, the result is
+        bit-identical to that of an uninterrupted run, except with `a3c`, and `naf`, `dqn` and `sac` with
+        `asynchronous=True`, which are never reproducible, with Gymnasium's simulators, which cannot be saved and begin
+        new episodes, and with `stop_after_seconds`. A larger `total_steps` also changes what depends on the length of
+        the run (schedules; `trust` beyond a million steps) from the resumed step on.
       checkpoint_seconds: seconds between checkpoints; another is saved at the end, on interruption and on SIGTERM.
       keep_best: keep a snapshot of the state with the best evaluation in `out`/best; needs `eval_every`.
       keep_every: environment steps between snapshots in `out`/step-0000200704 and so on; 0 for none. A snapshot is a

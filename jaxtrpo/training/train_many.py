@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import plain, require_whole
+from jaxtrpo.config.checks import plain, require_path, require_whole
 from jaxtrpo.config.environment import names_string, options_of
 from jaxtrpo.envs.abilities import copy_of
 from jaxtrpo.envs.base import Environment
@@ -31,7 +31,6 @@ from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.termination import Interrupted, Terminated, Termination, termination_as_interrupt
 from jaxtrpo.training.batched import Program, require_same_sizes, run_programs
 from jaxtrpo.training.cases import Case, cases_of
-from jaxtrpo.training.options import require_directory
 from jaxtrpo.training.prepare import begin, plan
 from jaxtrpo.training.record import Result
 
@@ -84,7 +83,8 @@ def prepare_many(
     require_alone("train_many (--seeds)")
     if plain(arguments.get("processes")) not in (None, 1):
         raise ValueError(f"processes={arguments['processes']}: train_many (--seeds) supports only a single process")
-    require_directory(out)
+    if out is not None:
+        require_path(out=out)
     if isinstance(arguments.get("log_info"), list | tuple):  # other lists are values to train with
         arguments["log_info"] = names_string(arguments["log_info"])
     config = Config(**{name: arguments[name] for name in ("device", "env_options") if name in arguments})

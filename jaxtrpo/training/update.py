@@ -16,7 +16,6 @@ from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm, Learner
 from jaxtrpo.config import Sizes
 from jaxtrpo.config.kinds import kinds_differ
-from jaxtrpo.config.messages import one_line
 from jaxtrpo.envs.abilities import require_working
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import is_program
@@ -145,7 +144,7 @@ class Update:
         key = jax.random.fold_in(state.key, state.segments)
         learned, info = self.learner.learn(state.learner, batch, state.hyperparameters, key)
         if difference := kinds_differ(state.learner, learned):
-            before, now = (one_line(each, 60) for each in difference)
+            before, now = difference
             raise ValueError(
                 f"algorithm: learn must return a state with the shapes and types of the one it got: {before}, not {now}"
             )

@@ -28,12 +28,12 @@ from jaxtrpo.config.checks import (
 )
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.action_values import ActionCriticState, action_critic
-from jaxtrpo.critics.critic import if_finite
+from jaxtrpo.critics.critic import sound_fit
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.ops.moments import Moments, no_moments
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
-from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.ops.tree import if_finite
 from jaxtrpo.parallel.collectives import after, num_actors, side_by_side, without_collectives, worth_side_by_side
 from jaxtrpo.policies.distributions import Differentiable
 from jaxtrpo.rollout.replay import Ring
@@ -225,7 +225,7 @@ def trpo_replay(
                     line_search_steps=line_search_steps,
                 )
                 fitted = critic.fit(learner.critic, after(params, found.targets), for_critic, jnp.ones(()))
-                fitted = if_finite(fitted, learner.critic)
+                fitted = sound_fit(fitted, learner.critic)
                 return params, path, followed, {**info._asdict(), **weighting}, fitted
 
             def learn_from_replay() -> tuple[ActionCriticState, Float[Array, ""]]:
@@ -239,7 +239,7 @@ def trpo_replay(
                     number.astype(jnp.int32),
                     for_actions,
                 )
-                return optax.tree.where(all_finite(learned), learned, learner.actions), unexplained
+                return if_finite(learned, learner.actions), unexplained
 
             tasks = learn_from_batch, learn_from_replay
             done: tuple[Any, ...] = side_by_side(*tasks) if split else tuple(task() for task in tasks)
