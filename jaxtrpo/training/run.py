@@ -159,8 +159,12 @@ class Run(Plan):
     state: TrainState  # on the actors' devices
     metrics: Mapping[str, np.ndarray]  # columns of the previous updates, if the run is resumed
 
-    def run(self, *, progress: bool = True) -> Result:
+    def run(self, *, progress: bool = True, note: Callable[[str], object] | None = None) -> Result:
         """Trains until the end, until a criterion stops the run, or until it is interrupted.
+
+        Args:
+          progress: show progress, with the notes and warnings among it.
+          note: takes the notes and warnings instead, whether or not progress is shown.
 
         Raises:
           OutputError: the directory is no longer writable.
@@ -179,7 +183,7 @@ class Run(Plan):
                 if self.directory is not None and is_first():
                     stack.enter_context(hold(self.directory, new=self.directory_is_new))
                 record = Record(self, self.metrics, lambda: self.state, interrupts)
-                result, interrupted = self._run(record, signals, progress=progress and is_first())
+                result, interrupted = self._run(record, signals, note, progress=progress and is_first())
         except Terminated:
             closing_in_time = ending_within(END_SECONDS, EXIT_CODE)
             end_in_time(EXIT_CODE)
@@ -191,7 +195,9 @@ class Run(Plan):
             raise Interrupted(result)
         return result
 
-    def _run(self, record: Record, signals: Handling, *, progress: bool) -> tuple[Result, bool]:
+    def _run(
+        self, record: Record, signals: Handling, note: Callable[[str], object] | None, *, progress: bool
+    ) -> tuple[Result, bool]:
         """Returns the result, and whether the run was interrupted."""
         interrupt, checks = None, self.symptoms()
         with (
@@ -200,15 +206,16 @@ class Run(Plan):
             closing(self._updates(record.last, bar.status, record.take_changed, bar.expect)) as updates,
         ):
             record.start_loggers(stack)
-            for note in self.notes:
-                bar.note(note)
+            tell = note or bar.note
+            for text in self.notes:
+                tell(text)
             try:
                 for moment, rows in () if record.stopped else updates:
                     signals.defer()
                     record.add(rows, moment)
                     bar.update(rows[-1])
-                    for note in notes(checks, rows):
-                        bar.note(note)
+                    for text in notes(checks, rows):
+                        tell(text)
                     signals.end_of_update()
                     if record.stopped:
                         break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import queue
 import sys
@@ -186,7 +187,7 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
 
             try:
                 run = begin(plan(own_env, {**arguments, "on_update": call_or_stop}, actors=Actors((device,))))
-                result = run.run(progress=False)
+                result = run.run(progress=False, note=functools.partial(shown.note, name))
             except Interrupted as error:
                 if not stopping.is_set():  # on_update has raised it, which ends all
                     raise
@@ -234,6 +235,7 @@ class _Shown:
         self._bar, self._lock = bar, threading.Lock()
         self._total, self._seconds, self._number = common.most_steps, common.stop_after_seconds, number
         self._rows = dict[str, Row]()  # the last of each training
+        self._notes = set[str]()  # that were shown
         self._began = time.perf_counter()
 
     def update(self, name: str, row: Row) -> None:
@@ -253,6 +255,13 @@ class _Shown:
             value = row["eval_return"]
             if value is not None and not np.isnan(value):
                 self._bar.note(f"{name}: evaluation after {row['env_steps']:,} steps: return {value:,.4g}")
+
+    def note(self, name: str, text: str) -> None:
+        """Shows a note or warning of one training, unless another one has had the same."""
+        with self._lock:
+            if text not in self._notes:
+                self._notes.add(text)
+                self._bar.note(f"{name}: {text}")
 
     def _expected(self, seconds: float) -> int:
         """Returns how many steps all trainings will make together, by the speed of those that have begun."""

@@ -190,7 +190,7 @@ def test_entry_of_info_that_no_episode_has_is_told_once():
 
     found = told((30, nan), (20, nan), (50, nan))
     assert found[0] is found[2] is None
-    assert found[1] == "log_info: none of 50 episodes ended with a number named success in its info"
+    assert found[1] == "log_info: none of the first 50 episodes ended with a number named success in its info"
     assert told((49, nan)) == [None]
     assert told((1, 0.0), (100, nan)) == told((100, 0.5), (100, nan)) == [None] * 2
     assert symptoms.NeverLogged("success").note([progress.NOTHING_DONE] * 9) is None

@@ -325,6 +325,14 @@ def test_termination_before_the_first_update_is_no_interrupt(tmp_path, monkeypat
     assert error.value.code == 143
 
 
+@pytest.mark.shared_programs
+def test_warning_of_trainings_side_by_side_is_shown_once(capsys):
+    settings = {**QUICK, "total_steps": 2_048, "log_info": "succes"}
+    jaxtrpo.train_many("CartPole-v1", seeds=(0, 1), **settings)
+    warnings = [line for line in capsys.readouterr().err.splitlines() if "succes" in line]
+    assert len(warnings) == 1 and warnings[0].startswith("seed-") and "log_info" in warnings[0]
+
+
 def test_entry_that_one_of_the_trainings_has_is_noticed():
     """In turns, so that the mean over the trainings never has it."""
     mean, blank = {"success": np.nan, "episodes": 50}, None
