@@ -87,7 +87,7 @@ class Train:
             settings = with_own_parts(self.config)
             watched = self._watched() if is_first() else contextlib.nullcontext()
             if self.backend is not None:
-                _require_one_place(self.config.env_options)
+                _require_brax(env, self.config.env_options)
                 env = make_env(env, backend=self.backend, max_episode_steps=self.config.max_episode_steps)
         files = ("out", "overwrite", "resume", "checkpoint_seconds", "keep_best", "keep_every", "tensorboard", "wandb")
         arguments = {**{name: getattr(self, name) for name in files}, **settings}
@@ -255,8 +255,8 @@ class Evaluate:
         if self.backend is None:
             place = self.env, self.episodes, self.max_episode_steps, self.env_options
         else:
-            _require_one_place(self.env_options)
             env, limit, options = where_to_act(policy, self.env, self.max_episode_steps)
+            _require_brax(env, self.env_options)
             named = env if self.env else _without_backend(env)
             made = make_env(named, max_episode_steps=limit, **{**options, "backend": self.backend})
             place = made, self.episodes, limit, None
@@ -288,8 +288,10 @@ class Evaluate:
         return 0
 
 
-def _require_one_place(env_options: str | None) -> None:
-    """Raises ValueError for options beside --backend, which is one of them."""
+def _require_brax(env: str, env_options: str | None) -> None:
+    """Raises ValueError if --backend is not for this environment, or beside options, of which it is one."""
+    if not env.startswith("brax:"):
+        raise ValueError(f"--backend is for environments of Brax (brax:NAME), not for {env}")
     if env_options is not None:
         raise ValueError(f"--backend cannot be combined with --env-options; add backend to env_options={env_options!r}")
 

@@ -57,6 +57,8 @@ class Video:
             raise ValueError(f"out={str(self.out)!r} must end with .mp4")
         require_some(self.directories)
         require_place(self.out)
+        if self.gif:
+            require_place(self.out.with_suffix(".gif"))
         find_modules_here(self.env)
         choose_opengl()  # before anything imports MuJoCo
         try:

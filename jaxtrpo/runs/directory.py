@@ -66,6 +66,11 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
         with hold(directory):
             pass
     if found and resume and not has_checkpoint(directory):
+        if _exists(directory / CHECKPOINT_BEFORE):
+            raise FileExistsError(
+                f"{what} holds a run without {CHECKPOINT_FILE}, but the previous checkpoint is there: rename "
+                f"{CHECKPOINT_BEFORE} to {CHECKPOINT_FILE} to resume from it"
+            )
         raise FileExistsError(
             f"{what} holds a run without {CHECKPOINT_FILE}, which cannot be resumed; use overwrite=True (--overwrite) "
             "to replace it"
@@ -144,8 +149,8 @@ def clear(directory: Path, *, keep_run: bool = False) -> None:
       keep_run: remove incomplete files only.
     """
     for name in RUN_FILES:
-        for unfinished in directory.glob(f".{name}.*"):  # left by a run killed in `write_whole`
-            unfinished.unlink()
+        for unfinished in (*left_unfinished(directory / name), _link_before(directory / name)):  # by a killed run
+            unfinished.unlink(missing_ok=True)
         if not keep_run:
             (directory / name).unlink(missing_ok=True)
     if not keep_run and not (directory / TENSORBOARD).is_symlink():
@@ -233,11 +238,15 @@ def write_directory(path: Path, write: Callable[[Path], None]) -> None:
 def link_before(path: Path, before: Path) -> None:
     """Keeps a file, if it exists, under another name by a hard link; does nothing if links are not supported."""
     if path.exists() and not (before.exists() and os.path.samefile(path, before)):
-        temporary = before.with_name(f".{before.name}.link")  # the directory is locked
+        temporary = _link_before(before)
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
             os.link(path, temporary)
             os.replace(temporary, before)
+
+
+def _link_before(before: Path) -> Path:
+    return before.with_name(f".{before.name}.link")  # the directory is locked
 
 
 def link_whole(path: Path, target: str) -> None:
@@ -258,6 +267,12 @@ def read_text(path: Path, *, errors: str = "strict") -> str:
     if path.exists() and not path.is_file():
         raise ValueError(f"{path} is not a file")
     return path.read_text(encoding="utf-8", errors=errors)
+
+
+def left_unfinished(path: Path, suffix: str = "") -> list[Path]:
+    """Returns the temporary files beside a file that `tempfile` named after it: left by a process that was killed."""
+    named = re.compile(re.escape(f".{path.name}.") + "[a-z0-9_]{8}" + re.escape(suffix))
+    return [file for file in path.parent.iterdir() if named.fullmatch(file.name)]
 
 
 def write_whole(path: Path, data: bytes) -> None:

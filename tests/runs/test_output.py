@@ -98,10 +98,17 @@ def test_overwrite_removes_snapshots_and_nothing_else(tmp_path):
     for mine in ("step-by-step", "step-0000000064.backup"):
         (tmp_path / mine).mkdir()
     (tmp_path / ".step-0000000064.abc").mkdir()
+    of_an_editor = tmp_path / f".{METRICS_FILE}.swp"
+    of_an_editor.touch()
+    left = [tmp_path / f".{METRICS_FILE}.a_0bcdef", tmp_path / f".{CHECKPOINT_BEFORE}.link"]
+    for unfinished in left:
+        unfinished.touch()
     clear(tmp_path, keep_run=True)
     assert (tmp_path / BEST).exists() and not (tmp_path / ".step-0000000064.abc").exists()
+    assert of_an_editor.exists() and not any(unfinished.exists() for unfinished in left)
     clear(tmp_path)
-    assert sorted(place.name for place in tmp_path.iterdir()) == ["step-0000000064.backup", "step-by-step"]
+    kept = [of_an_editor.name, "step-0000000064.backup", "step-by-step"]
+    assert sorted(place.name for place in tmp_path.iterdir()) == kept
 
 
 # ---- the previous checkpoint
@@ -121,6 +128,17 @@ def test_damaged_checkpoint_offers_the_previous_one_which_ends_identically(tmp_p
     on = train_part(out, total_steps=640, resume=True)
     jax.tree.map(np.testing.assert_array_equal, jax.device_get(on.state), jax.device_get(whole.state))
     assert without_seconds(out) == without_seconds(tmp_path / "whole")
+
+
+def test_a_run_that_has_only_its_previous_checkpoint_is_not_to_be_overwritten(tmp_path):
+    train_part(tmp_path, total_steps=320, checkpoint_seconds=0.0)
+    (tmp_path / CHECKPOINT_FILE).unlink()
+    with pytest.raises(FileExistsError, match=f"rename {CHECKPOINT_BEFORE} to {CHECKPOINT_FILE} to resume") as error:
+        prepare(PENDULUM, out=tmp_path, resume=True, **PARTS)
+    assert "overwrite" not in str(error.value)
+    (tmp_path / CHECKPOINT_BEFORE).unlink()
+    with pytest.raises(FileExistsError, match="cannot be resumed; use overwrite=True"):
+        prepare(PENDULUM, out=tmp_path, resume=True, **PARTS)
 
 
 # ---- on_update

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from jaxtrpo.rollout.rendering import Frame, RenderedEpisode
-from jaxtrpo.runs.directory import writing
+from jaxtrpo.runs.directory import left_unfinished, writing
 
 MAX_FPS = 50
 GIF_FPS, GIF_COLORS = 20, 64
@@ -38,20 +40,16 @@ def write_video(episodes: Mapping[str, RenderedEpisode], path: Path, *, gif: boo
     """
     fps = Fraction(min(max(1 / each.seconds_per_step for each in episodes.values()), MAX_FPS)).limit_denominator(1000)
     files = [path, *([path.with_suffix(".gif")] if gif else [])]
-    with writing(path, advice=""):
+    with writing(path, advice=""), ExitStack() as stack:
         for file in files:
-            for left in file.parent.glob(f".{file.stem}.*{file.suffix}"):  # left by a killed process
-                left.unlink()
-        unfinished = [_unfinished(file) for file in files]
-        try:
-            for_gif = _write_mp4(unfinished[0], _side_by_side(episodes, float(fps)), fps, keep=gif)
-            if gif:
-                _write_gif(unfinished[1], for_gif)
-            for file, done in zip(unfinished, files, strict=True):
-                os.replace(file, done)
-        finally:
-            for file in unfinished:
-                file.unlink(missing_ok=True)
+            for left in left_unfinished(file, file.suffix):
+                _remove_if_left(left)
+        unfinished = [stack.enter_context(_unfinished(file)) for file in files]
+        for_gif = _write_mp4(unfinished[0], _side_by_side(episodes, float(fps)), fps, keep=gif)
+        if gif:
+            _write_gif(unfinished[1], for_gif)
+        for file, done in zip(unfinished, files, strict=True):
+            os.replace(file, done)
     return files
 
 
@@ -81,11 +79,24 @@ def _write_gif(path: Path, pictures: list[Timed]) -> None:
     first.save(path, format="GIF", save_all=True, append_images=others, duration=shown, loop=0)
 
 
-def _unfinished(path: Path) -> Path:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
-    os.close(descriptor)
-    os.chmod(name, 0o644)
-    return Path(name)
+@contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    """Yields a temporary file beside a path, locked as long as this process writes it, and removes what is left."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        os.chmod(name, 0o644)
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _remove_if_left(file: Path) -> None:
+    """Removes a temporary file, unless another process is writing it."""
+    with suppress(BlockingIOError, FileNotFoundError), file.open("rb") as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.unlink(missing_ok=True)
 
 
 def _side_by_side(episodes: Mapping[str, RenderedEpisode], fps: float) -> Iterator[np.ndarray]:

@@ -24,7 +24,7 @@ from jaxtrpo.envs.registry import make_env
 from jaxtrpo.rollout.rendering import Frame, RenderedEpisode, first_seconds, render_episode
 from jaxtrpo.runs.directory import OutputError
 from jaxtrpo.runs.policy_file import save_policy
-from jaxtrpo.runs.view import opengl
+from jaxtrpo.runs.view import opengl, video
 from jaxtrpo.runs.view.video import write_video
 
 PENDULUM = "InvertedPendulum-v5"
@@ -244,6 +244,26 @@ def test_killed_renderer_leaves_the_old_video_and_its_temporary_file_is_removed_
     done = command(str(saved(tmp_path / "short")), "--out", str(out), "--width", "96", "--height", "64")
     assert done.returncode == 0, done.stderr
     assert len(frames_of(out)[0]) > 2 and not list(tmp_path.glob(".one.*"))
+
+
+def test_files_beside_a_video_are_kept_and_so_is_one_that_is_being_written(tmp_path):
+    out = tmp_path / "one.mp4"
+    mine = [tmp_path / name for name in (".one.backup.mp4", ".one.mp4.backup.mp4", ".one.mp4.abcdefgh.gif")]
+    left = tmp_path / ".one.mp4.abcdef_0.mp4"
+    for file in (*mine, left):
+        file.touch()
+    episode = render_episode(policy_for(PENDULUM), FakeRenderer(TASKS[PENDULUM]()), seed=3, width=32, height=16)
+    with video._unfinished(out) as written:
+        write_video({"run": episode}, out)
+        assert written.exists()
+    assert sorted(tmp_path.iterdir()) == sorted([*mine, out])
+
+
+def test_gif_that_cannot_be_written_is_refused_before_rendering(tmp_path):
+    (tmp_path / "one.gif").mkdir()
+    done = command(str(saved(tmp_path / "run")), "--gif", "--out", str(tmp_path / "one.mp4"))
+    assert done.returncode == 2 and "one.gif' is a directory; give the name of a file" in done.stderr
+    assert not (tmp_path / "one.mp4").exists()
 
 
 def test_gymnasium_environments_use_their_own_renderer(tmp_path):
