@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
 ACTOR = "jaxtrpo-actor"  # name of the threads that step environments
+IN_BACKGROUND = "jaxtrpo-background"  # and of those of `in_background`
+EXIT_SECONDS = 10.0  # for which the end of the process waits for the latter
 
 T = TypeVar("T")
 
@@ -16,8 +21,10 @@ def in_background(function: Callable[..., T], *arguments: object) -> Future[T]:
     """Starts a call on another thread, and returns the future of its result.
 
     The thread is a daemon, for which Python does not wait when it exits: an interrupt while a thread starts would leave
-    a thread of a pool that is joined for ever.
+    a thread of a pool that is joined for ever. But it is waited for, for `EXIT_SECONDS` at most, because Python aborts a
+    process that exits when a compilation on another thread returns.
     """
+    _join_at_exit()
     future: Future[T] = Future()
 
     def work() -> None:
@@ -26,5 +33,21 @@ def in_background(function: Callable[..., T], *arguments: object) -> Future[T]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=work, daemon=True).start()
+    threading.Thread(target=work, name=IN_BACKGROUND, daemon=True).start()
     return future
+
+
+def is_busy() -> bool:
+    """Returns whether any thread of ours is left, whose return would abort a process that exits."""
+    return any(thread.name in (ACTOR, IN_BACKGROUND) for thread in threading.enumerate())
+
+
+@functools.cache
+def _join_at_exit() -> None:
+    def join() -> None:
+        end = time.monotonic() + EXIT_SECONDS
+        for thread in threading.enumerate():
+            if thread.name == IN_BACKGROUND:
+                thread.join(max(0.0, end - time.monotonic()))
+
+    atexit.register(join)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Self
 
-from jaxtrpo.parallel.background import ACTOR
+from jaxtrpo.parallel.background import is_busy
 
 EXIT_CODE = 128 + signal.SIGTERM
 END_SECONDS = 10.0  # within which a process that has saved must end
@@ -180,13 +180,14 @@ def end_in_time(code: int) -> None:
     """Lets the exit of this process, once it begins, take `END_SECONDS` at most.
 
     JAX waits for compiled programs at exit, and so for ever if a simulator hangs that such a program is stepping. If an
-    actor's own thread is left, the process ends at once: Python would abort it when the simulator's call returns.
+    actor's own thread is left, or one that compiles, the process ends at once: Python would abort it when the call of
+    the simulator or of the compiler returns.
     """
     begun = threading.Event()
 
     def begin() -> None:
         begun.set()
-        if any(thread.name == ACTOR for thread in threading.enumerate()):
+        if is_busy():
             _end(code)
 
     atexit.register(begin)
