@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms import sequences
 from jaxtrpo.algorithms.advantages import Advantages, Unscaled, estimate_advantages, normalized, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
+from jaxtrpo.config.kinds import kinds_differ
+from jaxtrpo.config.messages import type_name
 from jaxtrpo.critics.critic import Targets, sound_fit
 from jaxtrpo.ops.moments import (
     VECTOR,
@@ -22,6 +25,7 @@ from jaxtrpo.ops.moments import (
     unknown_moments,
     weighted_moments,
 )
+from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import (
     Work,
     after,
@@ -89,7 +93,11 @@ def actor_critic(
         of_critic = sequences.targets_in_sequence(critic.recurrence, found.targets, carries.critic)
 
         def improve() -> tuple[PyTree, PyTree, Info]:
-            return step(learner.policy, learner.memory, action, of_policy, hyperparameters, for_policy)
+            done = step(learner.policy, learner.memory, action, of_policy, hyperparameters, for_policy)
+            params, memory, info = _checked(done, learner.policy, learner.memory)
+            sound = all_finite(params)  # or else the policy would be lost for ever
+            params, memory = optax.tree.where(sound, (params, memory), (learner.policy, learner.memory))
+            return params, memory, {"accepted": sound, **info}
 
         def fit(targets: Targets) -> PyTree:
             return critic.fit(learner.critic, targets, for_critic, rate_of(hyperparameters, learning_rate))
@@ -111,6 +119,22 @@ def actor_critic(
         return LearnerState(params, fitted, moments, memory), {**more, **dict(sorted(info.items()))}
 
     return Learner(init, learn)
+
+
+def _checked(done: Any, params: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Info]:
+    """Returns what a step, which may be the user's own, has returned; raises ValueError if it cannot be that."""
+    if not isinstance(done, tuple) or len(done) != len(("parameters", "memory", "metrics")):
+        found = f"{len(done)} values" if isinstance(done, tuple) else type_name(done)
+        raise ValueError(f"algorithm: step must return policy parameters, memory and metrics, not {found}")
+    if not isinstance(done[2], Mapping):
+        raise ValueError(f"algorithm: the metrics that step returns must be a dictionary, not {type_name(done[2])}")
+    for name, before, now in zip(("policy parameters", "memory"), (params, memory), done, strict=False):
+        if difference := kinds_differ(before, now):
+            raise ValueError(
+                f"algorithm: step must return {name} with the shapes and types of those it got: {difference[0]}, not "
+                f"{difference[1]}"
+            )
+    return done
 
 
 def rate_of(hyperparameters: Hyperparameters, learning_rate: float | None) -> Float[Array, ""]:

@@ -20,16 +20,22 @@ def kinds_differ(before: PyTree, after: PyTree) -> tuple[str, str] | None:
     """Returns how two trees differ in their structure, shapes or dtypes; None if a compiled loop could carry both.
 
     Returns:
-      The two structures, on one short line each, or, if these are equal, the first two leaves of which shape or dtype
-      differ.
+      The first leaf that is not in both, or of which shape or dtype differ, in each of the trees; or, if structures
+      with as many leaves differ, both of them, on one short line each.
     """
+    leaves = _described(before), _described(after)
     structures = jax.tree.structure(before), jax.tree.structure(after)
-    if structures[0] != structures[1]:
-        before, after = (one_line(str(each), 60) for each in structures)
-        return before, after
-    for (path, old), new in zip(jax.tree.leaves_with_path(before), jax.tree.leaves(after), strict=True):
-        name = jax.tree_util.keystr(path)
-        there, here = (f"{name} {jnp.result_type(leaf)}{list(jnp.shape(leaf))}".lstrip() for leaf in (old, new))
+    if structures[0] != structures[1] and len(leaves[0]) == len(leaves[1]):
+        old, new = (one_line(str(each), 60) for each in structures)
+        return old, new
+    for name in dict.fromkeys((*leaves[0], *leaves[1])):
+        there, here = (each.get(name, f"nothing at {name or 'its root'}") for each in leaves)
         if there != here:
             return there, here
     return None
+
+
+def _described(tree: PyTree) -> dict[str, str]:
+    """Returns the paths of a tree's leaves, and each with its dtype and shape."""
+    found = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree.leaves_with_path(tree)}
+    return {name: f"{name} {jnp.result_type(leaf)}{list(jnp.shape(leaf))}".lstrip() for name, leaf in found.items()}

@@ -21,8 +21,8 @@ def in_background(function: Callable[..., T], *arguments: object) -> Future[T]:
     """Starts a call on another thread, and returns the future of its result.
 
     The thread is a daemon, for which Python does not wait when it exits: an interrupt while a thread starts would leave
-    a thread of a pool that is joined for ever. But it is waited for, for `EXIT_SECONDS` at most, because Python aborts a
-    process that exits when a compilation on another thread returns.
+    a thread of a pool that is joined for ever. The end of the process waits for it all the same, `EXIT_SECONDS` at
+    most, because Python aborts a process that exits while a program is compiled on another thread.
     """
     _join_at_exit()
     future: Future[T] = Future()

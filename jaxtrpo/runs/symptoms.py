@@ -37,7 +37,7 @@ def symptoms(
     """
     invalid = [InvalidSteps()] if invalid_is_broken else []
     broken = [BrokenSetting(name, rule) for name, rule in (adapted or {}).items()]
-    return [RewardsOutOfRange(), NoGradient(), *invalid, *map(NeverLogged, logged), *broken]
+    return [RewardsOutOfRange(), NoGradient(), NothingAccepted(), *invalid, *map(NeverLogged, logged), *broken]
 
 
 def notes(looked_for: Sequence[Symptom], rows: Sequence[Row]) -> list[str]:
@@ -109,6 +109,8 @@ class BrokenSetting:
 class _Lasting:
     """Warns once if several updates in a row have a problem."""
 
+    updates_to_judge = UPDATES_TO_JUDGE
+
     def __init__(self) -> None:
         self._updates, self._told = 0, False
 
@@ -117,7 +119,7 @@ class _Lasting:
         row = None
         for row in rows:
             self._updates = self._updates + 1 if self._affects(row) else 0
-        if self._told or row is None or self._updates < UPDATES_TO_JUDGE:
+        if self._told or row is None or self._updates < self.updates_to_judge:
             return None
         self._told = True
         return self._warning(row)
@@ -157,6 +159,22 @@ class NoGradient(_Lasting):
             f"the gradient of the policy is not finite (gradient_norm is {row['gradient_norm']:g}), which prevents "
             "learning; look for divisions by zero and logarithms of 0 in a surrogate or network of your own, or lower "
             "the learning rate"
+        )
+
+
+class NothingAccepted(_Lasting):
+    """Warns once if step after step of the policy is discarded, although there is something to learn."""
+
+    updates_to_judge = 10  # a line search that fails now and then is usual
+
+    def _affects(self, row: Row) -> bool:
+        learnable = (row.get(name) for name in ("advantage_std", "gradient_norm"))
+        return row.get("accepted") == 0 and all(value is None or _is_finite_and_nonzero(value) for value in learnable)
+
+    def _warning(self, row: Row) -> str:
+        return (
+            f"none of the last {self.updates_to_judge} updates has changed the policy (accepted is 0); if a surrogate, "
+            "network or algorithm of your own is used, look for NaN in what it returns"
         )
 
 

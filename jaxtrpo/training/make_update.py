@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtrpo.adapt import require_settings
 from jaxtrpo.algorithms.algorithm import Learner, Spec
 from jaxtrpo.config import Sizes
-from jaxtrpo.config.messages import short
+from jaxtrpo.config.messages import short, type_name
 from jaxtrpo.config.specs import is_built_in
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.shared import shared_critic
@@ -79,6 +79,8 @@ def make_update(
         raise ValueError(f"surrogate: {name} does not use a surrogate; trpo, npg, trpo_penalty, trpo_replay and ppo do")
     _require_distribution(parts, spec)
     learner = algorithm.make(spec)
+    if not isinstance(learner, Learner):
+        raise ValueError(f"algorithm={algorithm.spec_string}: its make must return a Learner, not {type_name(learner)}")
     if learner.asynchronous is not None and spec.steps_per_update < 2 * actors.count:
         # Advantages are relative to their mean, so the advantage of a single step would be 0.
         raise ValueError(

@@ -107,7 +107,7 @@ def report(
 
 def _require_valid_metrics(info: Mapping[str, Any], columns: Iterable[str]) -> None:
     """Raises ValueError for a metric of the algorithm that is not a scalar, or has a name that every run uses."""
-    taken = sorted({*info} & {*columns, *TIMES, *RUN_COLUMNS, *PROGRESS})
+    taken = sorted({*info} & {*columns, *RESERVED})
     if taken:
         raise ValueError(f"algorithm: it reports {', '.join(taken)}, a name that every run uses; rename the metric")
     for name, value in info.items():
@@ -136,6 +136,9 @@ class EpisodeInfo(NamedTuple):
     return_100: Float[Array, ""]  # mean over the last 100 finished episodes, or fewer at first; NaN if there are none
     mean_length: Float[Array, ""]  # steps of these episodes; NaN if there are none
     invalid_steps: Int[Array, ""]  # not learned from: a simulation broke, or the step only reset an environment
+
+
+RESERVED = {*RUN_COLUMNS, *PROGRESS, *TIMES, *EpisodeInfo._fields}  # names that no algorithm may give its own numbers
 
 
 def no_episodes() -> Episodes:

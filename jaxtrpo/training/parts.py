@@ -8,12 +8,14 @@ from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm, starting_with
 from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.config import USUAL_DISCOUNT, Config
+from jaxtrpo.config.checks import plain, require_number, require_whole, whole
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import parse, settings_in, with_argument
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.policies.custom import policy_maker
 from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.value_head import SHARED
+from jaxtrpo.training.metrics import RESERVED
 
 
 class Parts(NamedTuple):
@@ -53,10 +55,7 @@ def make_parts(
         return made
 
     chosen = value("algorithm", algorithm, Algorithm)
-    if "steps_per_update" not in chosen.hyperparameters:
-        raise ValueError(
-            f"algorithm={chosen.spec_string}: its hyperparameters must have steps_per_update, the steps of a batch"
-        )
+    _require_sound(chosen)
     usual_steps = int(chosen.hyperparameters["steps_per_update"])
     given = {"max_kl": config.max_kl, "steps_per_update": config.steps_per_update}
     chosen = starting_with(chosen, **{name: number for name, number in given.items() if number is not None})
@@ -75,6 +74,20 @@ def make_parts(
         select=config.select,
     )
     return parts, usual_steps
+
+
+def _require_sound(algorithm: Algorithm) -> None:
+    """Raises ValueError if numbers of an algorithm, which may be the user's own, are out of range, or names taken."""
+    of = f"algorithm={algorithm.spec_string}: its "
+    settings = dict(algorithm.hyperparameters)
+    if "steps_per_update" not in settings:
+        raise ValueError(f"{of}hyperparameters must have steps_per_update, the steps of a batch")
+    if taken := sorted({*settings} & RESERVED):
+        raise ValueError(f"{of}hyperparameters have {', '.join(taken)}, a name that every run uses; rename it")
+    require_whole(1, **{f"{of}steps_per_update": whole(plain(settings["steps_per_update"]))})
+    require_number("a number", lambda value: True, **{of + name: plain(value) for name, value in settings.items()})
+    sizes = {name: getattr(algorithm, name) for name in ("num_envs", "steps_of_each", "updates_at_once")}
+    require_whole(1, **{of + name: number for name, number in sizes.items()})
 
 
 def _usual_critic(algorithm: Algorithm, policy: PolicyMaker) -> str:

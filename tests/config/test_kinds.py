@@ -50,7 +50,10 @@ def test_equal_kinds(before, after):
         (1, 1.0, ("int32[]", "float32[]")),
         ({"a": 1, "b": jnp.zeros(2)}, {"a": 1, "b": jnp.zeros((2, 1))}, ("['b'] float32[2]", "['b'] float32[2, 1]")),
         (Pair(1, 2), (1, 2), ("PyTreeDef(CustomNode(namedtuple[Pair], [*, *]))", "PyTreeDef((*, *))")),
-        ((), (1,), ("PyTreeDef(())", "PyTreeDef((*,))")),
+        ((), (1,), ("nothing at [0]", "[0] int32[]")),
+        ({"a": 1, "b": 2.0}, {"a": 1}, ("['b'] float32[]", "nothing at ['b']")),
+        ({"b": 2.0}, {"a": 1, "b": ()}, ("PyTreeDef({'b': *})", "PyTreeDef({'a': *, 'b': ()})")),
+        (1, (), ("int32[]", "nothing at its root")),
     ],
 )
 def test_different_kinds_are_described(before, after, expected):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.core import FrozenDict
 from probe import ProbeEnvironment
 from test_train import TINY
 
@@ -15,6 +16,7 @@ from jaxtrpo.algorithms.actor_critic import actor_critic
 from jaxtrpo.algorithms.algorithm import Algorithm
 from jaxtrpo.algorithms.policy_gradient import gradient_work
 from jaxtrpo.critics.critic import Critic, CriticMaker
+from jaxtrpo.parallel.actors import first
 from jaxtrpo.parallel.collectives import Work
 
 SETTINGS = {**TINY, "critic": "none", "adapt": "fixed", "actors": 1, "progress": False, "total_steps": 192}
@@ -36,10 +38,10 @@ def algorithm(**reported) -> Algorithm:
     return Algorithm("mine", {"rate": 1.0, "steps_per_update": 64}, make)
 
 
-def critic(first, update=lambda state: state) -> CriticMaker:
+def critic(begin, update=lambda state: state) -> CriticMaker:
     """Predicts 0; `update` makes the state of the next fit."""
     made = Critic(
-        init=lambda key: first(),
+        init=lambda key: begin(),
         value=lambda state, obs, elapsed: jnp.zeros(obs.shape[:-1]),
         fit=lambda state, targets, key, rate: update(state),
         work=lambda state, samples: Work(1.0, shared=False),
@@ -67,10 +69,38 @@ def test_metrics_of_other_names_are_columns():
     assert set(metrics["mine"]) == {3.0} and metrics["env_steps"][-1] >= 192
 
 
-def test_algorithm_without_a_batch_size_is_refused():
-    nameless = algorithm()._replace(hyperparameters={"rate": 1.0})
-    with pytest.raises(ValueError, match="^algorithm=mine: its hyperparameters must have steps_per_update"):
-        jaxtrpo.train(ProbeEnvironment(), algorithm=nameless, **SETTINGS)
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"hyperparameters": {"rate": 1.0}}, "hyperparameters must have steps_per_update, the steps of a batch"),
+        ({"hyperparameters": {"steps_per_update": 64, "env_steps": 5.0}}, "hyperparameters have env_steps, a name"),
+        ({"hyperparameters": {"steps_per_update": 64, "progress": 5.0}}, "hyperparameters have progress, a name that"),
+        (
+            {"hyperparameters": {"steps_per_update": 64, "return_100": 0}},
+            "hyperparameters have return_100, a name that",
+        ),
+        ({"hyperparameters": {"steps_per_update": 0}}, "steps_per_update=0 must be a whole number of at least 1"),
+        ({"hyperparameters": {"steps_per_update": 64.5}}, "steps_per_update=64.5 must be a whole number"),
+        ({"hyperparameters": {"steps_per_update": 64, "rate": np.nan}}, "rate=nan must be a number"),
+        ({"hyperparameters": {"steps_per_update": 64, "rate": "fast"}}, "rate='fast' must be a number"),
+        ({"num_envs": 0}, "num_envs=0 must be a whole number of at least 1"),
+        ({"updates_at_once": 0}, "updates_at_once=0 must be a whole number of at least 1"),
+        ({"steps_of_each": 1.5}, "steps_of_each=1.5 must be a whole number of at least 1"),
+        ({"make": lambda spec: None}, "make must return a Learner, not NoneType"),
+    ],
+)
+def test_algorithm_with_impossible_numbers_is_refused(changed, told):
+    own = algorithm()._replace(**changed)
+    with pytest.raises(ValueError, match=f"^algorithm=mine: its {told}"):
+        jaxtrpo.train(ProbeEnvironment(), algorithm=own, **SETTINGS)
+
+
+def test_numbers_of_an_algorithm_may_be_those_of_numpy_and_jax():
+    numbers = {"steps_per_update": np.float32(64), "rate": jnp.float32(0.5), "other": np.int64(3)}
+    own = algorithm()._replace(hyperparameters=numbers)
+    metrics = jaxtrpo.train(ProbeEnvironment(), algorithm=own, **SETTINGS).metrics
+    assert set(metrics["rate"]) == {0.5} and set(metrics["other"]) == {3.0}
+    assert metrics["steps_per_update"][-1] == 64
 
 
 @pytest.mark.parametrize(
@@ -78,7 +108,10 @@ def test_algorithm_without_a_batch_size_is_refused():
     [
         (lambda state: {"count": state["count"] + 1.0}, r"\['count'\] int32\[\], not \['count'\] float32\[\]"),
         (lambda state: {"count": jnp.zeros(3, jnp.int32)}, r"\['count'\] int32\[\], not \['count'\] int32\[3\]"),
-        (lambda state: {}, r"PyTreeDef\(\{'count': \*\}\), not PyTreeDef\(\{\}\)"),
+        (lambda state: {}, r"\['count'\] int32\[\], not nothing at \['count'\]"),
+        (lambda state: {**state, "more": 1.0}, r"nothing at \['more'\], not \['more'\] float32\[\]"),
+        (lambda state: (state["count"],), r"PyTreeDef\(\{'count': \*\}\), not PyTreeDef\(\(\*,\)\)"),
+        (lambda state: FrozenDict(state), r"PyTreeDef\(\{'count': \*\}\), not PyTreeDef\(CustomNode\(FrozenDict"),
     ],
 )
 def test_critic_whose_state_changes_its_type_is_refused_before_it_is_compiled(update, told):
@@ -92,16 +125,75 @@ def test_state_of_a_critic_may_be_a_number_of_python():
     jaxtrpo.train(ProbeEnvironment(), algorithm=algorithm(), **{**SETTINGS, "critic": counting})
 
 
-def test_memory_of_an_algorithm_that_changes_its_type_is_refused():
+def with_step(change):
+    """The algorithm whose step returns what `change` makes of parameters and memory."""
+
     def make(spec):
         def step(params, memory, action, found, hyperparameters, key):
-            return params, memory + 1.0, {}
+            return change(params, memory)
 
         return actor_critic(spec, step=step, no_memory=lambda _: jnp.int32(0), work=gradient_work, gae_lambda=0.95)
+
+    return Algorithm("mine", {"steps_per_update": 64}, make)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda params, memory: (params, memory + 1.0, {}),
+            r"step must return memory with the shapes and types of those it got: int32\[\], not float32\[\]",
+        ),
+        (
+            lambda params, memory: (params, (), {}),
+            r"step must return memory with the shapes and types of those it got: int32\[\], not nothing at its root",
+        ),
+        (
+            lambda params, memory: (jax.tree.map(lambda leaf: leaf[None], params), memory, {}),
+            "step must return policy parameters with the shapes and types of those it got: ",
+        ),
+        (
+            lambda params, memory: (params, memory),
+            "step must return policy parameters, memory and metrics, not 2 values",
+        ),
+        (lambda params, memory: params, "step must return policy parameters, memory and metrics, not dict"),
+        (lambda params, memory: (params, memory, None), "metrics that step returns must be a dictionary, not NoneType"),
+    ],
+)
+def test_step_that_returns_something_else_is_refused(change, told):
+    with pytest.raises(ValueError, match=f"^algorithm: (the )?{told}"):
+        jaxtrpo.train(ProbeEnvironment(), algorithm=with_step(change), **SETTINGS)
+
+
+def test_learner_whose_state_changes_its_type_is_refused():
+    def make(spec):
+        learner = with_step(lambda params, memory: (params, memory, {})).make(spec)
+
+        def learn(state, *given):
+            state, info = learner.learn(state, *given)
+            return state._replace(memory=state.memory + 1.0), info
+
+        return learner._replace(learn=learn)
 
     own = Algorithm("mine", {"steps_per_update": 64}, make)
     with pytest.raises(ValueError, match=r"^algorithm: learn must return a state .*int32\[\], not .*float32\[\]"):
         jaxtrpo.train(ProbeEnvironment(), algorithm=own, **SETTINGS)
+
+
+def test_step_that_is_not_finite_is_discarded_and_told(capsys):
+    """Parameters that are NaN would act until the end of the run, and be saved."""
+
+    def change(params, memory):
+        broken = jnp.where(memory % 2 == 1, jnp.nan, 0.0)
+        return jax.tree.map(lambda leaf: leaf + 1 + broken, params), memory + 1, {}
+
+    settings = {**SETTINGS, "total_steps": 64 * 14, "progress": True}
+    result = jaxtrpo.train("CartPole-v1", algorithm=with_step(change), **settings)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(jax.device_get(result.state.learner.policy)))
+    accepted = list(result.metrics["accepted"])
+    assert accepted[0] == 1 and not any(accepted[1:])  # the memory that made it fail is kept, too
+    assert int(first(result.state.learner.memory)) == 1
+    assert "none of the last 10 updates has changed the policy (accepted is 0)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("env", [ProbeEnvironment(), Program()])

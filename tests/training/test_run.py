@@ -181,6 +181,20 @@ def test_gradient_that_is_not_finite_is_told_once():
     assert symptoms.NoGradient().note([progress.NOTHING_DONE] * 9) is None
 
 
+def test_steps_that_are_never_accepted_are_told_once():
+    def told(*accepted, **others):
+        watch = symptoms.NothingAccepted()
+        return [watch.note([{"accepted": each, "advantage_std": 1.0, **others}]) is not None for each in accepted]
+
+    assert told(*9 * [0], 1, *11 * [0]) == [False] * 19 + [True, False]
+    assert told(*10 * [0], gradient_norm=2.0)[9] and told(*10 * [0], advantage_std=None)[9]
+    for nothing_to_learn in (0.0, float("nan"), float("inf")):  # the last two are told otherwise
+        assert not any(told(*20 * [0], gradient_norm=nothing_to_learn))
+        assert not any(told(*20 * [0], advantage_std=nothing_to_learn))
+    assert not any(told(*20 * [None])) and not any(told(*20 * [1]))
+    assert symptoms.NothingAccepted().note([progress.NOTHING_DONE] * 20) is None
+
+
 def test_entry_of_info_that_no_episode_has_is_told_once():
     nan = float("nan")
 
@@ -194,7 +208,7 @@ def test_entry_of_info_that_no_episode_has_is_told_once():
     assert told((49, nan)) == [None]
     assert told((1, 0.0), (100, nan)) == told((100, 0.5), (100, nan)) == [None] * 2
     assert symptoms.NeverLogged("success").note([progress.NOTHING_DONE] * 9) is None
-    assert [type(each) for each in symptoms.symptoms(invalid_is_broken=False, logged=("a", "b"))][2:] == 2 * [
+    assert [type(each) for each in symptoms.symptoms(invalid_is_broken=False, logged=("a", "b"))][3:] == 2 * [
         symptoms.NeverLogged
     ]
 
@@ -383,7 +397,7 @@ def test_directory_of_a_run_is_refused_and_untouched(tmp_path, name):
 
 
 def test_opening_with_overwrite_loses_nothing_and_clearing_only_the_run(tmp_path):
-    half_written = [f".{name}.x7" for name in directory.RUN_FILES]
+    half_written = [f".{name}.x7_ab0cd" for name in directory.RUN_FILES]
     for name in (*directory.RUN_FILES, *half_written, "notes.txt"):
         (tmp_path / name).write_text("old")
     before = snapshot(tmp_path)
