@@ -23,6 +23,7 @@ from jaxtrpo.config.checks import require_bool, require_share, require_whole
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.policies.distributions import Categorical, Distribution
+from jaxtrpo.policies.heads import last_layer_scaled
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.replay import Ring, Transitions
 from jaxtrpo.rollout.types import Hyperparameters
@@ -132,11 +133,14 @@ def dqn(
             found = _chosen(values_of(spec.policy, params[0], rows.obs[:, 0]), rows.action[:, 0, 0].astype(jnp.int32))
             return optax.losses.huber_loss(found, worth), (found - worth) ** 2
 
+        def in_units(params: Params, target: PyTree, change: Float[Array, ""]) -> tuple[Params, PyTree]:
+            return last_layer_scaled((params, target), change)
+
         def summary(params: Params, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
             return {"value": unit * jnp.mean(jnp.max(values_of(spec.policy, params[0], obs), axis=-1))}
 
         minibatches = minibatches_for(spec.num_envs, minibatch_size, minibatch_per_env, replay_ratio)
-        bellman = Bellman(init, lambda params: params[0], draw, loss, summary)
+        bellman = Bellman(init, lambda params: params[0], draw, loss, in_units, summary)
         return q_learner(spec, bellman, buffer, minibatches, target_rate=target_rate, asynchronous=asynchronous)
 
     starts = {"learning_rate": learning_rate, "epsilon": epsilon, "steps_per_update": STEPS_PER_UPDATE}

@@ -25,6 +25,7 @@ from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.policies.action_units import encoded
 from jaxtrpo.policies.distributions import Distribution
+from jaxtrpo.policies.heads import LAST, in_last_layer
 from jaxtrpo.rollout.replay import Transitions
 
 # Bounds of the logarithm of the diagonal of L(s). Where the advantage has no peak, the best fit has zero curvature, and
@@ -45,10 +46,24 @@ class ValueAndCurvature(nn.Module):
         for size in self.hidden:
             x = nn.relu(nn.LayerNorm()(nn.Dense(size)(x)))
         n = self.action_size
-        out = nn.Dense(1 + n * n)(x)  # outputs above the diagonal are ignored
+        out = nn.Dense(1 + n * n, name=LAST)(x)  # outputs above the diagonal are ignored
         square = out[..., 1:].reshape(*out.shape[:-1], n, n)
         diagonal = jnp.exp(jnp.clip(square, *LOG_DIAGONAL)) * jnp.eye(n)
         return out[..., 0], square * jnp.tri(n, k=-1) + diagonal
+
+
+def values_scaled(params: PyTree, scale: Float[Array, ""], action_size: int) -> PyTree:
+    """Returns parameters of `ValueAndCurvature` with which V and L L^T are `scale` times as large."""
+    is_diagonal = jnp.eye(action_size).reshape(-1)
+    by = jnp.concatenate([scale[None], jnp.where(is_diagonal, 1.0, jnp.sqrt(scale))])
+    more = jnp.concatenate([jnp.zeros(1), is_diagonal * 0.5 * jnp.log(scale)])  # since outputs are logarithms there
+
+    def scaled(path: tuple, leaf: Array) -> Array:
+        if not in_last_layer(path):
+            return leaf
+        return leaf * by + (more if leaf.ndim == 1 else 0.0)  # the bias is the vector
+
+    return jax.tree_util.tree_map_with_path(scaled, params)
 
 
 def quadratic_advantage(
@@ -138,10 +153,14 @@ def naf(
             error = (found - worth) ** 2
             return error + jnp.sum((mean - inside) ** 2, axis=-1), error
 
+        def in_units(params: Params, target: PyTree, change: Float[Array, ""]) -> tuple[Params, PyTree]:
+            critic, target = values_scaled((params[1], target), change, action.shape[-1])
+            return (params[0], critic), target
+
         def summary(params: Params, obs: Float[Array, "row obs"], unit: Float[Array, ""]) -> Info:
             return policy.apply(params[0], obs).summary()
 
-        bellman = Bellman(init, lambda params: params[1], buffer.draw, loss, summary)
+        bellman = Bellman(init, lambda params: params[1], buffer.draw, loss, in_units, summary)
         return q_learner(spec, bellman, buffer, minibatches, target_rate=target_rate, asynchronous=asynchronous)
 
     starts = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}

@@ -44,6 +44,7 @@ class QLearnerState(NamedTuple):
     optimizer: optax.OptState  # for policy and critic parameters as one flat vector
     obs_moments: Moments
     rewards: Moments
+    unit: Float[Array, ""]  # of the values that the networks predict, in units of reward; 0 before the first reward
     replay: Ring
 
 
@@ -59,6 +60,8 @@ class Bellman(NamedTuple):
         [Params, PyTree, Transitions, Float[Array, ""], Float[Array, "row noise"]],
         tuple[Float[Array, " row"], Float[Array, " row"]],
     ]
+    # (parameters, target, old unit over the new one) -> parameters and target that predict the same in the new unit
+    in_units: Callable[[Params, PyTree, Float[Array, ""]], tuple[Params, PyTree]]
     # (parameters, normalised observations, unit of rewards) -> metrics
     summary: Callable[[Params, Float[Array, "row obs"], Float[Array, ""]], Info]
     noise_size: int = 0  # standard normal numbers per row that the loss needs
@@ -115,7 +118,13 @@ def q_learner(
         params = bellman.init(for_policy, for_critic)
         memory = optimizer.init(ravel_pytree(params)[0])
         return QLearnerState(
-            *params, bellman.copied(params), memory, no_observations(spec), no_moments(()), buffer.empty()
+            *params,
+            bellman.copied(params),
+            memory,
+            no_observations(spec),
+            no_moments(()),
+            unit=jnp.zeros(()),
+            replay=buffer.empty(),
         )
 
     def observe(learner: QLearnerState, batch: Batch) -> QLearnerState:
@@ -133,6 +142,10 @@ def q_learner(
         scale = value_unit(rewards)
         number = minibatches.number(new_steps)
         unit = jnp.where(scale > 0, scale, 1.0)
+        # A rare reward may multiply the unit, but must not multiply the values learned so far (PopArt, van Hasselt et
+        # al. 2016, section 2.1).
+        change = jnp.where(learner.unit > 0, learner.unit / unit, 1.0)
+        networks, kept = bellman.in_units((learner.policy, learner.critic), learner.target, change)
 
         def draw(_: Any, key: PRNGKeyArray | UInt32[Array, "2"], number: int) -> _Minibatch:
             noise = jnp.zeros((number, 0))
@@ -143,7 +156,7 @@ def q_learner(
             return _Minibatch(steps, noise, steps.weight.reshape(number, -1)[:, 0])
 
         # As one flat vector, Adam is one operation instead of one per leaf.
-        first, unravel = ravel_pytree((learner.policy, learner.critic))
+        first, unravel = ravel_pytree(networks)
         # In a forward pass through dense layers, each parameter is multiplied once a row.
         parts = parts_for(lambda params: params.size, first, minibatches.size)
 
@@ -164,7 +177,7 @@ def q_learner(
             return params, target, memory, total + error
 
         for_draws, for_summary = jax.random.split(key)
-        start = first, learner.target, learner.optimizer, jnp.zeros(())
+        start = first, kept, learner.optimizer, jnp.zeros(())
         params, target, memory, total = over_drawn_minibatches(
             step,
             start,
@@ -175,7 +188,7 @@ def q_learner(
             at_once=minibatches.at_once,
         )
         of_policy, critic = unravel(params)
-        learned = learner._replace(policy=of_policy, critic=critic, target=target, optimizer=memory)
+        learned = learner._replace(policy=of_policy, critic=critic, target=target, optimizer=memory, unit=scale)
         learned = optax.tree.where(all_finite((params, target)), learned, learner)
         some = normalize(buffer.draw(ring, for_summary, minibatches.size).obs, moments)
         return learned, {

@@ -27,6 +27,7 @@ from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.parallel.collectives import on_cpu
 from jaxtrpo.policies.action_units import encoded
 from jaxtrpo.policies.distributions import Distribution
+from jaxtrpo.policies.heads import LAST, last_layer_scaled
 from jaxtrpo.policies.making import distribution_of
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.policies.squashed import SquashedGaussian
@@ -53,7 +54,7 @@ class ActionValue(nn.Module):
         x = jnp.concatenate([obs, action], axis=-1)
         for size in self.hidden:
             x = nn.relu(nn.Dense(size)(x))
-        return nn.Dense(1)(x)[..., 0]
+        return nn.Dense(1, name=LAST)(x)[..., 0]
 
 
 def sac(
@@ -142,9 +143,14 @@ def sac(
                 **distribution.summary(),
             }
 
+        def in_units(params: Params, target: PyTree, change: Float[Array, ""]) -> tuple[Params, PyTree]:
+            of_policy, critics = params
+            values, target = last_layer_scaled((critics.values, target), change)
+            return (of_policy, Critics(values, critics.log_temperature + jnp.log(change))), target
+
         loss = soft_loss(policy, network, spec.actions, discount=spec.discount, target_entropy=wanted)
         minibatches = minibatches_for(spec.num_envs, minibatch_size, minibatch_per_env, replay_ratio)
-        bellman = Bellman(init, lambda params: params[1].values, buffer.draw, loss, summary, noise_size=2 * size)
+        bellman = Bellman(init, lambda params: params[1].values, buffer.draw, loss, in_units, summary, 2 * size)
         return q_learner(spec, bellman, buffer, minibatches, target_rate=target_rate, asynchronous=asynchronous)
 
     starts: dict[str, Any] = {"learning_rate": learning_rate, "steps_per_update": STEPS_PER_UPDATE}

@@ -19,7 +19,7 @@ from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.parallel.collectives import Work
 from jaxtrpo.policies.action_units import encoded, encoded_size
 from jaxtrpo.policies.distributions import Differentiable
-from jaxtrpo.policies.networks import LAST, in_last_layer
+from jaxtrpo.policies.heads import LAST, last_layer_scaled
 
 
 class Labelled(NamedTuple):
@@ -225,11 +225,8 @@ def action_critic(
         """Changes the unit but keeps the predictions (PopArt, van Hasselt et al. 2016, section 2.1)."""
         change = jnp.where(state.unit > 0, state.unit / unit, 1.0)
 
-        def scaled(path: tuple, leaf: Array) -> Array:
-            return change * leaf if in_last_layer(path) else leaf
-
         params, target = unravel(state.params), unravel_values(state.target)
-        scaled_params, scaled_target = jax.tree_util.tree_map_with_path(scaled, (params, target))
+        scaled_params, scaled_target = last_layer_scaled((params, target), change)
         return state._replace(params=ravel_pytree(scaled_params)[0], target=ravel_pytree(scaled_target)[0], unit=unit)
 
     def work(steps: float) -> Work:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, PyTree
 
 from jaxtrpo.config.checks import require_bool, require_number
 from jaxtrpo.envs.base import ActionSpace
@@ -114,3 +115,15 @@ def head_for(
         many = size >= MANY_COORDINATES and not state_dependent_std
         initial_log_std = INITIAL_LOG_STD_OF_MANY if many else INITIAL_LOG_STD
     return Head(size, tuple(actions.counts), initial_log_std, state_dependent_std, has_value=shared)
+
+
+def last_layer_scaled(params: PyTree, scale: Float[Array, ""]) -> PyTree:
+    """Returns parameters with which the outputs of a network, linear in its layer `LAST`, are `scale` times as large.
+
+    Those of a network of the user's own that has no layer of that name are returned as they are.
+    """
+
+    def scaled(path: tuple, leaf: Array) -> Array:
+        return scale * leaf if in_last_layer(path) else leaf
+
+    return jax.tree_util.tree_map_with_path(scaled, params)

@@ -173,10 +173,10 @@ def test_target_of_constant_steps_matches_hand_calculation(end, minibatch_size):
     worth = 2 / 20 + (0.0 if end == "terminated" else 0.99 * 5.0)
     np.testing.assert_allclose(info["bellman_error"], 20 * abs(-0.25 - worth), rtol=1e-4)
     # Adam's first step has the length of the learning rate: V moves up to its target, and the mean to the action.
-    np.testing.assert_allclose(after.critic["params"]["Dense_1"]["bias"][0], 3 + 1e-3, rtol=1e-6)
+    np.testing.assert_allclose(after.critic["params"]["last"]["bias"][0], 3 + 1e-3, rtol=1e-6)
     bias = after.policy["params"]["MLP_0"]["last"]["bias"]
     np.testing.assert_allclose(bias, [0.25 + 1e-3, -0.5 + 1e-3], rtol=1e-5)
-    np.testing.assert_allclose(after.target["params"]["Dense_1"]["bias"][0], 5 + 0.25 * (3 + 1e-3 - 5), rtol=1e-6)
+    np.testing.assert_allclose(after.target["params"]["last"]["bias"][0], 5 + 0.25 * (3 + 1e-3 - 5), rtol=1e-6)
 
 
 def test_bellman_error_is_mean_over_gradient_steps():
