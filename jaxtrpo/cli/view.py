@@ -15,6 +15,7 @@ from jaxtrpo.config.checks import require_positive, require_seed, require_whole
 from jaxtrpo.runs.view.opengl import choose_opengl
 
 MOST_PIXELS = 8_192  # of a side; what H.264 encodes
+PAGE_SUFFIXES = (".html", ".htm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +162,8 @@ class Report:
         """See `Command.prepare`."""
         require_some(self.directories)
         require_place(self.out)
+        if self.out.suffix not in PAGE_SUFFIXES:
+            raise ValueError(f"out={str(self.out)!r} must end with {' or '.join(PAGE_SUFFIXES)}")
         video = self.video and self.video.expanduser()
         if video and not video.is_file():
             raise FileNotFoundError(f"video={str(self.video)!r}: no such file")

@@ -250,7 +250,7 @@ def cnn(
       hidden: units of the layer after the convolutions; None: 256 for impala, 512 for nature.
       pixel_scale: uint8 pixels are divided by this number; 10 suits cells that are small integers, such as Minigrid's.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
-        discrete actions. None: -1 for at least 8 coordinates, unless `state_dependent_std`, else -0.5.
+        discrete actions. None: -1 for 8 to 11 coordinates, unless `state_dependent_std`, else -0.5.
       state_dependent_std: whether the standard deviation depends on the observation.
       shared: whether the network also predicts values, in place of a critic; see `mlp`.
 

@@ -17,10 +17,11 @@ from jaxtrpo.policies.distributions import Categorical, Distribution, Gaussian
 
 LAST = "last"  # name of the last layer of a network, whose outputs a head reads
 # Defaults of the log standard deviation. Independent noise in each of many coordinates adds up: with -0.5, it costs Ant
-# more reward per step than staying upright earns.
+# more reward per step than staying upright earns. With 12 coordinates or more, from which on `trpo_replay` is the
+# default, more noise is ahead again: it costs Humanoid next to nothing.
 INITIAL_LOG_STD = -0.5
-INITIAL_LOG_STD_OF_MANY = -1.0
-MANY_COORDINATES = 8
+LESS_INITIAL_LOG_STD = -1.0
+COORDINATES_WITH_LESS = range(8, 12)
 LOG_STD_REACH = 5.0  # a state-dependent std stays within a factor of exp(5) = 148 of the initial one
 
 
@@ -98,7 +99,7 @@ def head_for(
 
     Args:
       actions: the action space.
-      initial_log_std: initial log standard deviation of continuous actions; None: -1 if there are at least 8
+      initial_log_std: initial log standard deviation of continuous actions; None: -1 if there are 8 to 11
         coordinates and the standard deviation is shared by all states, else -0.5.
       state_dependent_std: whether the standard deviation depends on the observation.
       shared: whether the network also predicts values.
@@ -112,8 +113,8 @@ def head_for(
         )
     size = 0 if actions.counts else actions.size
     if initial_log_std is None:
-        many = size >= MANY_COORDINATES and not state_dependent_std
-        initial_log_std = INITIAL_LOG_STD_OF_MANY if many else INITIAL_LOG_STD
+        has_less = size in COORDINATES_WITH_LESS and not state_dependent_std
+        initial_log_std = LESS_INITIAL_LOG_STD if has_less else INITIAL_LOG_STD
     return Head(size, tuple(actions.counts), initial_log_std, state_dependent_std, has_value=shared)
 
 

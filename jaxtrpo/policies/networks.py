@@ -231,7 +231,7 @@ def mlp(
     Args:
       hidden: sizes of the hidden layers.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
-        discrete actions. None: -1 for at least 8 coordinates, unless `state_dependent_std`, else -0.5.
+        discrete actions. None: -1 for 8 to 11 coordinates, unless `state_dependent_std`, else -0.5.
       state_dependent_std: whether the standard deviation depends on the observation.
       shared: whether the network also predicts values, in place of a critic: the hidden layers serve both, and one
         optimiser minimises both losses. For `ppo`, `a2c` and `a3c`; with `dqn` it is a dueling network.

@@ -219,7 +219,7 @@ def gru(
       pixel_scale: uint8 pixels are divided by this number. See `cnn`.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
-        discrete actions. None: -1 for at least 8 coordinates, unless `state_dependent_std`, else -0.5.
+        discrete actions. None: -1 for 8 to 11 coordinates, unless `state_dependent_std`, else -0.5.
       state_dependent_std: whether the standard deviation depends on the observations.
       shared: whether the network, with one recurrent state, also predicts values, in place of a critic; see `mlp`.
 
@@ -252,7 +252,7 @@ def lstm(
       pixel_scale: uint8 pixels are divided by this number. See `cnn`.
       bptt_steps: steps through which gradients are propagated back in time; independent of `segment_length`.
       initial_log_std: initial log standard deviation, in units in which the range of an action is [-1, 1]; ignored for
-        discrete actions. None: -1 for at least 8 coordinates, unless `state_dependent_std`, else -0.5.
+        discrete actions. None: -1 for 8 to 11 coordinates, unless `state_dependent_std`, else -0.5.
       state_dependent_std: whether the standard deviation depends on the observations.
       shared: whether the network, with one recurrent state, also predicts values, in place of a critic; see `mlp`.
 

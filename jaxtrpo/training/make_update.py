@@ -110,10 +110,16 @@ def make_update(
         _correlated_noise=acting.noise_size if parts.noise_correlation else None,
     )
     logs_info = isinstance(env, Informative) and bool(env.info_columns)
-    reads = parts.rule_was_chosen and (rule.reads or not is_built_in("adapt", rule.spec_string))
-    if (reads or logs_info) and learner.waits:
-        update.require_columns()
+    reads = parts.rule_was_chosen and rule.reads
+    if (reads or logs_info or _has_own(parts)) and learner.waits:
+        update.trace()
     return update
+
+
+def _has_own(parts: Parts) -> bool:
+    """Returns whether any function of the user's own is part of an update."""
+    specs = {"algorithm": parts.algorithm, "critic": parts.critic, "adapt": parts.rule}
+    return parts.surrogate is not None or not all(is_built_in(kind, part.spec_string) for kind, part in specs.items())
 
 
 def _critic_of(parts: Parts, policy: Policy, observed: Observed) -> Critic:

@@ -201,10 +201,11 @@ class Update:
         """Returns the lowered program of one training as text; trainings with equal texts differ only in data."""
         return self._on_one_actor().lower(*self._first_arguments()).as_text()
 
-    def require_columns(self) -> None:
-        """Traces an update, which raises ValueError if the rule reads a metric that the algorithm does not report.
+    def trace(self) -> None:
+        """Traces an update, in which parts that do not fit raise their errors before anything is compiled or written.
 
-        Or if an entry of `info` is called like a metric.
+        Such as a rule that reads a metric that the algorithm does not report, an entry of `info` that is called like a
+        metric, or a surrogate that returns something else than one number per step.
         """
         jax.eval_shape(self._on_one_actor(), *self._first_arguments())
 

@@ -151,6 +151,7 @@ TABLE = [
     ("plot RUN --out .", "out='.' must name files"),
     ("report RUN --out /proc/x", "out='/proc/x': no file can be created in /proc"),
     ("report RUN --out RUN", "out='RUN' is a directory"),
+    ("report RUN --out page.py", "out='page.py' must end with .html or .htm"),
     ("report RUN --video RUN/metrics.csv", "video='RUN/metrics.csv' is not an MP4 file"),
     ("video POLE --out /proc/x.mp4", "out='/proc/x.mp4': no file can be created in /proc"),
     ("sweep CartPole-v1 --out /proc/x --grid max_kl=0.1", "out='/proc/x': no file can be created in /proc"),

@@ -60,7 +60,16 @@ def test_initial_biases_are_zero_and_log_std_is_as_given():
 
 @pytest.mark.parametrize("make", [mlp, cnn, gru, lstm])
 @pytest.mark.parametrize(
-    ("size", "given", "expected"), [(7, None, -0.5), (8, None, -1.0), (17, None, -1.0), (8, -0.5, -0.5), (8, 0, 0.0)]
+    ("size", "given", "expected"),
+    [
+        (7, None, -0.5),
+        (8, None, -1.0),
+        (11, None, -1.0),
+        (12, None, -0.5),
+        (17, None, -0.5),
+        (8, -0.5, -0.5),
+        (8, 0, 0.0),
+    ],
 )
 def test_actions_of_many_coordinates_have_less_noise_at_first(make, size, given, expected):
     bounds = np.ones(size, np.float32)

@@ -218,3 +218,26 @@ def test_state_of_a_critic_and_a_rule_may_hold_typed_keys(env, tmp_path):
     assert [len(each.metrics["rate"]) for each in jaxtrpo.train_many(env, **many, **settings, resume=True)] == [
         len(whole.metrics["rate"])
     ] * 2
+
+
+def broken_algorithm() -> Algorithm:
+    return with_step(lambda params, memory: (params, memory, None))
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"surrogate": lambda new, samples: 1.0},
+        {"surrogate": lambda new, samples: undefined(new)},  # noqa: F821
+        {"algorithm": broken_algorithm()},
+        {"critic": critic(lambda: 0.0, lambda state: ())},
+        {"adapt": Rule(lambda settings: (), lambda state, settings, metrics: None, spec_string="mine")},
+    ],
+)
+def test_broken_part_is_refused_before_the_old_run_is_replaced(own, tmp_path):
+    settings = {**TINY, "actors": 1, "total_steps": 192, "out": tmp_path}
+    jaxtrpo.train(ProbeEnvironment(), progress=False, **settings)
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    with pytest.raises((ValueError, NameError)):
+        jaxtrpo.train(ProbeEnvironment(), progress=False, overwrite=True, **{**settings, **own})
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
