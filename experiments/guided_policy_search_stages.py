@@ -66,7 +66,7 @@ def milliseconds(actors: int) -> dict[str, float]:
         return controllers_of(models, found, jnp.float32(settings["max_kl"]))[0]
 
     def imitated(controllers, models, found, learner, key):
-        examples = gather_envs(examples_of(controllers, models, found, learner.obs_moments), axis=1)
+        examples = gather_envs(examples_of(controllers, models, found, learner.obs_moments, space), axis=1)
         return imitate(
             policy,
             learner.policy,

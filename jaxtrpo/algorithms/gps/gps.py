@@ -14,11 +14,19 @@ from jaxtrpo.algorithms.actor_critic import no_observations
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, WholeEpisodes, require_plain_networks
 from jaxtrpo.algorithms.gps.bounded_lqr import BoundedInfo, bounded_response
 from jaxtrpo.algorithms.gps.imitation import Examples, imitate
-from jaxtrpo.algorithms.gps.local_models import LocalModels, Samples, local_models, samples_of, shared_model
+from jaxtrpo.algorithms.gps.local_models import (
+    LocalModels,
+    Samples,
+    local_models,
+    samples_of,
+    shared_model,
+    unclipped_mean,
+)
 from jaxtrpo.algorithms.gps.lqr import Controller
 from jaxtrpo.algorithms.gps.quadratic_regression import Sums, add, no_sums
 from jaxtrpo.config.checks import require_number, require_positive, require_whole
 from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.moments import Moments, merge, normalize, observation_moments, weighted_moments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import gather_envs, num_actors, sum_over_actors, without_collectives
@@ -140,7 +148,7 @@ def gps(
             if spec.normalize_observations:
                 moments = merge(moments, observation_moments(batch.steps.obs, weight, sum_over_actors))
             # A gradient step takes no longer than a collective, so every actor computes all of them.
-            examples = gather_envs(examples_of(controllers, models, found, moments), axis=1)
+            examples = gather_envs(examples_of(controllers, models, found, moments, spec.actions), axis=1)
 
             def learn_to_imitate() -> tuple[PyTree, optax.OptState, Float[Array, ""]]:
                 return imitate(
@@ -206,12 +214,22 @@ def controllers_of(models: LocalModels, found: Samples, max_kl: Float[Array, ""]
     return jax.vmap(bounded_response, (0, 0, 0, 0, None))(models.dynamics, models.reward, models.reference, bound, unit)
 
 
-def examples_of(controllers: Controller, models: LocalModels, found: Samples, moments: Moments) -> Examples:
-    """Returns the actions that the controllers would have taken in the states of the samples."""
+def examples_of(
+    controllers: Controller, models: LocalModels, found: Samples, moments: Moments, actions: ActionSpace
+) -> Examples:
+    """Returns the actions that the controllers would have taken in the states of the samples.
+
+    Controllers, like the linearised policy, give the mean of clipped actions; the network learns the mean of those that
+    are clipped. If it learned the former, it would move towards the middle of the bounds in every update, also where
+    the controllers are the policy itself.
+    """
     num_x = found.state.shape[-1]
+    low, high = map(jnp.asarray, actions.policy_range())
     away = found.state - models.centre[:, :, None, :num_x]
     mean = jnp.einsum("ctij,ctsj->ctsi", controllers.gain, away)
     mean = mean + (controllers.offset + models.centre[..., num_x:])[:, :, None]
+    std = jnp.diagonal(controllers.precision, axis1=-2, axis2=-1)[:, :, None] ** -0.5
+    mean = unclipped_mean(mean, std, low, high)
     of_condition = Examples(normalize(found.obs, moments), mean, controllers.precision, found.weight)
     return jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1), of_condition)
 

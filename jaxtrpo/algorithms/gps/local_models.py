@@ -23,6 +23,9 @@ from jaxtrpo.rollout.types import Batch
 # Candidate penalties of the shared model. A quadratic reward needs the smallest; dynamics with contacts need more,
 # because a model with an error in one step is unstable over a hundred.
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+BEYOND_BOUNDS = 2.0  # standard deviations; of the actions of such a mean, one in 44 is inside
+LEAST_INSIDE = 1e-3  # of the actions, for a division; fewer only where the range is much narrower than the noise
+NEWTON_STEPS = 12
 LEAST_SCALE = 1e-3  # of states and actions that hardly vary, in standard deviations of the first batch
 
 
@@ -195,6 +198,25 @@ def clipped_mean(
         return jnp.where(jnp.isfinite(beyond), some, 0.0)
 
     return mean + excess(low - mean) - excess(mean - high)
+
+
+def unclipped_mean(
+    clipped: Float[Array, "..."], std: Float[Array, "..."], low: Float[Array, "..."], high: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """Inverts `clipped_mean`: the mean of the normal distribution whose actions, once clipped, have a given mean.
+
+    The result is at most `BEYOND_BOUNDS` standard deviations outside of the bounds, where hardly any action is inside.
+    """
+    clipped, std, low, high = jnp.broadcast_arrays(clipped, std, low, high)
+    least, most = low - BEYOND_BOUNDS * std, high + BEYOND_BOUNDS * std
+
+    def closer(_: int, mean: Float[Array, "..."]) -> Float[Array, "..."]:
+        inside = norm.cdf((high - mean) / std) - norm.cdf((low - mean) / std)  # the derivative of `clipped_mean`
+        error = clipped - clipped_mean(mean, std, low, high)
+        return jnp.clip(mean + error / jnp.maximum(inside, LEAST_INSIDE), least, most)
+
+    # Newton's method: outwards from the middle of the bounds the function is concave, so that no step goes too far.
+    return jax.lax.fori_loop(0, NEWTON_STEPS, closer, jnp.clip(clipped, low, high))
 
 
 def _dynamics(found: LinearFit, num_x: int, seen: Float[Array, "condition time"]) -> Dynamics:

@@ -17,8 +17,14 @@ from test_algorithms import SECONDS, ActingProbe
 import jaxtrpo
 from jaxtrpo.adapt import model_accuracy
 from jaxtrpo.algorithms.gps.bounded_lqr import bounded_response
-from jaxtrpo.algorithms.gps.gps import gps
-from jaxtrpo.algorithms.gps.local_models import clipped_mean, local_models, samples_of, shared_model
+from jaxtrpo.algorithms.gps.gps import examples_of, gps
+from jaxtrpo.algorithms.gps.local_models import (
+    clipped_mean,
+    local_models,
+    samples_of,
+    shared_model,
+    unclipped_mean,
+)
 from jaxtrpo.algorithms.gps.quadratic_regression import no_sums
 from jaxtrpo.envs.abilities import masks_actions, observation_space
 from jaxtrpo.envs.base import ActionSpace, EnvState, Transition, action_space, advance, start
@@ -140,6 +146,21 @@ def test_mean_of_clipped_actions_is_differentiable_far_outside():
     np.testing.assert_array_equal(found, 0.0)
 
 
+@pytest.mark.parametrize("ends", [(-1.0, 1.0), (-np.inf, 0.5), (0.0, np.inf), (-np.inf, np.inf), (-0.05, 0.05)])
+@pytest.mark.parametrize("std", [0.01, 0.5, 3.0])
+def test_mean_before_clipping_is_found_again(ends, std):
+    low, high = map(jnp.float32, ends)
+    least, most = max(ends[0] - 1.9 * std, -5.0), min(ends[1] + 1.9 * std, 5.0)
+    mean = jnp.linspace(least, most, 41, dtype=jnp.float32)
+    found = unclipped_mean(clipped_mean(mean, jnp.float32(std), low, high), jnp.float32(std), low, high)
+    np.testing.assert_allclose(found, mean, atol=0.02 * std + 1e-5)
+
+
+def test_mean_that_no_clipped_actions_have_is_just_outside_the_bounds():
+    found = unclipped_mean(jnp.float32([-7.0, -1.0, 1.0, 7.0]), jnp.float32(0.5), jnp.float32(-1.0), jnp.float32(1.0))
+    np.testing.assert_allclose(found, [-2.0, -2.0, 2.0, 2.0], rtol=1e-6)
+
+
 class Narrow(LinearQuadratic):
     """The same with actions bounded by 1."""
 
@@ -169,6 +190,34 @@ def test_reference_uses_clipped_actions():
     found, taken = first(run.actors.map(reference)(batch, run.state.learner))
     np.testing.assert_array_equal(found.gain, 0.0)
     np.testing.assert_allclose(found.offset + taken, 1.0, atol=1e-6)
+
+
+def test_controllers_that_are_the_policy_leave_it_as_it_is():
+    """Without a step, the network learns its own mean again, not the mean of its clipped actions."""
+    env = Narrow()
+    run = prepare(env, algorithm=WIDE, actors=1, total_steps=1, seed=1)
+    _, batch = run.update.lower(run.state).compile_collect()(run.state)
+    policy, space = run.update.policy, action_space(env)
+
+    def means(batch, learner):
+        frame = weighted_moments(batch.steps.obs, jnp.ones_like(batch.steps.reward), sum_over_actors)
+        samples = samples_of(batch, frame, 8, space)
+        _, shared = shared_model(samples, no_sums(3, 3))
+        models = local_models(
+            samples, shared.quadratic, policy, learner.policy, learner.obs_moments, frame, space,
+            strength=1.0, window=2,
+        )  # fmt: skip
+        wanted = examples_of(models.reference, models, samples, learner.obs_moments, space).mean
+        acted = policy.apply(learner.policy, normalize(samples.obs, learner.obs_moments)).mean
+        return wanted, jnp.swapaxes(acted, 0, 1)
+
+    def shifted(path, leaf):  # so that half of the actions are clipped
+        return leaf + 1.0 if jax.tree_util.keystr(path).endswith(f"['{LAST}']['bias']") else leaf
+
+    learner = run.state.learner._replace(policy=jax.tree_util.tree_map_with_path(shifted, run.state.learner.policy))
+    wanted, acted = first(run.actors.map(means)(batch, learner))
+    assert np.all(acted > 0.8)
+    np.testing.assert_allclose(wanted, acted, atol=0.02)
 
 
 class Recorded(LinearQuadratic):
@@ -447,10 +496,23 @@ def test_model_accuracy_adapts_max_kl_to_actual_gain(predicted, actual, factor):
     np.testing.assert_allclose(after["max_kl"], 0.1 * factor, rtol=1e-6)
 
 
+@pytest.mark.parametrize("first", [0.25, 1.0, 1.9, 7.0])
+def test_max_kl_finds_the_best_one(first):
+    """For steps that gain kl - kl^2 / 2, of which kl is predicted; each is measured one update later."""
+    rule, now = model_accuracy(), {"max_kl": jnp.float32(first)}
+    state, measured, seen = rule.init(now), np.nan, []
+    for _ in range(12):
+        gains = {"previous_predicted_gain": measured, "actual_gain": measured - measured**2 / 2}
+        measured = now["max_kl"]
+        state, now = rule.update(state, now, gains)
+        seen.append(float(now["max_kl"]))
+    np.testing.assert_allclose(seen[-3:], 1.0, rtol=1e-5)
+
+
 def test_max_kl_vanishes_without_actual_gain():
     rule, now = model_accuracy(), {"max_kl": jnp.float32(0.5)}
     state = rule.init(now)
-    for _ in range(12):
+    for _ in range(24):
         state, now = rule.update(
             state, now, {"previous_predicted_gain": jnp.float32(1.0), "actual_gain": jnp.float32(0.0)}
         )
