@@ -247,3 +247,39 @@ class Telling(CountingEnv):
         if over and self.episode % 2:
             info["odd"] = np.float32(self.episode % 3)
         return obs, reward, terminated, truncated, info
+
+
+NUMBER = spaces.Box(-1, 1, (1,), np.float32)
+
+
+class Recorded(gymnasium.Env):
+    """Plays recorded observations, of which there are no more than its time limit needs."""
+
+    observation_space = action_space = NUMBER
+    data = np.zeros((11, 1), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return self.data[0], {}
+
+    def step(self, action):
+        self.time += 1
+        return self.data[self.time], 0.0, False, False, {}
+
+
+class Unsorted(gymnasium.Env):
+    """A Dict that keeps the order in which it was written, with the mask in the middle."""
+
+    number = spaces.Box(-9, 9, (1,), np.float32)
+    observation_space = spaces.Dict(velocity=number, action_mask=spaces.MultiBinary(2), height=number)
+    action_space = spaces.Discrete(2)
+
+    def seen(self):
+        return {"velocity": np.float32([1]), "height": np.float32([2]), "action_mask": np.ones(2, np.int8)}
+
+    def reset(self, *, seed=None, options=None):
+        return self.seen(), {}
+
+    def step(self, action):
+        return self.seen(), 0.0, False, False, {}

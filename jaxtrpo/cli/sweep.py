@@ -143,13 +143,20 @@ class Sweep:
         would be compared as if they differed in what is searched.
         """
         from jaxtrpo.cli.own_parts import part
+        from jaxtrpo.policies.custom import policy_maker
+        from jaxtrpo.training.parts import usual_critic
 
         config = dataclasses.asdict(self.config)
         if "algorithm" not in chosen:
             config["algorithm"] = config["algorithm"] or USUAL_ALGORITHM
 
         def default(kind: str) -> str:
-            return getattr(part("algorithm", chosen.get("algorithm", config["algorithm"])), kind)
+            algorithm = part("algorithm", chosen.get("algorithm", config["algorithm"]))
+            if kind != "critic":
+                return getattr(algorithm, kind)
+            others = {name: value for name, value in chosen.items() if not name.startswith("critic_")}
+            policy = with_settings(config, others, default)["policy"] or algorithm.policy
+            return usual_critic(algorithm, policy_maker(part("policy", policy)))
 
         return with_settings(config, chosen, default)
 

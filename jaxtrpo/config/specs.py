@@ -219,9 +219,15 @@ def spec_string_of(factory: Callable[..., Any], settings: Mapping[str, Any]) -> 
     given = ", ".join(
         f"{p.name}={plain(settings[p.name])!r}"
         for p in parameters
-        if p.name in settings and settings[p.name] != p.default
+        if p.name in settings and not _is_same(plain(settings[p.name]), p.default)
     )
     return f"{factory.__name__}({given})" if given else factory.__name__
+
+
+def _is_same(value: Any, default: Any) -> bool:
+    """Returns whether a setting has its default; an array, which compares number by number, never has."""
+    same = value == default
+    return isinstance(same, bool) and same
 
 
 def with_argument(spec: str, name: str, value: Any) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from jax.tree_util import DictKey, SequenceKey, tree_leaves_with_path
 from jaxtyping import Array, Bool, Float, PyTree, UInt32
 
-from jaxtrpo.config.checks import require_bool, require_number, require_whole
+from jaxtrpo.config.checks import plain, require_bool, require_number, require_whole
 from jaxtrpo.envs import base
 from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs.observation_space import FLOAT, channels_last, flat_space, image_axes
@@ -61,6 +61,8 @@ def make_gymnax_env(name: str, **options: Any) -> GymnaxEnvironment:
             require_bool(**{where: value})
         elif isinstance(usual, int | float):
             require_number("a number", lambda value: True, **{where: value})
+            if isinstance(usual, float):
+                options = {**options, option: float(plain(value))}  # which `set_env` may change to a fraction
     return GymnaxEnvironment(f"gymnax:{name}", env, params.replace(**options))
 
 

@@ -42,7 +42,9 @@ def set_env(where: Any, /, **settings: Any) -> Any:
         return where
     for inner in ("actors", "env"):  # of the state of a run, and of its actors
         if _is_state(where) and hasattr(where, inner):
-            return where._replace(**{inner: set_env(getattr(where, inner), **settings)})
+            old = getattr(where, inner)
+            new = set_env(old, **settings)
+            return where if new is old else where._replace(**{inner: new})
     physics: Any = getattr(where, "physics", None)
     parameters = getattr(physics, "parameters", None)
     if isinstance(parameters, Mapping):
@@ -73,10 +75,12 @@ def _changed(parameters: Mapping[str, Any], settings: Mapping[str, Any]) -> dict
         old = parameters[name]
         try:
             given = np.asarray(value)
+            if given.dtype.kind not in "biuf":
+                raise TypeError
             with np.errstate(over="ignore", invalid="ignore"):
                 cast = given.astype(old.dtype)
             exact = np.all(np.isfinite(cast)) if old.dtype.kind == "f" else np.all(cast == given)
-            if given.dtype.kind not in "biuf" or not exact:
+            if not exact:
                 raise TypeError
             new = np.full(old.shape, cast) if cast.ndim == 0 else _rows(cast, old.shape)
         except (TypeError, ValueError, OverflowError):

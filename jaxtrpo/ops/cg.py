@@ -62,7 +62,7 @@ def conjugate_gradient(
 
     def advance(state: _State, product: PyTree) -> _State:
         curvature = jnp.asarray(tree.vdot(state.direction, product))
-        usable = curvature > 0
+        usable = (curvature > 0) & jnp.isfinite(curvature)
         alpha = jnp.where(usable, state.squared_residual / curvature, 0.0)
         x = tree.add_scale(state.x, alpha, state.direction)
         residual = jax.tree.map(lambda r, p: jnp.where(usable, r - alpha * p, r), state.residual, product)

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ RUN_FILES = (CHECKPOINT_FILE, CHECKPOINT_BEFORE, POLICY_FILE, METRICS_FILE, CONF
 BEST = "best"  # symbolic link to the best snapshot
 SNAPSHOT = re.compile(r"(best|step)-\d{10,}")  # directories of snapshots, named by environment steps
 HOW_TO_RESUME = "; what was saved before is intact, and resume=True (--resume) resumes from it"
+_ASKING = threading.Lock()
 NOTHING_SAVED = "; nothing was saved that could be resumed"
 
 
@@ -291,6 +293,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
+    with _ASKING:  # several threads may write runs; what one of them sets for a moment, another would take for the mask
+        mask = os.umask(0)
+        os.umask(mask)
     return mask

@@ -33,6 +33,7 @@ class Output:
         columns: Mapping[str, np.ndarray],
         write: Callable[[Path, Metrics], None],
         *,
+        resumed: bool = False,
         outdated: bool = False,
     ):
         """Starts the output of a new run, or continues that of a resumed one. Saves a first checkpoint of a new run.
@@ -42,6 +43,7 @@ class Output:
           saving: when to write checkpoints and snapshots.
           columns: metrics of the checkpoint that is resumed; empty for a new run.
           write: (directory, metrics) -> None writes the current state.
+          resumed: whether the directory holds the run that goes on, perhaps from before its first update.
           outdated: whether the directory is to be written anew, because other settings of a resumed run change what it
             holds.
 
@@ -51,7 +53,9 @@ class Output:
         self._directory, self._saving, self._write = directory, saving, write
         with self._writing():
             if directory is not None:
-                clear(directory, keep_run=bool(columns))
+                clear(directory, keep_run=resumed)
+                if not columns:
+                    (directory / METRICS_FILE).unlink(missing_ok=True)  # of updates that no checkpoint holds
             self.metrics = Metrics(directory and directory / METRICS_FILE, columns)
             self._snapshots = directory and Snapshots(directory, best=saving.keep_best, every=saving.keep_every)
         self._saved, self._is_due = None if outdated else len(self.metrics.rows) or None, False

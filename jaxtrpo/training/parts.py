@@ -63,7 +63,7 @@ def make_parts(
     parts = Parts(
         algorithm=chosen,
         policy=maker,
-        critic=value("critic", _usual_critic(chosen, maker) if critic is None else critic, CriticMaker),
+        critic=value("critic", usual_critic(chosen, maker) if critic is None else critic, CriticMaker),
         rule=value("adapt", chosen.adapt if adapt is None else adapt, Rule),
         rule_was_chosen=adapt is not None,
         surrogate=surrogate,
@@ -90,7 +90,7 @@ def _require_sound(algorithm: Algorithm) -> None:
     require_whole(1, **{of + name: number for name, number in sizes.items()})
 
 
-def _usual_critic(algorithm: Algorithm, policy: PolicyMaker) -> str:
+def usual_critic(algorithm: Algorithm, policy: PolicyMaker) -> str:
     """Returns the algorithm's default critic, or one like the policy with the same settings of its fit."""
     if policy.critic == SHARED:
         return SHARED

@@ -44,6 +44,7 @@ from jaxtrpo.training.run import Plan, Run
 from jaxtrpo.training.selection import with_best, with_segments, without_best
 from jaxtrpo.training.warm_start import discount_of, read_warm_start, with_warm_start
 
+SIZES = ("num_envs", "steps_per_update", "max_steps_per_update", "segment_length")
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened
 IMAGE_NETWORK = "cnn"  # of policy and critic by default
 
@@ -196,8 +197,11 @@ def _plan(
     saved = None
     if directory is not None and options.resume and has_checkpoint(directory):
         saved = load_checkpoint(directory)
-    if saved is not None and config.num_envs is None:  # the default depends on the number of actors
-        config = dataclasses.replace(config, num_envs=saved.config["num_envs"])
+    if saved is not None and parts.algorithm.episodes is None:
+        # By default, they depend on the number of actors and on the device, both of which may change.
+        sizes_then = {name: saved.config[name] for name in SIZES if getattr(config, name) is None}
+        config = dataclasses.replace(config, **sizes_then)
+        parts, _ = parts_with(options.policy)
     # The sizes of batches of whole episodes and of vector environments depend on the environment, which is made below.
     depends = parts.algorithm.episodes is not None or may_make_vectors(env)
     filled = None if depends else fill_in(parts, config, actors, usual_steps)

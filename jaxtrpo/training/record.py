@@ -89,6 +89,7 @@ class Record:
             plan.saving,
             metrics,
             lambda place, metrics: plan.write(place, metrics, *self._gathered_state()),
+            resumed=plan.saved is not None,
             outdated=plan.saved is not None and plan.saved.config.get("select", Config.select) != plan.config.select,
         )
 
@@ -194,7 +195,6 @@ class Record:
     def save(self) -> None:
         """Saves the latest state as a checkpoint."""
         if self._interrupts is not None:
-            self._gathering = CollectiveTimeout()  # the first process may have closed its loggers for long
             self._reached.gathered()
         self._write(self._output.save)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -57,6 +58,13 @@ from jaxtrpo.training.selection import selected
 from jaxtrpo.training.stopping import Forecast
 from jaxtrpo.training.update import Update
 from jaxtrpo.training.warm_start import WarmStart
+
+
+class Watch(NamedTuple):
+    """Shows a run elsewhere, such as among others."""
+
+    update: Callable[[Sequence[Row]], object]  # takes the rows of further updates; may raise KeyboardInterrupt
+    note: Callable[[str], object]  # takes notes and warnings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -159,12 +167,12 @@ class Run(Plan):
     state: TrainState  # on the actors' devices
     metrics: Mapping[str, np.ndarray]  # columns of the previous updates, if the run is resumed
 
-    def run(self, *, progress: bool = True, note: Callable[[str], object] | None = None) -> Result:
+    def run(self, *, progress: bool = True, watch: Watch | None = None) -> Result:
         """Trains until the end, until a criterion stops the run, or until it is interrupted.
 
         Args:
           progress: show progress, with the notes and warnings among it.
-          note: takes the notes and warnings instead, whether or not progress is shown.
+          watch: shows them elsewhere, whether or not there is progress here.
 
         Raises:
           OutputError: the directory is no longer writable.
@@ -183,11 +191,11 @@ class Run(Plan):
                 if self.directory is not None and is_first():
                     stack.enter_context(hold(self.directory, new=self.directory_is_new))
                 record = Record(self, self.metrics, lambda: self.state, interrupts)
-                result, interrupted = self._run(record, signals, note, progress=progress and is_first())
-        except Terminated:
+                result, interrupted = self._run(record, signals, watch, progress=progress and is_first())
+        except (Terminated, Termination):  # the latter before the first state could be saved
             closing_in_time = ending_within(END_SECONDS, EXIT_CODE)
             end_in_time(EXIT_CODE)
-            raise
+            raise Terminated from None
         finally:
             with closing_in_time:
                 self.close()
@@ -195,43 +203,43 @@ class Run(Plan):
             raise Interrupted(result)
         return result
 
-    def _run(
-        self, record: Record, signals: Handling, note: Callable[[str], object] | None, *, progress: bool
-    ) -> tuple[Result, bool]:
+    def _run(self, record: Record, signals: Handling, watch: Watch | None, *, progress: bool) -> tuple[Result, bool]:
         """Returns the result, and whether the run was interrupted."""
         interrupt, checks = None, self.symptoms()
-        with (
-            ExitStack() as stack,
-            Progress(self.config.most_steps, record.last, enabled=progress, best=record.best) as bar,
-            closing(self._updates(record.last, bar.status, record.take_changed, bar.expect)) as updates,
-        ):
-            record.start_loggers(stack)
-            tell = note or bar.note
-            for text in self.notes:
-                tell(text)
-            try:
-                for moment, rows in () if record.stopped else updates:
-                    signals.defer()
-                    record.add(rows, moment)
-                    bar.update(rows[-1])
-                    for text in notes(checks, rows):
+        with ExitStack() as loggers:
+            with (
+                Progress(self.config.most_steps, record.last, enabled=progress, best=record.best) as bar,
+                closing(self._updates(record.last, bar.status, record.take_changed, bar.expect)) as updates,
+            ):
+                tell = bar.note if watch is None else watch.note
+                try:
+                    record.start_loggers(loggers)
+                    for text in self.notes:
                         tell(text)
-                    signals.end_of_update()
-                    if record.stopped:
-                        break
-            except SecondInterrupt:  # other processes may be anywhere, so no state can be gathered
-                raise
-            except KeyboardInterrupt as error:
-                interrupt = error
-                bar.note("interrupted; keeping what was learned so far")
-            except Exception:
-                with suppress(OutputError):  # the first error is the one to know of
-                    record.save_alone()
-                raise
-        if record.stopped and interrupt is None:
-            bar.note(record.stopped)
-        signals.ignore()
-        record.save()
+                    for moment, rows in () if record.stopped else updates:
+                        signals.defer()
+                        record.add(rows, moment)
+                        bar.update(rows[-1])
+                        if watch is not None:
+                            watch.update(rows)
+                        for text in notes(checks, rows):
+                            tell(text)
+                        signals.end_of_update()
+                        if record.stopped:
+                            break
+                except SecondInterrupt:  # other processes may be anywhere, so no state can be gathered
+                    raise
+                except KeyboardInterrupt as error:
+                    interrupt = error
+                    bar.note("interrupted; keeping what was learned so far")
+                except Exception:
+                    with suppress(OutputError):  # the first error is the one to know of
+                        record.save_alone()
+                    raise
+                if record.stopped and interrupt is None:
+                    bar.note(record.stopped)
+            signals.ignore()
+            record.save()  # before the loggers are closed, which may take long or fail
         try:
             signals.end_of_update()  # one may have come since
         except KeyboardInterrupt as error:
@@ -256,8 +264,8 @@ class Run(Plan):
           expect: shows the user how many steps the run is expected to make.
         """
         evaluate = self.evaluation(self.evaluator(), say)
-        env_steps, forecast = int(last["env_steps"] or 0), Forecast(self.config)
-        started = self.started - float(last["wall_seconds"] or 0)
+        env_steps, seconds = int(last["env_steps"] or 0), float(last["wall_seconds"] or 0)
+        forecast, started = Forecast(self.config, env_steps, seconds), self.started - seconds
         if env_steps >= self.config.most_steps:
             return
         say("compiling")

@@ -58,19 +58,21 @@ class Stopping:
 class Forecast:
     """How many environment steps a run makes until it stops after `stop_after_seconds`, by its speed so far."""
 
-    def __init__(self, config: Config):
-        """Expects the largest number of steps at first."""
+    def __init__(self, config: Config, env_steps: int = 0, seconds: float = 0.0):
+        """Expects the largest number of steps at first, or the speed so far of a run that is resumed."""
         self.total_steps = config.most_steps
         self._most, self._limit = config.most_steps, config.stop_after_seconds
+        self._expect(env_steps, seconds, env_steps, seconds)
         self._first: tuple[int, float] | None = None  # steps and seconds when the first update, which compiles, ended
 
     def add(self, env_steps: int, seconds: float) -> None:
         """Takes the steps and seconds of a run after an update; each since the run was begun."""
-        if self._limit is None:
-            return
         self._first = self._first or (env_steps, seconds)
-        steps, passed = env_steps - self._first[0], seconds - self._first[1]
-        if steps > 0 and passed > 0:
+        self._expect(env_steps, seconds, env_steps - self._first[0], seconds - self._first[1])
+
+    def _expect(self, env_steps: int, seconds: float, steps: int, passed: float) -> None:
+        """Foresees the end after so many steps and seconds, by the steps of the seconds that have passed."""
+        if self._limit is not None and steps > 0 and passed > 0:
             left = steps / passed * (self._limit - seconds)
             # One step more, because a run whose end is reached makes no update.
             self.total_steps = min(self._most, env_steps + max(1, round(left)))

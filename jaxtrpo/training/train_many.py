@@ -34,6 +34,7 @@ from jaxtrpo.training.batched import Program, require_same_sizes, run_programs
 from jaxtrpo.training.cases import Case, cases_of
 from jaxtrpo.training.prepare import begin, plan
 from jaxtrpo.training.record import Result
+from jaxtrpo.training.run import Watch
 
 
 def train_many(
@@ -176,20 +177,18 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
         device = free.get()
         try:
             own_env = copy_of(env)  # simulators outside of JAX serve one training only
-            on_update = arguments.get("on_update")
 
-            def call_or_stop(row: Row, state: TrainState) -> object:
-                shown.update(name, row)
-                answer = None if on_update is None else on_update(row, state)
+            def update(rows: Sequence[Row]) -> None:
+                for row in rows:
+                    shown.update(name, row)
                 if stopping.is_set():
                     raise KeyboardInterrupt
-                return answer
 
             try:
-                run = begin(plan(own_env, {**arguments, "on_update": call_or_stop}, actors=Actors((device,))))
-                result = run.run(progress=False, note=functools.partial(shown.note, name))
+                run = begin(plan(own_env, arguments, actors=Actors((device,))))
+                result = run.run(progress=False, watch=Watch(update, functools.partial(shown.note, name)))
             except Interrupted as error:
-                if not stopping.is_set():  # on_update has raised it, which ends all
+                if not stopping.is_set():  # a callback of the user's has raised it, which ends all
                     raise
                 return error.result
             finally:

@@ -26,6 +26,7 @@ from jaxtrpo.policies.exploring import Exploring
 from jaxtrpo.policies.networks import Policy
 from jaxtrpo.rollout.collect import CollectSegments, Recurrences, start_actors
 from jaxtrpo.rollout.replay import Insert, compile_insert, inserted, without_replay
+from jaxtrpo.rollout.staggering import first_time_limits
 from jaxtrpo.rollout.types import Acting, ActorState, Batch, Hyperparameters, TrainState
 from jaxtrpo.training.metrics import Measured, no_episodes, report
 from jaxtrpo.training.programs import Programs
@@ -120,13 +121,15 @@ class Update:
         return shared._replace(actors=self.actors.split_envs(state.actors))
 
     def restart(self, state: TrainState) -> TrainState:
-        """Starts new episodes in all environments of a gathered state."""
+        """Starts new episodes in all environments of a gathered state, with staggered time limits as in a new run."""
         with self.actors.on_first():
             key = jax.random.fold_in(key_for("restart", jnp.asarray(state.key)), state.segments)
             begun = jax.device_get(jax.jit(self.env.reset, static_argnums=1)(key, self.sizes.num_envs))
+            limits = jax.device_get(first_time_limits(self.sizes.num_envs, self.env.episode_length))
         require_working(self.env)
         no_return = np.zeros_like(state.actors.episode_return)
-        return state._replace(actors=state.actors._replace(env=begun, episode_return=no_return))
+        anew = state.actors._replace(env=begun, episode_return=no_return, time_limits=limits)
+        return state._replace(actors=anew)
 
     # One actor's part.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -136,6 +137,19 @@ def test_error_quotes_the_spec_string_and_says_what_is_wrong(kind, words, said):
     with pytest.raises(ValueError) as error:
         parse(kind, words)
     assert str(error.value).startswith(f"{kind}={words!r}: ") and said in str(error.value)
+
+
+@pytest.mark.parametrize("name", KINDS["algorithm"])
+def test_array_in_place_of_a_number_is_refused_by_name(name):
+    for setting in settings_of("algorithm", name):
+        if type(VALUES[setting]) in (int, float):
+            with pytest.raises(ValueError, match=f"^{setting}=.* must be "):
+                factory("algorithm", name)(**{setting: np.ones(2)})
+
+
+def test_number_of_jax_that_is_the_default_is_not_in_the_spec_string():
+    assert factory("algorithm", "dqn")(epsilon=jnp.float32(1.0)).spec_string == "dqn"
+    assert factory("algorithm", "dqn")(epsilon=jnp.float32(0.5)).spec_string == "dqn(epsilon=0.5)"
 
 
 @pytest.mark.parametrize(("kind", "name"), ALL)

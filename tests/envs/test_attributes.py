@@ -52,6 +52,21 @@ def test_attributes_reach_every_simulator_and_stay(name):
         each.close()
 
 
+@pytest.mark.parametrize("algorithm", ["pg", "a3c"])
+def test_on_update_may_return_what_set_env_returns(algorithm):
+    """The state itself, for simulators that are changed in place."""
+    seen = []
+
+    def changed(row, state):
+        found = jaxtrpo.set_env(state, bonus=2.0)
+        seen.append(found is state)
+        return found
+
+    settings = {**SETTINGS, "algorithm": algorithm, "critic": "mlp(hidden=(8,))", "total_steps": 640, "actors": 1}
+    jaxtrpo.train(generous, on_update=changed, **settings)
+    assert len(seen) > 1 and all(seen)
+
+
 def test_state_that_reports_info_finds_its_simulators():
     env, close = environment_for(functools.partial(generous), 1, info=("x",))
     state = env.reset(KEY, 4)
@@ -228,7 +243,7 @@ def test_integers_are_not_rounded():
     state = BonusEnvironment().reset(KEY, 2)._replace(physics=Bonus(parameters))
     changed = jaxtrpo.set_env(state, count=[2, 3], on=False).physics.parameters
     assert changed["count"].tolist() == [2, 3] and changed["on"].tolist() == [False, False]
-    for wrong in ({"count": 2.7}, {"count": "9"}, {"count": math.nan}, {"on": 2}):
+    for wrong in ({"count": 2.7}, {"count": "9"}, {"count": math.nan}, {"on": 2}, {"count": 2j}):
         with pytest.raises(ValueError, match="must be a number, or an array of 2 numbers, of type"):
             jaxtrpo.set_env(state, **wrong)
 

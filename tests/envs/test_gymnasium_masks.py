@@ -85,6 +85,12 @@ def test_observation_of_nothing_but_a_mask_is_refused():
         make_env(functools.partial(counting_env.Spaces, space, spaces.Discrete(2)))
 
 
+def test_columns_besides_a_mask_are_in_the_same_order_in_training_and_after():
+    env = make_env(counting_env.Unsorted, processes=0, max_episode_steps=9)
+    np.testing.assert_array_equal(env.reset(jax.random.PRNGKey(0), 1).obs, [[1, 2]])
+    np.testing.assert_array_equal(env.flatten(counting_env.Unsorted().seen()), [1, 2])
+
+
 def test_environment_without_masks_is_not_wrapped():
     env = make_gymnasium_env("CartPole-v1")
     assert not getattr(env, "masks_actions", False)

@@ -186,6 +186,21 @@ def test_product_without_positive_finite_curvature_gives_no_step(product):
     np.testing.assert_allclose(info.residual_norm, np.sqrt(SIZE), rtol=1e-6)  # nothing was solved
 
 
+def test_infinite_curvature_later_on_gives_the_best_point_so_far():
+    matrix, b = np.diag(np.float32([1, 2, 3])), np.float32([1, 2, 3])
+    one, before = solve(matrix, b, max_iterations=1)
+
+    def breaks(v):  # in the second direction
+        return jnp.where(jnp.abs(v @ b) < 12, jnp.inf, 1.0) * (matrix @ v)
+
+    x, info = conjugate_gradient(breaks, jnp.asarray(b), max_iterations=3)
+    np.testing.assert_allclose(x, one, rtol=1e-6)
+    assert info.iterations == 2
+    np.testing.assert_allclose(
+        [info.residual_norm, info.curvature], [before.residual_norm, before.curvature], rtol=1e-5
+    )
+
+
 def test_right_hand_side_of_nan_gives_no_step():
     x, info = solve(np.eye(SIZE), np.full(SIZE, np.nan))
     np.testing.assert_array_equal(x, np.zeros(SIZE))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
+import signal
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +15,11 @@ import numpy as np
 import pytest
 from test_train import PARTS, PENDULUM, stop_in_the_third_update, train_part
 
-from jaxtrpo.runs.directory import TENSORBOARD, WANDB_FILE
+from jaxtrpo.runs.checkpoint import load_checkpoint
+from jaxtrpo.runs.directory import METRICS_FILE, TENSORBOARD, WANDB_FILE
 from jaxtrpo.runs.loggers import WeightsAndBiases
+from jaxtrpo.runs.termination import Interrupted, Terminated
+from jaxtrpo.training import options
 from jaxtrpo.training.train import prepare
 
 pytestmark = [
@@ -166,3 +170,41 @@ def test_missing_package_is_named(monkeypatch, tmp_path):
     for arguments, package in (({"tensorboard": True, "out": tmp_path}, "tensorboardX"), ({"wandb": "mine"}, "wandb")):
         with pytest.raises(ValueError, match=f"needs the package {package}: pip install {package}"):
             prepare("Nothing-v0", **arguments)
+
+
+class Failing:
+    """A logger that cannot end."""
+
+    def __init__(self, *arguments):
+        pass
+
+    def add(self, rows):
+        pass
+
+    def close(self):
+        raise OSError("no connection")
+
+
+def test_everything_is_saved_before_loggers_are_closed(tmp_path, monkeypatch):
+    monkeypatch.setattr(options, "TensorBoard", Failing)
+    with pytest.raises(OSError, match="no connection"):
+        train_part(tmp_path, total_steps=320, tensorboard=True, checkpoint_seconds=1e6)
+    saved = load_checkpoint(tmp_path).metrics["env_steps"]
+    assert saved[-1] >= 320 and len(saved) == (tmp_path / METRICS_FILE).read_text().count("\n") - 1
+
+
+@pytest.mark.parametrize(("number", "raised"), [(signal.SIGTERM, Terminated), (signal.SIGINT, Interrupted)])
+def test_signal_while_loggers_start_ends_in_order(number, raised, tmp_path, monkeypatch):
+    """Connecting to a server may take a minute."""
+
+    class Connecting(Failing):
+        def __init__(self, *arguments):
+            signal.raise_signal(number)
+
+    monkeypatch.setattr(options, "TensorBoard", Connecting)
+    with pytest.raises(raised) as error:
+        train_part(tmp_path, total_steps=320, tensorboard=True)
+    if raised is Interrupted:
+        assert not len(error.value.result.metrics["env_steps"])
+    assert load_checkpoint(tmp_path).metrics == {}
+    assert train_part(tmp_path, total_steps=64, resume=True).metrics["env_steps"][-1] >= 64

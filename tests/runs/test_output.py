@@ -111,6 +111,23 @@ def test_overwrite_removes_snapshots_and_nothing_else(tmp_path):
     assert sorted(place.name for place in tmp_path.iterdir()) == kept
 
 
+def test_resuming_from_before_the_first_update_keeps_snapshots(tmp_path):
+    """A run that is killed before its first checkpoint with updates has nothing else."""
+    out = tmp_path / "run"
+    program = (
+        "import os, sys\nfrom test_train import train_part\n"
+        "end = lambda row, state: os._exit(9) if row['update'] == 5 else None\n"
+        "train_part(sys.argv[1], keep_every=64, checkpoint_seconds=1e6, on_update=end, total_steps=10_000)"
+    )
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))}
+    assert subprocess.run([sys.executable, "-c", program, str(out)], env=where, check=False).returncode == 9
+    kept = {place.name for place in out.iterdir() if place.name.startswith("step-")}
+    assert kept and load_checkpoint(out).metrics == {}
+    resumed = train_part(out, total_steps=64, resume=True, keep_every=64)
+    assert kept <= {place.name for place in out.iterdir()}
+    assert (out / METRICS_FILE).read_text().count("\n") - 1 == len(resumed.metrics["update"])
+
+
 # ---- the previous checkpoint
 
 

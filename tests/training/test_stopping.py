@@ -1,6 +1,7 @@
 """Runs that stop before their end, because a criterion is met or the caller asks for it."""
 
 import re
+import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -105,6 +106,35 @@ def test_forecast_stays_between_what_is_done_and_what_was_asked_for():
     for steps, seconds in ((10, 1), (20, 2)):
         unlimited.add(steps, seconds)
     assert unlimited.total_steps == 1_000
+
+
+def test_forecast_of_a_resumed_run_begins_with_its_speed_so_far():
+    forecast = Forecast(Config(total_steps=10**9, stop_after_seconds=100), 500, 25.0)
+    assert forecast.total_steps == 2_000
+    forecast.add(600, 50.0)  # the first update after resuming compiles
+    assert forecast.total_steps == 2_000
+    forecast.add(1_600, 60.0)
+    assert forecast.total_steps == 1_600 + 4_000
+    assert Forecast(Config(total_steps=900, stop_after_seconds=100), 500, 25.0).total_steps == 900
+    assert Forecast(Config(total_steps=900), 500, 25.0).total_steps == 900
+
+
+def test_schedule_of_a_resumed_run_goes_on_where_the_time_is(tmp_path):
+    settings = {
+        **TINY, "algorithm": "ppo(minibatch_size=16)", "adapt": "linear(learning_rate=1e-9)", "total_steps": 1e9,
+        "stop_after_seconds": 60, "out": tmp_path, "actors": 1, "progress": False,
+    }  # fmt: skip
+
+    def slow(row, state):
+        time.sleep(3)
+        return row["update"] < 4
+
+    before = jaxtrpo.train(PENDULUM, on_update=slow, **settings).metrics
+    share = 1 - before["wall_seconds"][-1] / 60
+    assert share < 0.9
+    after = jaxtrpo.train(PENDULUM, resume=True, on_update=lambda row, state: False, **settings).metrics
+    rate = after["learning_rate"]
+    np.testing.assert_allclose(rate[4] / rate[0], share, atol=0.06)
 
 
 @pytest.mark.parametrize("algorithm", ["a2c", "ppo(minibatch_size=16)"])

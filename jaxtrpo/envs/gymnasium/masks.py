@@ -52,7 +52,8 @@ class ActionMask(gymnasium.Wrapper):
         self._counts = np.ravel(space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n)
         seen: Any = env.observation_space
         if convention == IN_OBSERVATION:
-            seen = spaces.Dict({name: part for name, part in seen.spaces.items() if name != MASK})
+            # A list of pairs, since Gymnasium sorts a dictionary, and columns would be others than in `observations`.
+            seen = spaces.Dict([(name, part) for name, part in seen.spaces.items() if name != MASK])
         self.observation_space = spaces.Dict(
             {MASK: spaces.Box(0, 1, (int(self._counts.sum()),), np.int8), OBSERVATION: seen}
         )

@@ -231,6 +231,7 @@ def _try_steps(
                 rows.action[:] = rng.integers(0, actions.counts, rows.action.shape)
             else:
                 rows.action[:] = rng.uniform(*_sampling_bounds(actions), rows.action.shape)
+            np.greater_equal(rows.elapsed, limit - 1, out=rows.end)  # beyond it, a simulator may not be stepped
             before = time.perf_counter()
             stepper.step(0, num_envs)
             durations.append(time.perf_counter() - before)

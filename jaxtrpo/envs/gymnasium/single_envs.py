@@ -65,15 +65,16 @@ class SingleEnvs:
         except RAISED as error:
             raise simulator_error(self.name, "step()", error) from error
         try:
-            observations, rewards, terminated, truncated, self.infos = zip(*results, strict=True)
+            observations, rewards, terminated, truncated, infos = zip(*results, strict=True)
         except (TypeError, ValueError):
             raise SimulatorError(_wrong_step_result(self.name, results)) from None
+        self.infos = infos
         self._write(rows.final_obs, rows.final_pixels, observations)
         rows.obs[:], rows.pixels[:] = rows.final_obs, rows.final_pixels
         self._write_rewards(rows.reward, rewards)
         self._write_flags(rows.terminated, "terminated", terminated)
         self._write_flags(rows.truncated, "truncated", truncated)
-        self._finish(rows, envs, self.infos)
+        self._finish(rows, envs, infos)  # not `self.infos`, which the thread of another actor may have replaced
 
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Sets attributes of every simulator."""

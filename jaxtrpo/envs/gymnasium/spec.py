@@ -163,7 +163,7 @@ def time_limit_of_vector(env: Any) -> int:
     spec = getattr(env, "spec", None)
     arguments = {} if spec is None else spec.kwargs
     limit = getattr(env.unwrapped, LIMIT, None) or arguments.get(LIMIT) or getattr(spec, LIMIT, None)
-    return int(min(limit or UNLIMITED, UNLIMITED))
+    return int(min(limit or UNLIMITED, UNLIMITED)) if limit != NO_LIMIT else UNLIMITED
 
 
 def calls_jax(env: Any) -> bool:

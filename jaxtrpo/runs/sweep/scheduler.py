@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,10 +84,12 @@ class _Scheduler:
         with ThreadPoolExecutor(cores) as pool:
             workers = [pool.submit(self._work) for _ in range(cores)]
             try:
-                while wait(workers, SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION).not_done:
+                left: Collection[Future[None]] = workers
+                while left:
+                    done, left = wait(workers, SECONDS_BETWEEN_LOOKS, FIRST_EXCEPTION)
+                    for worker in done:
+                        worker.result()  # the first error ends all
                     bar.update({"env_steps": self._progress(), "wall_seconds": time.monotonic() - began})
-                for worker in workers:
-                    worker.result()
             except BaseException:
                 self.stopping = True
                 for process in list(self.processes):

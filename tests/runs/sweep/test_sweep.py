@@ -24,6 +24,7 @@ from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 from jaxtrpo.config.specs import parse
 from jaxtrpo.runs.directory import hold
+from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.reader import read_run
 from jaxtrpo.runs.sweep.plot import draw_sweep
 from jaxtrpo.runs.sweep.scheduler import _Scheduler
@@ -504,6 +505,33 @@ def test_trial_without_an_episode_says_so(tmp_path, capfd):
     words = ["sweep", "Pendulum-v1", *SMALL[2:], "--grid", "discount=0.9", "--seeds", "1", "--out", str(tmp_path / "a")]
     assert cli.main(words) == cli.FAILED
     assert "trial 0, seed 0 has no return: no episode has ended; raise --total-steps" in capfd.readouterr().err
+
+
+def test_error_of_one_worker_ends_a_sweep_at_once(tmp_path, monkeypatch):
+    scheduler, calls = scheduler_of(tmp_path, [parse_grid("max_kl=0.01,0.02,0.03,0.04")]), []
+
+    def train(trial, seed):
+        calls.append(trial.params["max_kl"])
+        if len(calls) == 1:
+            raise RuntimeError("the database is gone")
+        time.sleep(1.0)
+        return 1.0
+
+    monkeypatch.setattr(scheduler, "_train", train)
+    with pytest.raises(RuntimeError, match="the database is gone"):
+        scheduler.run(2, Progress(4, enabled=False))
+    assert len(calls) <= 2
+
+
+def test_critic_of_a_trial_is_the_one_that_the_policy_has_by_default():
+    words = ["sweep", "CartPole-v1", "--policy", "gru(hidden=16)", "--grid", "critic_learning_rate=0.001"]
+    flags = cli.parse(words)._flags({"critic_learning_rate": 0.001})
+    critic = parse("critic", flags[flags.index("--critic") + 1]).spec_string
+    assert critic.startswith("gru(") and "hidden=16" in critic
+    hidden = cli.parse([*words[:2], *words[4:]])._flags(
+        {"policy": "gru", "policy_hidden": 8, "critic_learning_rate": 0.001}
+    )
+    assert "hidden=8" in parse("critic", hidden[hidden.index("--critic") + 1]).spec_string
 
 
 def test_flags_of_a_trial():
