@@ -25,7 +25,6 @@ from jaxtrpo.envs.traced_once import TracedOnce
 from jaxtrpo.parallel.actors import Actors, Trainings
 from jaxtrpo.parallel.devices import choose_actors
 from jaxtrpo.parallel.processes import require_alone
-from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.runs.checkpoint import require_same_run
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.progress import Progress
