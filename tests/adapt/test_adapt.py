@@ -396,9 +396,9 @@ def halving(name: str) -> Rule:
 @pytest.mark.parametrize(
     ("rule", "told"),
     [
-        (halving("accepted"), r"^adapt=custom reads accepted, which this algorithm does not report; it reports steps"),
+        (halving("epochs"), r"^adapt=custom reads epochs, which this algorithm does not report; it reports steps"),
         (halving("mean_retur"), r"^adapt=custom reads mean_retur, .*; did you mean mean_return\?$"),
-        (chain(halving("accepted"), fixed()), r"^adapt=chain\(custom, fixed\) reads accepted"),
+        (chain(halving("epochs"), fixed()), r"^adapt=chain\(custom, fixed\) reads epochs"),
         (
             Rule(lambda settings: (), lambda state, settings, metrics: (state, {**settings, "max_kl": 0.0})),
             r"^adapt=custom must return all settings that it was given and no others; max_kl is missing or new$",
@@ -431,7 +431,7 @@ def test_rule_that_does_not_fit_the_algorithm_is_refused_before_training(rule, t
         ),
         (
             lambda state, h, m: ((m["kl"],), h),
-            r"must return a state of the same types as that of its init, PyTreeDef\(\(\)\), not PyTreeDef\(\(\*,\)\)",
+            r"must return a state of the same types as that of its init, nothing at \[0\], not \[0\] float32\[\]",
         ),
     ],
 )

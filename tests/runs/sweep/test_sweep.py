@@ -508,7 +508,7 @@ def test_trial_without_an_episode_says_so(tmp_path, capfd):
 
 
 def test_error_of_one_worker_ends_a_sweep_at_once(tmp_path, monkeypatch):
-    scheduler, calls = scheduler_of(tmp_path, [parse_grid("max_kl=0.01,0.02,0.03,0.04")]), []
+    scheduler, calls = scheduler_of(tmp_path, parse_grid(["max_kl=0.01,0.02,0.03,0.04"])), []
 
     def train(trial, seed):
         calls.append(trial.params["max_kl"])
