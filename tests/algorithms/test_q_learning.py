@@ -104,6 +104,6 @@ def test_larger_rewards_do_not_multiply_what_was_learned(name, later):
     units = [float(learner.unit) for learner in seen]
     np.testing.assert_allclose(units[0], 10.0, rtol=1e-6)
     assert units[-1] > 6 * later  # of at most 10 times as much
-    obs = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    obs = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4)), jnp.float32)
     begun, ended = (predictions(name, run.update.policy, learner, obs) for learner in (seen[0], seen[-1]))
     jax.tree.map(lambda one, other: np.testing.assert_allclose(other, one, rtol=1e-3), begun, ended)

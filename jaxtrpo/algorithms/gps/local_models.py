@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 import jax
 import jax.numpy as jnp
 from jax.scipy.stats import norm
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from jaxtrpo.algorithms.gps.linear_fit import LinearFit, centres, linear_fit
 from jaxtrpo.algorithms.gps.lqr import Controller, Dynamics, Reward
@@ -210,7 +210,7 @@ def unclipped_mean(
     clipped, std, low, high = jnp.broadcast_arrays(clipped, std, low, high)
     least, most = low - BEYOND_BOUNDS * std, high + BEYOND_BOUNDS * std
 
-    def closer(_: int, mean: Float[Array, "..."]) -> Float[Array, "..."]:
+    def closer(_: Int[Array, ""], mean: Float[Array, "..."]) -> Float[Array, "..."]:
         inside = norm.cdf((high - mean) / std) - norm.cdf((low - mean) / std)  # the derivative of `clipped_mean`
         error = clipped - clipped_mean(mean, std, low, high)
         return jnp.clip(mean + error / jnp.maximum(inside, LEAST_INSIDE), least, most)
