@@ -123,7 +123,7 @@ def actor_critic(
 
 def _checked(done: Any, params: PyTree, memory: PyTree) -> tuple[PyTree, PyTree, Info]:
     """Returns what a step, which may be the user's own, has returned; raises ValueError if it cannot be that."""
-    if not isinstance(done, tuple) or len(done) != len(("parameters", "memory", "metrics")):
+    if not isinstance(done, tuple) or len(done) != 3:
         found = f"{len(done)} values" if isinstance(done, tuple) else type_name(done)
         raise ValueError(f"algorithm: step must return policy parameters, memory and metrics, not {found}")
     if not isinstance(done[2], Mapping):
