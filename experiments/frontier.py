@@ -198,6 +198,8 @@ over seeds. One training at a time, on all cores, systems in turns. Ours has its
 RL Baselines3 Zoo for the task, or those for MuJoCo where it has none for the task. "Given the time" is a run for each
 budget, which knows it (`stop_after_seconds`); all others are one run that does not know when it will end. The policy is
 that of the first step after the budget, or the one that a run of ours hands out at that step (see NOTES.md for which).
+Rows are of machines that differ in speed by up to two (NOTES.md), and after 300 seconds only the default and
+sb3-contrib's TRPO were watched.
 """
 
 
