@@ -59,7 +59,7 @@ def model_accuracy(*, change: tuple[float, float] = (0.5, 2.0), kl_range: tuple[
         best = jnp.where(jnp.isfinite(missing) & (predicted > 0), best, now)
         low, high = kl_range
         kl = jnp.clip(best, low * state.first, high * state.first)
-        return MaxKL(state.first, now), {**hyperparameters, "max_kl": kl}
+        return MaxKL(state.first, metrics.get("max_kl", now)), {**hyperparameters, "max_kl": kl}
 
     return Rule(
         lambda hyperparameters: MaxKL(hyperparameters["max_kl"], hyperparameters["max_kl"]),

@@ -28,7 +28,7 @@ from jaxtrpo.config.checks import require_number, require_positive, require_whol
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.moments import Moments, merge, normalize, observation_moments, weighted_moments
-from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.ops.tree import all_finite, if_finite
 from jaxtrpo.parallel.collectives import gather_envs, num_actors, sum_over_actors, without_collectives
 from jaxtrpo.policies.distributions import Distribution, Gaussian, entropy, kl_divergence
 from jaxtrpo.policies.making import distribution_of
@@ -187,9 +187,8 @@ def gps(
                 "dynamics_explained_variance": 1 - jnp.median(shared.unexplained[:-1]),
                 "reward_explained_variance": 1 - shared.unexplained[-1],
             }
-            return GPSState(
-                params, moments, frame, add(remembered, fresh_sums), memory, mean_return, predicted_gain
-            ), info
+            sums = if_finite(add(remembered, fresh_sums), remembered)  # products of four numbers may overflow
+            return GPSState(params, moments, frame, sums, memory, mean_return, predicted_gain), info
 
         return Learner(init, learn)
 

@@ -56,8 +56,9 @@ def imitate(
 ) -> tuple[PyTree, optax.OptState, Float[Array, ""]]:
     """Minimises the mean KL of the policy to the controllers on their samples.
 
-    A minibatch holds the samples of all conditions at a few time steps, one drawn from each of equal intervals of the
-    horizon. The learning rate decays linearly to 0.
+    A minibatch holds the samples of all conditions at a few time steps. A time step is drawn with a probability in
+    proportion to its number of samples, one from each of several equal parts of all samples. The learning rate decays
+    linearly to 0.
 
     Args:
       policy: policy to train.
@@ -77,22 +78,26 @@ def imitate(
     time, conditions, samples = examples.weight.shape
     moments = min(max(minibatch_size // (conditions * samples), 1), time)
 
-    def total(candidate: Array, some: Examples) -> Float[Array, ""]:
-        acting = cast(Gaussian, policy.apply(unravel(candidate), some.obs))
-        return jnp.sum(some.weight * divergence(acting, some))
+    counts = jnp.sum(examples.weight, axis=(1, 2))  # samples at each time step
+    until = jnp.cumsum(counts)
 
-    def mean_over(value: Array, some: Examples) -> Array:
-        return value / jnp.maximum(jnp.sum(some.weight), 1.0)
+    def total(candidate: Array, some: Examples, each: Float[Array, "..."]) -> Float[Array, ""]:
+        """Sums the divergences at some time steps, each of them divided by a number of samples."""
+        acting = cast(Gaussian, policy.apply(unravel(candidate), some.obs))
+        return jnp.sum(some.weight * divergence(acting, some) / each)
 
     def step(number: Int[Array, ""], carry: tuple[Array, optax.OptState]) -> tuple[Array, optax.OptState]:
         candidate, memory = carry
         chance = jax.random.uniform(numbered_key(key, number), (moments,))
-        chosen = ((jnp.arange(moments) + chance) * (time / moments)).astype(jnp.int32)
-        some = jax.tree.map(lambda leaf: leaf[jnp.minimum(chosen, time - 1)], examples)
-        gradient = mean_over(jax.grad(total)(candidate, some), some)
+        share = (jnp.arange(moments) + chance) / moments
+        chosen = jnp.minimum(jnp.searchsorted(until, share * until[-1], side="right"), time - 1)
+        some = jax.tree.map(lambda leaf: leaf[chosen], examples)
+        # Of a time step that is drawn in proportion to its samples, the mean over them is an unbiased estimate.
+        each = jnp.maximum(counts[chosen], 1.0)[:, None, None]
+        gradient = jax.grad(total)(candidate, some, each) / moments
         direction, memory = optimizer.update(gradient, memory)
         rate = learning_rate * (1 - number / steps)
         return candidate - rate * jnp.asarray(direction), memory
 
     last, memory = jax.lax.fori_loop(0, steps, step, (first, memory))
-    return unravel(last), memory, mean_over(total(last, examples), examples)
+    return unravel(last), memory, total(last, examples, jnp.maximum(until[-1], 1.0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import NamedTuple
 
@@ -547,6 +548,34 @@ def test_unsuitable_settings_are_refused_with_one_line(words, settings, message)
     with counted_compilations() as compiled, pytest.raises(ValueError, match=message) as error:
         prepare(LinearQuadratic(), algorithm=words, **{"actors": 1, **settings})
     assert not compiled and "\n" not in str(error.value)
+
+
+def test_products_that_overflow_are_forgotten():
+    """Observations are measured in standard deviations of the first batch, which may have been tiny."""
+    run = prepare(LinearQuadratic(), algorithm=WORDS, policy=POLICY, actors=1, total_steps=96)
+    learner = run.state.learner
+    frame = learner.frame._replace(count=learner.frame.count + 1, variance=learner.frame.variance + 1e-30)
+    state = run.state._replace(learner=learner._replace(frame=frame))
+    result = dataclasses.replace(run, state=state).run(progress=False)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.state.learner.sums))
+
+
+def test_rules_of_the_batch_size_are_refused():
+    with pytest.raises(ValueError, match="changes steps_per_update, but an update of algorithm=gps is always one"):
+        prepare(LinearQuadratic(), algorithm="gps", adapt="linear(steps_per_update=800)", actors=1)
+
+
+def test_model_accuracy_remembers_the_max_kl_that_a_step_used():
+    """Not what an earlier rule of a chain has made of it since."""
+    rule, settings = model_accuracy(), {"max_kl": jnp.float32(0.6)}
+    metrics = {"previous_predicted_gain": jnp.float32(1), "actual_gain": jnp.float32(0.5), "max_kl": jnp.float32(0.5)}
+    state, _ = rule.update(rule.init(settings), settings, metrics)
+    assert state.measured == np.float32(0.5)
+
+
+def test_conditions_are_shared_by_as_many_actors_as_can():
+    made = [prepare(LinearQuadratic(), algorithm=f"gps(conditions={number})") for number in (3, 4)]
+    assert [run.actors.count for run in made] == [1, 2]
 
 
 @pytest.mark.parametrize(

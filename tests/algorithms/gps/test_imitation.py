@@ -78,3 +78,16 @@ def test_conflicting_controllers_are_averaged_by_precision():
     precision = jnp.stack([jnp.broadcast_to(part * jnp.eye(U), (TIME, U, U)) for part in (1.0, 3.0)], axis=1)
     params, *_ = learned(some._replace(mean=mean, precision=precision, obs=jnp.zeros_like(some.obs)))
     np.testing.assert_allclose(POLICY.apply(params, jnp.zeros(X)).mean, [0.75, 0.75], atol=5e-3)
+
+
+def test_samples_count_alike_however_few_are_left_at_their_time():
+    """Minibatches hold one time step each; at the last of them, one sample in eight is left."""
+    some = examples()
+    weight = some.weight.at[1:].set(0).at[-1, :, 0].set(1)
+    mean = jnp.zeros_like(some.mean).at[-1].set(1)
+    some = some._replace(mean=mean, weight=weight, obs=jnp.zeros_like(some.obs))
+    params, _, left = learned(some)
+    found = POLICY.apply(params, jnp.zeros(X)).mean
+    np.testing.assert_allclose(found, [1 / 9, 1 / 9], atol=0.02)
+    acting = POLICY.apply(params, some.obs)
+    np.testing.assert_allclose(left, jnp.sum(weight * divergence(acting, some)) / 18, rtol=1e-5)
