@@ -54,6 +54,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 from jaxtrpo import MjxEnvironment, MujocoEnvironment  # noqa: E402
+from jaxtrpo.envs.mujoco import native  # noqa: E402
 
 # Compiles in a quarter of the time.
 jit = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
@@ -130,6 +131,8 @@ def test_mjcf_file_is_equivalent_to_its_text(tmp_path, how):
         ({"xml": "nowhere/pendulum.xml"}, "no such MJCF file: nowhere/pendulum.xml"),
         ({"fields": ("qpos", "qvle")}, "Task.fields: 'qvle' is not an MjData field of float64 numbers"),
         ({"fields": ("qpos", "qvel", "contact")}, "Task.fields: 'contact'"),
+        ({"fields": ("qpos", "qvel", "energy")}, 'computes .energy. only with <flag energy="enable"/> in the MJCF'),
+        ({"fields": ("qpos", "qvel", "qfrc_inverse")}, 'computes .qfrc_inverse. only with <flag fwdinv="enable"/>'),
         ({"changes": ("xpos",)}, "Task.changes: 'xpos' must also be in Task.fields"),
         ({"xml": Path("nowhere/pendulum.xml")}, "no such MJCF file: nowhere/pendulum.xml"),
         ({"xml": PENDULUM.encode()}, "xml=b.* must be the path of an MJCF file, or MJCF text"),
@@ -184,6 +187,132 @@ def test_field_absent_from_model_is_empty():
     env = MujocoEnvironment(task)
     state = env.step(env.reset(jax.random.PRNGKey(0), 2), np.ones((2, 1), np.float32))
     assert env.observation_size == 1 and np.isfinite(state.obs).all()
+
+
+OF_FORCES = ("cacc", "cfrc_int", "cfrc_ext")
+LATER = ("qpos", "qvel", "time", *OF_FORCES, "subtree_linvel", "subtree_angmom")
+SENSOR = '<sensor><accelerometer site="tip"/></sensor></mujoco>'
+SENSING = PENDULUM.replace("</body>", '<site name="tip" pos="0 0 -0.5"/></body>').replace("</mujoco>", SENSOR)
+
+
+def everything(fields, xml=PENDULUM):
+    return swing_up._replace(
+        xml=xml,
+        fields=fields,
+        observation=lambda model, data: jnp.concatenate([jnp.ravel(data[name]) for name in fields]),
+    )
+
+
+def observed(data, fields):
+    return np.concatenate([np.ravel(getattr(data, name)) for name in fields])
+
+
+@pytest.mark.parametrize("xml", [PENDULUM, SENSING])
+def test_fields_that_a_step_leaves_out_are_those_of_plain_mujoco(xml):
+    """Also after a reset, for which those of the steps before are no matter."""
+    env, model = MujocoEnvironment(everything(LATER, xml)), mujoco.MjModel.from_xml_string(xml)
+    data = mujoco.MjData(model)
+    state = first = env.reset(jax.random.PRNGKey(0), 1)
+    for _ in range(20):
+        data.qpos[:], data.qvel[:], data.time = state.obs[0, 0], state.obs[0, 1], state.obs[0, 2]
+        state = env.step(state, np.ones((1, 1), np.float32))
+        data.ctrl[:] = 1
+        mujoco.mj_step(model, data, swing_up.frame_skip)
+        mujoco.mj_rnePostConstraint(model, data)
+        mujoco.mj_subtreeVel(model, data)
+        np.testing.assert_allclose(state.obs[0], observed(data, LATER), rtol=1e-3, atol=1e-3)
+    assert np.abs(state.obs[0]).max() > 5
+    np.testing.assert_array_equal(env.reset(jax.random.PRNGKey(0), 1).obs, first.obs)
+    data = mujoco.MjData(model)
+    data.qpos[:] = first.obs[0, 0]
+    mujoco.mj_forward(model, data)
+    mujoco.mj_subtreeVel(model, data)
+    np.testing.assert_allclose(first.obs[0], observed(data, LATER), rtol=1e-5, atol=1e-6)
+    assert bool(np.any(data.cacc)) == (xml == SENSING)
+
+
+def test_energy_is_computed_where_the_model_says_so():
+    xml = PENDULUM.replace("<worldbody>", '<option><flag energy="enable"/></option><worldbody>')
+    env = MujocoEnvironment(everything(("qpos", "energy"), xml))
+    assert np.all(env.step(env.reset(jax.random.PRNGKey(0), 2), np.ones((2, 1), np.float32)).obs[:, 1] < 0)
+
+
+BALL_JOINT = """
+<mujoco>
+  <worldbody><body><joint name="ball" type="ball"/><geom size="1" pos="0 0 1"/></body></worldbody>
+  <actuator><orientation name="pose" joint="ball" kp="1"/><motor name="push" joint="ball"/></actuator>
+</mujoco>
+"""
+
+
+def test_actuator_with_several_controls_is_named_once():
+    task = swing_up._replace(
+        xml=BALL_JOINT,
+        initial_state=lambda key, model: (jnp.float32([1, 0, 0, 0]), jnp.zeros(3)),
+        observation=lambda model, data: data.qvel,
+    )
+    with pytest.warns(UserWarning, match=r"actuators without ctrlrange \(pose, push\) are limited"):
+        env = MujocoEnvironment(task)
+    assert env.action_size == 4
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match="does not support actuators with several controls"):
+        MjxEnvironment(task)
+
+
+def test_all_simulators_have_the_model_of_the_task():
+    """Changes of the model of an environment come too late for some of them, and so are made for none."""
+    env = MujocoEnvironment(swing_up._replace(frame_skip=3))
+    env.model.opt.gravity[2] = 0
+    state = env.reset(jax.random.PRNGKey(0), 2)
+    both = env.step(state, np.ones((2, 1), np.float32))
+    alone = env.step(jax.tree.map(lambda leaf: leaf[:1], state), np.ones((1, 1), np.float32))
+    np.testing.assert_array_equal(alone.obs, both.obs[:1])
+
+
+def test_callbacks_of_mujoco_are_refused():
+    mujoco.set_mjcb_control(lambda model, data: None)
+    try:
+        with pytest.raises(ValueError, match=r"callback mjcb_control is set, .* mujoco.set_mjcb_control\(None\)"):
+            MujocoEnvironment(swing_up)
+    finally:
+        mujoco.set_mjcb_control(None)
+
+
+BOX = '<body pos="{x} {y} 0.09"><freejoint/><geom type="box" size="0.1 0.1 0.1"/></body>'
+BOXES = """
+<mujoco>
+  <size memory="{memory}"/>
+  <worldbody><geom type="plane" size="9 9 1"/>{boxes}
+    <body pos="0 0 9"><joint name="hinge"/><geom size="0.1"/></body>
+  </worldbody>
+  <actuator><motor joint="hinge" ctrlrange="-1 1"/></actuator>
+</mujoco>
+"""
+
+
+def boxes(memory):
+    where = [BOX.format(x=0.5 * (number % 5), y=0.5 * (number // 5)) for number in range(25)]
+    return swing_up._replace(
+        xml=BOXES.format(memory=memory, boxes="".join(where)),
+        initial_state=lambda key, model: (jnp.asarray(model.qpos0, jnp.float32), jnp.zeros(model.nv)),
+        observation=lambda model, data: data.qpos,
+        reward=lambda model, data, action: 0.0,
+    )
+
+
+def test_models_with_too_little_memory_say_so():
+    def step(memory):
+        env = MujocoEnvironment(boxes(memory))
+        state = env.reset(jax.random.PRNGKey(0), 1)
+        for _ in range(5):
+            state = jax.block_until_ready(env.step(state, np.zeros((1, 1), np.float32)))
+        return state
+
+    assert not step("100M").invalid[0]
+    native._warn_of_full_buffers.cache_clear()
+    with pytest.warns(UserWarning, match="buffers of contacts or constraints are full.*<size memory="):
+        assert not step("100K").invalid[0]
+    with pytest.raises(jax.errors.JaxRuntimeError, match="out of memory.*<size memory="):
+        step("40K")
 
 
 def test_documentation_contains_this_example():

@@ -66,6 +66,30 @@ def ball(option: str = "", actuators: str = "", fields: tuple[str, ...] = FIELDS
     return task._replace(**changed)
 
 
+def hinged(joint):
+    return ball(xml=BALL.format(option="", actuators="").replace('damping="0.05"', joint))
+
+
+def motor(more):
+    return ball(xml=BALL.format(option="", actuators="").replace('gear="3"', f'gear="3" {more}'))
+
+
+def geom(more):
+    return ball(xml=BALL.format(option="", actuators="").replace('size="0.1" mass', f'size="0.1" {more} mass'))
+
+
+def flag(name):
+    xml = BALL.format(option="", actuators="")
+    return ball(xml=xml.replace("<worldbody>", f'<option><flag {name}="disable"/></option><worldbody>'))
+
+
+def test_forces_are_computed_whichever_of_them_is_asked_for():
+    task = ball(fields=("qpos", "qvel", "cacc", "cfrc_int"))
+    for ours, theirs in paired_states(made(task), jaxtrpo.MujocoEnvironment(task), steps=3):
+        np.testing.assert_allclose(ours.final_obs, theirs.final_obs, atol=0.02, rtol=1e-3)
+    assert np.abs(theirs.final_obs).max() > 5
+
+
 SMALL = ball(fields=("qpos", "qvel"))
 
 
@@ -218,6 +242,15 @@ DELAYED = '<motor joint="hinge" ctrlrange="-1 1" delay="0.02" nsample="8"/>'
         (lambda: made(ball(actuators=DELAYED)), "^mjx:Ball: MJX with impl='jax' does not support delays"),
         (lambda: made(ball('noslip_iterations="3"')), "does not support noslip_iterations"),
         (lambda: made(ball(xml=SWIMS)), "does not support the ellipsoid fluid model"),
+        (lambda: made(hinged('damping="0 1"')), "does not support stiffness or damping that is a polynomial"),
+        (lambda: made(hinged('stiffness="0 5"')), "does not support stiffness or damping that is a polynomial"),
+        (lambda: made(hinged('stiffness="5" springyield="0.1"')), "does not support springs and tendons that yield"),
+        (lambda: made(motor('damping="1"')), "does not support damping or armature of actuators"),
+        (lambda: made(motor('armature="1"')), "does not support damping or armature of actuators"),
+        (lambda: made(ball('actuatorgroupdisable="3"')), "does not support groups of actuators that are disabled"),
+        (lambda: made(geom('adhesion="1"')), "does not support surface velocity or adhesion of geoms"),
+        (lambda: made(flag("spring")), "does not support springs without dampers, or dampers without springs"),
+        (lambda: made(ball(fields=("qpos", "subtree_linvel"))), "does not compute the field 'subtree_linvel'"),
         (
             lambda: made(ball(fields=("qpos", "light_xpos"))),
             "does not compute the field 'light_xpos'",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import threading
 from collections import defaultdict, deque
@@ -25,12 +26,13 @@ class MujocoEngine:
     """
 
     def __init__(self, model: mujoco.MjModel, frame_skip: int, fields: tuple[str, ...], changes: tuple[str, ...]):
-        self.model, self.frame_skip = model, frame_skip
+        # A copy, because simulators are made when they are needed, and all must have the same model.
+        self.model, self.frame_skip = copy.copy(model), frame_skip
         self.layout: Layout = make_layout(model, fields, changes)
         self._free: dict[int, deque[Simulator]] = defaultdict(deque)
         self._lock = threading.Lock()
         # Raises MuJoCo's errors here instead of inside compiled code.
-        self._free[1].append(Simulator(model, self.layout, 1, frame_skip))
+        self._free[1].append(Simulator(self.model, self.layout, 1, frame_skip))
         self._token = _register(self)
 
     def step(

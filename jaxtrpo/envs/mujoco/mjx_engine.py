@@ -22,8 +22,8 @@ IMPLEMENTATIONS = ("jax", "warp")
 # next step recomputes and which, on Warp, partly belongs to the whole batch.
 CARRIED = ("time", "qpos", "qvel", "act", "qacc_warmstart")
 # MJX allocates these, but a step does not update them or stores another factorisation than MuJoCo.
-NOT_COMPUTED = ("qLD", "qLDiagInv", "qfrc_inverse", "userdata")
-NOT_COMPUTED_ON_WARP = ("cfrc_ext", "cfrc_int", "cacc")  # mjx.rne_postconstraint supports "jax" only
+NOT_COMPUTED = ("qLD", "qLDiagInv", "qfrc_inverse", "userdata", "energy", "subtree_linvel", "subtree_angmom")
+OF_FORCES = ("cfrc_ext", "cfrc_int", "cacc")  # computed by mjx.rne_postconstraint, which supports "jax" only
 
 State = dict[str, Float[Array, "env ..."]]  # entries of `CARRIED` that the model has
 
@@ -93,8 +93,8 @@ class MjxEngine:
         def one(state: dict[str, Array], control: Array) -> Any:
             data = blank.replace(ctrl=control, **state)
             data, _ = jax.lax.scan(lambda d, _: (self._mjx.step(model, d), None), data, length=self._frame_skip)
-            # A step does not compute it, and only this field needs it.
-            return self._mjx.rne_postconstraint(model, data) if "cfrc_ext" in self._shapes else data
+            # A step does not compute it, and only these fields need it.
+            return self._mjx.rne_postconstraint(model, data) if {*OF_FORCES} & {*self._shapes} else data
 
         result = self._result(jax.vmap(one)(state, control))
         return result._replace(finite=result.finite & jnp.all(jnp.isfinite(control), axis=-1))
@@ -126,7 +126,7 @@ class MjxEngine:
         return vars(data)[name] if name in vars(data) else getattr(data._impl, name, None)
 
     def _require_fields(self) -> None:
-        absent = NOT_COMPUTED + (NOT_COMPUTED_ON_WARP if self._impl == "warp" else ())
+        absent = NOT_COMPUTED + (OF_FORCES if self._impl == "warp" else ())
         for name, shape in self._shapes.items():
             value = self._field(self._one, name)
             if value is None or name in absent or np.size(value) != np.prod(shape, dtype=int):
@@ -141,12 +141,31 @@ class MjxEngine:
 
 def _require_supported(model: mujoco.MjModel, impl: str) -> None:
     """Raises ValueError if the model has a feature that MJX silently ignores."""
+
+    def used(*names: str) -> bool:
+        return any(np.any(getattr(model, name)) for name in names)
+
+    disabled = [
+        bit
+        for bit in ("SPRING", "DAMPER")
+        if model.opt.disableflags & int(getattr(mujoco.mjtDisableBit, f"mjDSBL_{bit}"))
+    ]
     unsupported = {
         "delays of actuators and sensors": model.nhistory > 0,
         "plugins": model.nplugin > 0,
         "flexible bodies (flex)": model.nflex > 0,  # Warp supports some, but not all of their state
+        "springs and tendons that yield": mujoco.mj_stateSize(model, int(mujoco.mjtState.mjSTATE_PLASTIC)) > 0,
+        "actuators with several controls": model.nactuator != model.nu,
     }
     if impl == "jax":
+        unsupported["stiffness or damping that is a polynomial"] = used(
+            "jnt_stiffnesspoly", "dof_dampingpoly", "tendon_stiffnesspoly", "tendon_dampingpoly", "actuator_dampingpoly"
+        )
+        unsupported["damping or armature of actuators"] = used("actuator_damping", "actuator_armature")
+        unsupported["actearly"] = used("actuator_actearly")
+        unsupported["groups of actuators that are disabled"] = model.opt.disableactuator != 0
+        unsupported["surface velocity or adhesion of geoms"] = used("geom_surfacevel", "geom_adhesion", "pair_adhesion")
+        unsupported["springs without dampers, or dampers without springs"] = len(disabled) == 1
         unsupported["noslip_iterations"] = model.opt.noslip_iterations > 0
         unsupported["the ellipsoid fluid model (fluidshape)"] = bool(np.any(model.geom_fluid[:, 0]))
     for feature, is_used in unsupported.items():

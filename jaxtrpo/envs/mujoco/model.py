@@ -27,14 +27,26 @@ class Outcome(NamedTuple):
     terminated: Bool[Array, ""]
 
 
+def _require_no_callbacks() -> None:
+    """Raises ValueError if MuJoCo would call Python, which a batch does not support."""
+    kinds = ("passive", "control", "contactfilter", "sensor", "act_dyn", "act_gain", "act_bias")
+    installed = [kind for kind in kinds if getattr(mujoco, f"get_mjcb_{kind}")() is not None]
+    if installed:
+        raise ValueError(
+            f"MuJoCo's callback mjcb_{installed[0]} is set, which simulations in a batch do not support; remove it by "
+            f"mujoco.set_mjcb_{installed[0]}(None)"
+        )
+
+
 def compile_model(task: Task) -> mujoco.MjModel:
     """Compiles the MJCF of a task.
 
     Raises:
-      ValueError: `task` is not a task, or its MJCF or a setting is invalid.
+      ValueError: `task` is not a task, its MJCF or a setting is invalid, or MuJoCo has callbacks.
     """
     if not isinstance(task, Task):
         raise ValueError(f"{short(task)} must be a Task; jaxtrpo.make_env(NAME) makes environments by name")
+    _require_no_callbacks()
     for name in ("frame_skip", "episode_length"):
         require_whole(1, **{f"{task.name}: {name}": getattr(task, name)})
     if not isinstance(task.xml, str | os.PathLike):
@@ -75,7 +87,9 @@ def control_space(name: str, model: mujoco.MjModel) -> ActionSpace:
     limits = np.asarray(model.actuator_ctrlrange, np.float32)
     limited = np.asarray(model.actuator_ctrllimited, bool)
     if not limited.all():
-        unlimited = ", ".join(model.actuator(i).name or f"number {i}" for i in np.flatnonzero(~limited))
+        owner = np.repeat(np.arange(model.nactuator), model.actuator_ctrlnum)  # an actuator may have several controls
+        of_owners = dict.fromkeys(int(owner[i]) for i in np.flatnonzero(~limited))
+        unlimited = ", ".join(model.actuator(i).name or f"number {i}" for i in of_owners)
         warnings.warn(
             f"{name}: actions of actuators without ctrlrange ({one_line(unlimited, 60)}) are limited to [-1, 1]; set "
             "ctrlrange in the MJCF for another range, such as that of a servo's target",

@@ -12,6 +12,7 @@ import functools
 import pathlib
 import platform
 import threading
+import warnings
 from typing import NamedTuple
 
 import mujoco
@@ -22,6 +23,15 @@ NO_STAGE = int(mujoco.mjtStage.mjSTAGE_NONE)
 ALL_STAGES = int(mujoco.mjtStage.mjSTAGE_ACC)
 NUM_WARNINGS = int(mujoco.mjtWarning.mjNWARNING)
 UNSTABLE = slice(int(mujoco.mjtWarning.mjWARN_BADQPOS), NUM_WARNINGS)  # invalid numbers in qpos, qvel, qacc or ctrl
+# Contacts or constraints were lost, because a buffer was full.
+FULL = [int(mujoco.mjtWarning.mjWARN_CONTACTFULL), int(mujoco.mjtWarning.mjWARN_CNSTRFULL)]
+# Fields that a step leaves as they are, and MuJoCo's function that computes them.
+LATER = {
+    **dict.fromkeys(("cacc", "cfrc_int", "cfrc_ext"), "mj_rnePostConstraint"),
+    **dict.fromkeys(("subtree_linvel", "subtree_angmom"), "mj_subtreeVel"),
+}
+# Fields that are computed where the model says so, and how it does.
+FLAGS = {"energy": "energy", "qfrc_inverse": "fwdinv"}
 
 
 class _BatchConfig(ctypes.Structure):
@@ -42,6 +52,7 @@ def _library() -> ctypes.CDLL:
         "mjb_output": (POINTER, [POINTER, ctypes.c_char_p, POINTER, POINTER]),
         "mjb_status": (POINTER, [POINTER]),
         "mjb_warning": (POINTER, [POINTER]),
+        "mjb_error": (ctypes.c_char_p, [POINTER, INT]),
         "mjb_step": (INT, [POINTER, POINTER, INT, INT, INT]),
         "mjb_forward": (INT, [POINTER, POINTER, INT, INT]),
         "mjb_apply": (INT, [POINTER, POINTER, INT, POINTER, POINTER, ctypes.c_ubyte]),
@@ -132,14 +143,20 @@ def make_layout(model: mujoco.MjModel, fields: tuple[str, ...], changes: tuple[s
     """Creates the layout for `fields` and `changes` of a model.
 
     Raises:
-      ValueError: a name is not an MjData field of float64 numbers, or a change is not among the fields.
+      ValueError: a name is not an MjData field of float64 numbers, MuJoCo does not compute it for this model, or a
+        change is not among the fields.
     """
     data = mujoco.MjData(model)
     shapes = {}
     for name in fields:
         value = getattr(data, name, None)
+        if isinstance(value, float):  # time
+            value = np.asarray(value)
         if not isinstance(value, np.ndarray) or value.dtype != np.float64:
             raise ValueError(f"Task.fields: {name!r} is not an MjData field of float64 numbers")
+        flag = FLAGS.get(name)
+        if flag is not None and not model.opt.enableflags & int(getattr(mujoco.mjtEnableBit, f"mjENBL_{flag.upper()}")):
+            raise ValueError(f'Task.fields: MuJoCo computes {name!r} only with <flag {flag}="enable"/> in the MJCF')
         shapes[name] = value.shape
     missing = [name for name in changes if name not in fields]
     if missing:
@@ -169,6 +186,24 @@ def make_layout(model: mujoco.MjModel, fields: tuple[str, ...], changes: tuple[s
     )
 
 
+def _computes_forces(model: mujoco.MjModel) -> bool:
+    """Returns whether mj_forward computes cacc, cfrc_int and cfrc_ext, because sensors of the model need them."""
+    data = mujoco.MjData(model)
+    data.cacc[:] = np.nan
+    with _NoLogging():
+        mujoco.mj_forward(model, data)
+    return not np.isnan(data.cacc).any()
+
+
+@functools.cache  # once
+def _warn_of_full_buffers() -> None:
+    warnings.warn(
+        "MuJoCo: buffers of contacts or constraints are full, so that simulations lack some of them; increase "
+        '<size memory="..."/> in the MJCF',
+        stacklevel=2,
+    )
+
+
 class Simulator:
     """Workspace in which the calling thread steps `num` simulations.
 
@@ -179,21 +214,26 @@ class Simulator:
         self._lib, self._no_logging, self._no_timer = _library(), _NoLogging(), untimed()
         self._model = model  # the batch has a copy, but sizes are read from it
         self._layout, self._num, self._frame_skip = layout, num, frame_skip
-        # cfrc_ext is only valid after mj_rnePostConstraint, which needs the contacts of the last step, so that each
-        # simulation needs its own MjData. Otherwise one MjData serves all, which is faster and takes less memory.
-        self._contact_forces = "cfrc_ext" in layout.fields
+        # Some fields are only valid after another function, which needs what the last step left, such as its contacts.
+        # Each simulation then needs its own MjData; otherwise one serves all, which is faster and takes less memory.
+        later = {name: LATER[name] for name in layout.fields if name in LATER}
         error = ctypes.create_string_buffer(1000)
-        config = _BatchConfig(nthread=1, persistent=self._contact_forces)
+        config = _BatchConfig(nthread=1, persistent=bool(later))
         self._batch = self._lib.mjb_makeBatch(model._address, num, ctypes.byref(config), error, len(error))
         if not self._batch:
             raise ValueError(f"MuJoCo cannot create a batch of {num} simulations of this model: {error.value.decode()}")
-        self._post_constraint = ctypes.cast(self._lib.mj_rnePostConstraint, POINTER)
+        self._later = [ctypes.cast(getattr(self._lib, name), POINTER) for name in dict.fromkeys(later.values())]
+        # As in Gymnasium, those that need the forces of a step are zero after mj_forward, unless sensors compute them.
+        self._zero_at_first = [name for name, by in later.items() if by == "mj_rnePostConstraint"]
+        if self._zero_at_first and _computes_forces(model):
+            self._zero_at_first = []
+        self._at_first = [ctypes.cast(self._lib.mj_subtreeVel, POINTER)] if "mj_subtreeVel" in later.values() else []
         self._rows = self._view(self._lib.mjb_state(self._batch), self._lib.mjb_nstate(self._batch))
         self._control = self._rows[:, layout.control]
         self._status = self._integers(self._lib.mjb_status(self._batch), (num,))
         # An mjWarningStat is two integers; the second is the count.
-        warnings = self._integers(self._lib.mjb_warning(self._batch), (num, NUM_WARNINGS, 2))
-        self._unstable = warnings[:, UNSTABLE, 1]
+        counts = self._integers(self._lib.mjb_warning(self._batch), (num, NUM_WARNINGS, 2))
+        self._warnings, self._unstable = counts[..., 1], counts[:, UNSTABLE, 1]
         self._outputs = {name: self._bind(name) for name in layout.fields}
         self._slices = layout.slices()
         self._ids = np.arange(num, dtype=np.int32)
@@ -227,20 +267,27 @@ class Simulator:
     def step(self, state: np.ndarray, control: np.ndarray, new_state: np.ndarray, fields: np.ndarray) -> None:
         """Applies `control` (num, action) for one environment step; writes new state rows (uint32) and field rows.
 
-        Fields of a simulation are NaN if MuJoCo raised an error or reported it as unstable.
+        Fields of a simulation are NaN if MuJoCo reported it as unstable.
+
+        Raises:
+          RuntimeError: MuJoCo raised an error, such as that the model has too little memory.
         """
         rows = state.view(np.float64)
         self._load(rows)
         self._control[...] = control
-        self._unstable[...] = 0
+        self._warnings[...] = 0
         lib, batch, unstable = self._lib, self._batch, None
         with self._no_logging, self._no_timer:
-            failed = lib.mjb_step(batch, None, 0, self._frame_skip, NO_STAGE)
-            if failed or self._unstable.any():
-                unstable = (self._status != 0) | self._unstable.any(axis=1)
-            if self._contact_forces:
-                lib.mjb_apply(batch, None, 0, self._post_constraint, None, 0)
+            if lib.mjb_step(batch, None, 0, self._frame_skip, NO_STAGE):
+                self._raise_error()
+            if self._warnings.any():
+                unstable = self._unstable.any(axis=1)
+            for function in self._later:
+                lib.mjb_apply(batch, None, 0, function, None, 0)
+            if self._later:
                 lib.mjb_forward(batch, None, 0, NO_STAGE)  # skips all stages, but copies the outputs again
+        if unstable is not None and self._warnings[:, FULL].any():
+            _warn_of_full_buffers()
         self._save(rows, new_state.view(np.float64), fields)
         if unstable is not None:
             fields[unstable] = np.nan
@@ -264,18 +311,26 @@ class Simulator:
         rows[:, 1 + nq : 1 + nq + nv] = qvel[which]
         if num:  # 0 would mean all
             with self._no_logging:
-                self._lib.mjb_forward(self._batch, self._first_ids, num, ALL_STAGES)
+                if self._lib.mjb_forward(self._batch, self._first_ids, num, ALL_STAGES):
+                    self._raise_error()
+                for function in self._at_first:
+                    self._lib.mjb_apply(self._batch, self._first_ids, num, function, None, 0)
+                if self._at_first:
+                    self._lib.mjb_forward(self._batch, self._first_ids, num, NO_STAGE)
         fresh_state = np.empty((num, self._layout.state_size))
         fresh_fields = np.empty((num, self._layout.field_size), np.float32)
         self._save(None, fresh_state, fresh_fields)
-        if self._contact_forces:
-            # As in Gymnasium, contact forces are zero after mj_forward.
-            for name, _, columns in self._slices:
-                if name == "cfrc_ext":
-                    fresh_fields[:, columns] = 0
+        for name, _, columns in self._slices:
+            if name in self._zero_at_first:
+                fresh_fields[:, columns] = 0
         new_state[...] = state
         new_state.view(np.float64)[which] = fresh_state
         fields[which] = fresh_fields
+
+    def _raise_error(self) -> None:
+        """Raises the error of the first simulation whose last call failed."""
+        message = self._lib.mjb_error(self._batch, int(np.flatnonzero(self._status)[0])).decode()
+        raise RuntimeError(" ".join(message.split()))
 
     @functools.cached_property
     def _default_row(self) -> np.ndarray:
