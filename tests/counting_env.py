@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from maze_env import Maze
 
 
 class CountingEnv(gymnasium.Env):
@@ -41,6 +42,18 @@ class CountingEnv(gymnasium.Env):
         return self.obs.copy() if self.copies else self.obs
 
 
+class Tuned(CountingEnv):
+    """Takes actions within these bounds only."""
+
+    def __init__(self, low, high):
+        super().__init__()
+        self.action_space = spaces.Box(np.float32(low), np.float32(high), (2,))
+
+    def step(self, action):
+        assert self.action_space.contains(action), action
+        return super().step(np.zeros(2, np.float32))
+
+
 def vector_entry_point(mode):
     def make(num_envs, **_):
         return SyncVectorEnv([lambda: CountingEnv(copies=True)] * num_envs, autoreset_mode=mode)
@@ -66,6 +79,25 @@ def earning_resets(num_envs, **_):
     return EarningResets(make, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
+def without_limit(num_envs, render_mode=None):
+    """Takes no time limit, which `gymnasium.make_vec` passes on if one is registered."""
+    return SyncVectorEnv([CountingEnv] * num_envs)
+
+
+def of_old(num_envs, **_):
+    """Does not say how it resets, as before Gymnasium 1.1."""
+    env = SyncVectorEnv([CountingEnv] * num_envs)
+    env.metadata = {}
+    return env
+
+
+def masked_vector(num_envs, **_):
+    return SyncVectorEnv([lambda: Maze("info")] * num_envs)
+
+
+gymnasium.register("WithoutLimit-v0", CountingEnv, vector_entry_point=without_limit, max_episode_steps=200)
+gymnasium.register("OfOld-v0", CountingEnv, vector_entry_point=of_old)
+gymnasium.register("MaskedVector-v0", lambda: Maze("info"), vector_entry_point=masked_vector)
 gymnasium.register("EarningNextStep-v0", CountingEnv, vector_entry_point=earning_resets)
 for mode in AutoresetMode:
     gymnasium.register(f"Counting{mode.value}-v0", CountingEnv, vector_entry_point=vector_entry_point(mode))

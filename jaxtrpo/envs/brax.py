@@ -52,6 +52,13 @@ def make_brax_env(name: str, backend: str = BACKENDS[0], episode_length: int = 1
         return BraxEnvironment(f"brax:{name}/{backend}" if has_backends else f"brax:{name}", made, episode_length)
 
 
+def is_class_of(name: str, env: Any) -> bool:
+    """Returns whether a name is registered for the class of an environment, and not for other arguments of it."""
+    from brax import envs
+
+    return envs._envs.get(name) is type(env)
+
+
 class BraxEnvironment:
     """A `brax.envs.Env` without Brax's wrappers (see `jaxtrpo.envs.base.Environment`).
 

@@ -14,6 +14,7 @@ from jaxtrpo.config.messages import described
 from jaxtrpo.envs._support.names import unknown_name
 
 PREFIX = "gymnasium:"
+PROGRAMS = ("brax:", "gymnax:", "mjx:", "playground:")  # of which jaxtrpo imports the packages
 FILE_ENDING = ".py"
 # Modules that register environments, with the beginnings of their names. The packages are named like the modules, with
 # hyphens.
@@ -45,6 +46,8 @@ _chosen: set[str] = set()  # names that were given in this process, not read fro
 
 def split(name: str) -> tuple[str, str] | None:
     """Returns the module, or the path of a .py file, and the name in it; None if `name` says no module."""
+    if name.startswith(PROGRAMS):
+        return None
     module, colon, inner = name.removeprefix(PREFIX).rpartition(":")
     return (module, inner) if colon else None
 

@@ -82,11 +82,34 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-def always_makes_the_same(env: Any) -> bool:
-    """Whether `env` is a name that always makes environments with equal pure functions, and whose options say all."""
+# Packages of environments of one name; users may register classes of their own under others, or again under these.
+PACKAGES = {"brax:": "brax", "gymnax:": "gymnax", "playground:": "mujoco_playground"}
+
+
+def always_makes_the_same(env: Any, made: Environment) -> bool:
+    """Whether `env` is a name that always makes environments with equal pure functions, and whose options say all.
+
+    Args:
+      env: what a person gave as an environment.
+      made: what it has made.
+    """
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
-    return isinstance(env, str) and (env in TASKS or env.startswith(tuple(KINDS)))
+    if not isinstance(env, str):
+        return False
+    if env in TASKS or env.startswith("mjx:"):
+        return True
+    for prefix, package in PACKAGES.items():
+        if env.startswith(prefix):
+            inner = getattr(made, "env", None)
+            if type(inner).__module__.partition(".")[0] != package:
+                return False
+            if prefix != "brax:":
+                return True
+            from jaxtrpo.envs.brax import is_class_of
+
+            return is_class_of(env.removeprefix(prefix).partition("/")[0], inner)
+    return False
 
 
 def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = None, **options: Any) -> Environment:

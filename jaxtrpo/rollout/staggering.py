@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from jaxtrpo.envs.base import NO_TIME_LIMIT
+
 
 class TimeLimits(NamedTuple):
     """Time limits of an actor's environments."""
@@ -25,7 +27,12 @@ class TimeLimits(NamedTuple):
 
 
 def first_time_limits(num_envs: int, episode_length: int) -> TimeLimits:
-    """Returns the limits at the start of a run: (i + 1) / num_envs of the full time limit for environment i."""
+    """Returns the limits at the start of a run: (i + 1) / num_envs of the full time limit for environment i.
+
+    Without a time limit no episode is shortened.
+    """
+    if episode_length >= NO_TIME_LIMIT:
+        return whole_time_limits(num_envs, episode_length)
     share = np.maximum(np.arange(1, num_envs + 1) * episode_length // num_envs, 1)
     share = jnp.asarray(share, jnp.int32)
     return TimeLimits(limit=share, share=share, spread=jnp.ones(num_envs, bool))

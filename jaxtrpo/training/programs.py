@@ -11,10 +11,11 @@ import jax
 
 from jaxtrpo.config import Config, Sizes
 from jaxtrpo.config.specs import is_built_in
+from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import always_makes_the_same
 from jaxtrpo.parallel.actors import Actors
 
-MOST_RUNS = 8  # whose programs are kept, those that were used last
+MOST_RUNS = 8  # whose programs are kept, or two for each device: those that were used last
 # Settings that no compiled function depends on, or that it gets as an argument.
 DATA = (
     "total_steps", "seed", "max_kl", "eval_every", "start_from", "stop_at_return", "stop_after_evaluations",
@@ -48,7 +49,8 @@ def programs_of(kind: Hashable | None) -> Programs:
     with _lock:
         programs = _kept.setdefault(kind, Programs())
         _kept.move_to_end(kind)
-        if len(_kept) > MOST_RUNS:
+        # Trainings side by side have a device each.
+        if len(_kept) > max(MOST_RUNS, 2 * jax.local_device_count()):
             _kept.popitem(last=False)
     return programs
 
@@ -59,18 +61,21 @@ def forget_programs() -> None:
         _kept.clear()
 
 
-def kind_of_run(env: Any, parts: Mapping[str, Any], config: Config, sizes: Sizes, actors: Actors) -> Hashable | None:
+def kind_of_run(
+    env: Any, made: Environment, parts: Mapping[str, Any], config: Config, sizes: Sizes, actors: Actors
+) -> Hashable | None:
     """Returns what is equal for runs that compile the same functions; None if it is unknown, as for functions of users.
 
     Args:
       env: environment, as for `train`.
+      made: what it has made.
       parts: arguments of `train` for each kind of part; the run has no other part that was given.
       config: settings of the run, with those that were left open filled in.
       sizes: batch sizes of the run.
       actors: devices that collect and learn.
     """
     named = all(part is None or (isinstance(part, str) and is_built_in(kind, part)) for kind, part in parts.items())
-    if not (named and actors.in_one_process and always_makes_the_same(env)):
+    if not (named and actors.in_one_process and always_makes_the_same(env, made)):
         return None
     settings = (value for name, value in vars(config).items() if name not in DATA)
     return env, tuple(parts.items()), tuple(settings), sizes, actors, tuple(jax.config.values.items())

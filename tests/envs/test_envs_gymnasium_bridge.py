@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import gc
+import importlib
 import os
 import pathlib
 import signal
@@ -11,6 +12,8 @@ import sys
 import time
 import traceback
 import warnings
+import zlib
+from types import ModuleType
 
 import counting_env
 import gymnasium
@@ -24,10 +27,11 @@ from support import actors
 import jaxtrpo
 from jaxtrpo.cli import main as cli
 from jaxtrpo.envs import base
-from jaxtrpo.envs.abilities import require_working
+from jaxtrpo.envs.abilities import masks_actions, require_working
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
+from jaxtrpo.envs.gymnasium.spec import uses_jax
 from jaxtrpo.envs.registry import environment_for, make_env
 from jaxtrpo.parallel.machine import available_cores
 from jaxtrpo.training.train import prepare
@@ -256,6 +260,47 @@ def test_environment_that_calls_jax_runs_in_worker_processes(make):
     assert np.isfinite(states.obs).all()
     with pytest.raises(ValueError, match="calls JAX"):
         make("phys2d/Pendulum-v0", processes=0)
+
+
+@pytest.mark.filterwarnings("ignore:.*missing AutoresetMode")
+@pytest.mark.parametrize("name", ["WithoutLimit-v0", "OfOld-v0", "CountingNextStep-v0"])
+def test_single_environments_are_stepped_where_the_vector_environment_cannot_be(name, make):
+    env = make(name, processes=0)
+    assert (env.plan.vector, env.observation_size) == (name.startswith("Counting"), 3)
+    assert np.all(env.step(env.reset(KEY, 2), np.zeros((2, 2), np.float32)).elapsed == 1)
+
+
+def test_single_environments_are_stepped_where_they_mask_actions(make):
+    env = make("MaskedVector-v0", processes=0)
+    assert masks_actions(env) and env.reset(KEY, 2).mask.shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["import jax", "from jax import jit", "from jax import Array", "from jax.lax import scan", "import jax.numpy"],
+)
+def test_whatever_a_module_imports_of_jax_is_seen(line, tmp_path, monkeypatch):
+    text = f"{line}\nimport gymnasium\nclass Mine(gymnasium.Env):\n    pass\n"
+    name = f"of_jax_{zlib.crc32(line.encode())}"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert uses_jax(importlib.import_module(name).Mine) and not uses_jax(counting_env.CountingEnv)
+
+
+def test_what_jax_has_compiled_is_seen():
+    module = ModuleType("of_jitted")
+    module.move = jax.jit(lambda x: x)
+    module.Mine = type("Mine", (gymnasium.Env,), {"__module__": "of_jitted"})
+    sys.modules["of_jitted"] = module
+    try:
+        assert uses_jax(module.Mine)
+    finally:
+        del sys.modules["of_jitted"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(8.8e7, 1.08e8), (-np.inf, -5e6), (-2e6, 3e6), (2e7, np.inf), (-1, 1)])
+def test_actions_that_are_tried_are_within_bounds_of_any_size(low, high, make):
+    assert make(functools.partial(counting_env.Tuned, low, high), processes=0).action_size == 2
 
 
 # ---- spaces ----

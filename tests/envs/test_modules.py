@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -18,7 +19,8 @@ from jaxtrpo.cli import main as cli
 from jaxtrpo.cli.export import Export
 from jaxtrpo.config import Config, make_config
 from jaxtrpo.envs import modules
-from jaxtrpo.envs.registry import environment_for, is_program, make_env
+from jaxtrpo.envs.modules import PROGRAMS, module_of, split
+from jaxtrpo.envs.registry import KINDS, environment_for, is_program, make_env
 from jaxtrpo.rollout.evaluation import where_to_act
 from jaxtrpo.runs.config_file import load_config, save_config
 from jaxtrpo.runs.policy_file import load_policy, save_policy
@@ -142,6 +144,21 @@ def test_shell_does_not_search_the_current_directory_for_other_names(tmp_path, m
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each])
     cli.parse(["train", "Hopper-v5"]).prepare()
     assert os.getcwd() not in sys.path
+
+
+def test_names_of_programs_say_no_module():
+    assert (*KINDS,) == PROGRAMS
+    for prefix in PROGRAMS:
+        assert split(f"{prefix}Some-v1") is None and module_of(f"{prefix}some/spring") is None
+    assert split("gymnasium:mine:Some-v1") == split("mine:Some-v1") == ("mine", "Some-v1")
+
+
+@pytest.mark.parametrize("name", ["brax:ant/spring", "gymnax:CartPole-v1", "mjx:Hopper-v5", "playground:CheetahRun"])
+def test_run_in_a_program_is_repeated_and_evaluated_where_it_was(name, tmp_path):
+    save_config(tmp_path, name, Config(total_steps=7))
+    assert cli.parse(["train", "--config", str(tmp_path)]).env == name
+    policy = SimpleNamespace(env_name=name, env_options=None, max_episode_steps=9)
+    assert where_to_act(policy, None, None) == (name, 9, {})
 
 
 @pytest.mark.parametrize("name", ["gymnasium:make", "make.<locals>.<lambda>", "Unknown"])
@@ -306,6 +323,8 @@ def test_unknown_id_of_a_package_is_refused(package):
         ({"obs_type": "ram", "frameskip": 4}, "frameskip=4, obs_type='ram'"),
         ("a=(1, -2.5), b=None, c=True, d={'x': [1]}", "a=(1, -2.5), b=None, c=True, d={'x': [1]}"),
         ({}, None),
+        ("a='true'", "a='true'"),
+        ({"a": "false"}, "a='false'"),
     ],
 )
 def test_env_options_have_one_form(given, text):
@@ -322,6 +341,8 @@ def test_env_options_have_one_form(given, text):
         ("**{'a': 1}", "must be literals by name, each once"),
         ("a=1)(b=2", "must be literals by name, each once"),
         ("a=./x.xml", "put other text in quotes"),
+        ("b=1, continuous=false", "write continuous=False, or put false in quotes"),
+        ("continuous = true", "write continuous=True, or put true in quotes"),
         ("max_episode_steps=3", "max_episode_steps is set by max_episode_steps"),
         ("groups=3", "groups is set by actors"),
         ({"a": object()}, "must be a Python literal; for other values pass a function"),

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from counting_env import CountingEnv, Telling, generous
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import DictInfoToList
+from maze_env import Maze
 from test_info import SETTINGS as OF_RUNS
 
 import jaxtrpo
@@ -79,6 +81,68 @@ def test_time_limit_is_applied_where_resets_are_ours():
     assert env.episode_length == 4
     with pytest.raises(ValueError, match="max_episode_steps=4: .* makes a vector environment that resets itself"):
         make_env(functools.partial(make, AutoresetMode.SAME_STEP), max_episode_steps=4)
+
+
+def test_as_many_actors_as_have_whole_vectors(tmp_path, capsys):
+    """Of two devices, one is used for a single vector environment, and the run says so."""
+    maker = functools.partial(counting, AutoresetMode.SAME_STEP)
+    settings = {name: value for name, value in SETTINGS.items() if name not in ("progress", "actors")}
+    for number, actors in ((3, 1), (6, 2)):
+        run = prepare(maker, num_envs=number, **settings)
+        run.close()
+        assert (run.actors.count, run.config.num_envs) == (actors, number)
+        assert any("actors: 1 of 2 devices" in note for note in run.notes) == (actors == 1)
+
+
+def limited(max_episode_steps=9, mode=AutoresetMode.SAME_STEP):
+    one = functools.partial(CountingEnv, lasts=True)
+    return SyncVectorEnv([lambda: gymnasium.wrappers.TimeLimit(one(), max_episode_steps)] * 2, autoreset_mode=mode)
+
+
+def test_time_limit_is_that_which_the_function_takes():
+    assert make_env(limited, max_episode_steps=5, processes=0).episode_length == 5
+
+
+def test_infos_may_be_a_list_of_those_of_each_environment():
+    """With the last observation of an episode, and what was said of it, among them."""
+    env = make_env(lambda: DictInfoToList(counting(AutoresetMode.SAME_STEP)), processes=0)
+    state, lengths = env.reset(KEY, 3), []
+    for _ in range(12):
+        before, state = state.obs[:, 0], env.step(state, ACTION[:3])
+        np.testing.assert_array_equal(state.final_obs[:, 0], before + 1)
+        if (state.terminated | state.truncated)[0]:
+            lengths.append(int(state.final_obs[0, 0]))
+    assert lengths == [3, 4, 2, 3]
+    maker = lambda: DictInfoToList(telling(AutoresetMode.SAME_STEP))  # noqa: E731
+    metrics = jaxtrpo.train(maker, actors=1, log_info="steps, total", **SETTINGS).metrics
+    np.testing.assert_allclose(metrics["total"], metrics["mean_return"], rtol=1e-5)
+    np.testing.assert_allclose(metrics["steps"], metrics["mean_length"], rtol=1e-6)
+
+
+@pytest.mark.parametrize("convention", ["observation", "method", "info"])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_masks_are_refused(convention, wrapped):
+    kind = Others if wrapped else SyncVectorEnv
+    if wrapped and convention == "method":
+        pytest.skip("nobody could call it")
+    with pytest.raises(ValueError, match="makes a vector environment with action masks, which are not supported there"):
+        make_env(lambda: kind([lambda: Maze(convention)] * 2), processes=0)
+
+
+class Others(gymnasium.vector.VectorEnv):
+    """A vector environment of which it is not known that there are single ones in it."""
+
+    def __init__(self, makers):
+        self.inner = SyncVectorEnv(makers)
+        self.num_envs, self.metadata = self.inner.num_envs, self.inner.metadata
+        for name in ("observation_space", "action_space", "single_observation_space", "single_action_space"):
+            setattr(self, name, getattr(self.inner, name))
+
+    def reset(self, **arguments):
+        return self.inner.reset(**arguments)
+
+    def step(self, action):
+        return self.inner.step(action)
 
 
 def test_number_must_stay_the_same():

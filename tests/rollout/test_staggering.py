@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxtrpo.envs.base import NO_TIME_LIMIT
 from jaxtrpo.rollout.staggering import TimeLimits, first_time_limits, next_time_limits
 
 LENGTH = 60
@@ -54,6 +55,14 @@ def test_limits_match_plain_loop(num_envs, episode_length, events):
         if event == "f":
             expected, short_one_was = [episode_length] * num_envs, False
         np.testing.assert_array_equal(limits.limit, expected)
+
+
+def test_no_episode_is_shortened_without_a_time_limit():
+    """Of environments that truncate their episodes themselves, all count."""
+    limits = first_time_limits(4, NO_TIME_LIMIT)
+    for survived, failed in ((False, True), (True, False), (True, False), (False, False)):
+        assert limits.limit.tolist() == [NO_TIME_LIMIT] * 4
+        limits = next_time_limits(limits, jnp.full(4, survived), jnp.full(4, failed), NO_TIME_LIMIT)
 
 
 def test_limits_of_environments_are_independent():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 
@@ -12,6 +13,7 @@ from support import counted_compilations
 
 import jaxtrpo
 from jaxtrpo.config import Config, Sizes
+from jaxtrpo.envs.registry import make_env
 from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.policies.distributions import log_prob
 from jaxtrpo.training import programs
@@ -68,12 +70,12 @@ def test_a_run_is_to_the_bit_what_it_is_without_the_programs_of_another(algorith
             np.testing.assert_array_equal(found, wanted)
 
 
-def kind_of(env="InvertedPendulum-v5", actors=1, **settings):
+def kind_of(env="InvertedPendulum-v5", actors=1, made=None, **settings):
     chosen = {kind: settings.get(kind) for kind in ("algorithm", "policy", "critic", "adapt")}
     parts = {kind: part for kind, part in settings.items() if kind not in chosen or isinstance(part, str)}
     sizes = Sizes(settings.get("num_envs", 4), 8, 4)
     devices = Actors(tuple(jax.devices("cpu")[:actors]))
-    return kind_of_run(env, chosen, Config(**parts), sizes, devices)
+    return kind_of_run(env, made, chosen, Config(**parts), sizes, devices)
 
 
 OTHER_PROGRAMS = [
@@ -124,6 +126,23 @@ def test_what_jax_is_told_counts():
 )
 def test_what_may_differ_unseen_has_no_kind(change):
     assert kind_of(**change) is None
+
+
+def test_only_environments_that_are_built_in_have_a_kind():
+    """Others may be registered under the same name again."""
+    name, fast = "jaxtrpo-mine", type(make_env("brax:fast").env)
+    from brax import envs
+
+    class Mine(fast):
+        pass
+
+    try:
+        for kind, known in ((fast, True), (functools.partial(fast), False), (Mine, False)):
+            envs.register_environment(name, kind)
+            assert (kind_of(env=f"brax:{name}", made=make_env(f"brax:{name}")) is not None) == known, kind
+    finally:
+        del envs._envs[name]
+    assert kind_of(env="brax:fast", made=make_env("brax:fast")) is not None
 
 
 @pytest.mark.parametrize("algorithm", ["pg", "a2c", "a3c", "naf(replay=512)", "naf(replay=512, asynchronous=True)"])

@@ -42,6 +42,31 @@ def find_masks(env: gymnasium.Env) -> str | None:
     return IN_INFO if isinstance(info, Mapping) and MASK in info else None
 
 
+def masks_vector(env: Any, observation_space: str, action_space: str) -> bool:
+    """Returns whether a vector environment seems to say which choices are legal.
+
+    Of the conventions of `find_masks`, a method is only found in a `SyncVectorEnv`.
+
+    Args:
+      env: the vector environment, which is reset.
+      observation_space: name of the attribute that is the observation space of one environment.
+      action_space: likewise of the action space.
+    """
+    if isinstance(env.unwrapped, gymnasium.vector.SyncVectorEnv):
+        return find_masks(env.unwrapped.envs[0]) is not None
+    if not isinstance(getattr(env, action_space), spaces.Discrete | spaces.MultiDiscrete):
+        return False
+    seen = getattr(env, observation_space)
+    if isinstance(seen, spaces.Dict) and MASK in seen.spaces:
+        return True
+    try:
+        _, info = env.reset(seed=0)
+    except Exception:  # see `find_masks`
+        return False
+    first = info[0] if isinstance(info, list) and info else info
+    return isinstance(first, Mapping) and MASK in first
+
+
 class ActionMask(gymnasium.Wrapper):
     """Observes a Dict of `action_mask`, int8 with one entry per choice, and `observation`, without the mask."""
 

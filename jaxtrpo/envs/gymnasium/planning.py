@@ -15,7 +15,7 @@ from jaxtrpo.config.messages import described, short, type_name
 from jaxtrpo.envs.gymnasium import spec as sources
 from jaxtrpo.envs.gymnasium.actions import Actions, action_space_of
 from jaxtrpo.envs.gymnasium.errors import RAISED
-from jaxtrpo.envs.gymnasium.masks import ActionMask, draw_legal, find_masks, without_mask
+from jaxtrpo.envs.gymnasium.masks import ActionMask, draw_legal, find_masks, masks_vector, without_mask
 from jaxtrpo.envs.gymnasium.observations import observations_of
 from jaxtrpo.envs.gymnasium.shared_arrays import RowSizes
 from jaxtrpo.envs.gymnasium.spec import Source
@@ -108,7 +108,11 @@ def _calls_jax(source: Source, env: Any, processes: int | None) -> bool:
 
 
 def _try_vector(source: Source, how: How) -> SteppingPlan | None:
-    """Returns None if single environments observe something else, as Atari's do, which are not preprocessed."""
+    """Returns None if single environments are to be used.
+
+    They are if they observe something else (Atari's are not preprocessed) or mask actions, and if the vector
+    environment does not say how it resets.
+    """
     env = _make(source, lambda: source.make_vector(_TRIAL_ENVS))
     try:
         observations, actions = _spaces(source, env, "single_observation_space", "single_action_space")
@@ -116,9 +120,11 @@ def _try_vector(source: Source, how: How) -> SteppingPlan | None:
     finally:
         _close(env)
     if source.spec.entry_point is not None:
+        if not isinstance(env.metadata.get("autoreset_mode"), gymnasium.vector.AutoresetMode):
+            return None
         single = _make(source, source.make_single)
         try:
-            if _shapes(observations_of(single.observation_space)) != _shapes(observations):
+            if _shapes(observations_of(single.observation_space)) != _shapes(observations) or find_masks(single):
                 return None
         finally:
             _close(single)
@@ -130,6 +136,11 @@ def _try_own_vector(source: Source, env: gymnasium.vector.VectorEnv, how: How) -
     """As `_try_vector`, of a vector environment that a function made."""
     try:
         observations, actions = _spaces(source, env, *names_of_spaces(env))
+        if masks_vector(env, *names_of_spaces(env)):
+            raise ValueError(
+                f"{source.name} makes a vector environment with action masks, which are not supported there; return a "
+                "single environment, or remove the masks of each of them"
+            )
         limit, number = sources.time_limit_of_vector(env), env.num_envs
         calls_jax = _calls_jax(source, env, how.processes)
         if (
@@ -140,7 +151,7 @@ def _try_own_vector(source: Source, env: gymnasium.vector.VectorEnv, how: How) -
                 f"max_episode_steps={source.limit}: {source.name} makes a vector environment that resets itself; give "
                 "it a time limit where it is made"
             )
-        limit = min(limit, source.limit or limit)
+        limit = min(limit, *source.limits())
     finally:
         _close(env)
     seconds, success = _try_steps(source, observations, actions, limit, number, vector=True)
@@ -158,7 +169,7 @@ def _sampling_bounds(actions: Actions) -> tuple[np.ndarray, np.ndarray]:
     low, high = actions.space.float32_bounds()
     low = np.where(np.isfinite(low), low, np.minimum(high, 1) - 2)
     high = np.where(np.isfinite(high), high, np.maximum(low, -1) + 2)
-    return np.maximum(low, -1e6), np.minimum(high, 1e6)
+    return np.maximum(low, np.minimum(high, -1e6)), np.minimum(high, np.maximum(low, 1e6))
 
 
 def _make(source: Source, make: Callable[[], Any]) -> Any:

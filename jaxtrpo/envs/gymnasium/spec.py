@@ -8,7 +8,7 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -94,7 +94,8 @@ class Source:
             return False
         self._import()
         entry = _entry(self.spec.vector_entry_point)
-        if uses_jax(entry) or (LIMIT in self.options and not takes(entry, LIMIT)):
+        limited = LIMIT in self.options or self.spec.max_episode_steps is not None  # which `make_vec` passes on
+        if uses_jax(entry) or (limited and not takes(entry, LIMIT, any_name=LIMIT not in self.options)):
             return False
         return all(name in (LIMIT, CHECKER) or takes(entry, name, any_name=True) for name in self.options)
 
@@ -182,13 +183,16 @@ def calls_jax(env: Any) -> bool:
 
 
 def uses_jax(thing: Any) -> bool:
-    """Returns whether the modules that define a class and its bases, or a function, import JAX."""
+    """Returns whether the modules that define a class and its bases, or a function, import JAX or something of it."""
     modules = [part.__module__ for part in getattr(thing, "__mro__", (thing,))]
-    return any(
-        isinstance(value, ModuleType) and value.__name__.partition(".")[0] == "jax"
-        for name in modules
-        for value in vars(sys.modules.get(name, sys)).values()
-    )
+    return any(_is_of_jax(value) for name in modules for value in vars(sys.modules.get(name, sys)).values())
+
+
+def _is_of_jax(value: Any) -> bool:
+    homes = [value.__name__] if isinstance(value, ModuleType) else [type(value).__module__]
+    if isinstance(value, type | FunctionType):
+        homes.append(value.__module__)
+    return any(isinstance(home, str) and home.partition(".")[0] in ("jax", "jaxlib") for home in homes)
 
 
 def _registered_here() -> dict[str, Any]:

@@ -87,6 +87,13 @@ class VectorEnvs:
                 continue
 
 
+def _of_ends(info: Any) -> Any:
+    """Returns the infos of episodes that are over in SAME_STEP mode, where others are those of the next episodes."""
+    if isinstance(info, Mapping):
+        return info.get("final_info", {})
+    return [each.get("final_info", each) for each in info]
+
+
 def is_of_supersuit(env: Any) -> bool:
     """Returns whether SuperSuit made a vector environment, as of PettingZoo's agents.
 
@@ -186,7 +193,7 @@ class _Vector:
         for i in np.flatnonzero(done):
             self._write_final_obs(info, int(i))
         require_finite(self.name, "final_obs", rows.final_obs)
-        self._write_info(done, info.get("final_info", {}) if isinstance(info, Mapping) else info)
+        self._write_info(done, _of_ends(info))
         rows.elapsed[:] = np.where(done, 0, rows.elapsed + 1)
 
     def _disabled(self, obs: Any, terminated: Any, truncated: Any, reward: Any, info: dict) -> None:
@@ -207,11 +214,13 @@ class _Vector:
     def _write_final_obs(self, info: dict, i: int) -> None:
         """Writes the last observation of the episode of environment i, which has already been reset."""
         final_obs, pixels = self.rows.final_obs[i : i + 1], self.rows.final_pixels[i : i + 1]
-        if isinstance(info, list):  # SuperSuit, which only resets all agents together
-            last = info[i].get("terminal_observation")
+        if isinstance(info, list):
+            last = info[i].get("final_obs", info[i].get("terminal_observation"))  # the latter in SuperSuit
             if last is not None:
                 self.observations.write(final_obs, pixels, [last])
-            return
+                return
+            if is_of_supersuit(self.env):  # which only resets all agents together
+                return
         given = info.get("final_obs") if isinstance(info, dict) else None
         if given is None:
             raise SimulatorError(f"{self.name}: infos of a vector environment in SAME_STEP mode must have 'final_obs'")
