@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -182,8 +183,8 @@ def chain(*rules: Rule) -> Rule:
 
 
 def require_bounds(**values: tuple[float, float]) -> None:
-    """Raises ValueError unless every value is a pair of positive numbers in ascending order."""
+    """Raises ValueError unless every value is a pair of positive finite numbers in ascending order."""
     for name, pair in values.items():
-        ordered = isinstance(pair, tuple) and len(pair) == 2 and all(map(is_number, pair)) and 0 < pair[0] <= pair[1]
-        if not ordered:
-            raise ValueError(f"{name}={short(pair)} must be two positive numbers in ascending order")
+        is_pair = isinstance(pair, tuple) and len(pair) == 2 and all(map(is_number, pair))
+        if not (is_pair and 0 < pair[0] <= pair[1] < math.inf):
+            raise ValueError(f"{name}={short(pair)} must be a tuple of two positive finite numbers in ascending order")

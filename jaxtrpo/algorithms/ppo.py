@@ -21,7 +21,7 @@ from jaxtrpo.ops.costs import of_forward_pass
 from jaxtrpo.ops.descent import Point, Total, clip_by_norm, descent
 from jaxtrpo.ops.keys import numbered_key
 from jaxtrpo.ops.minibatches import parts_for, pass_over_minibatches
-from jaxtrpo.ops.segments import map_segments
+from jaxtrpo.ops.segments import filled_up, map_segments
 from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import Work, after, num_actors, sum_over_actors
 from jaxtrpo.policies.distributions import Comparable, entropy, kl_divergence, log_prob
@@ -126,6 +126,8 @@ def ppo(
             old, old_value = map_segments(
                 lambda i: outputs(policy, params, entry(targets.obs, i)), targets.num_segments, targets.weight.shape[0]
             )
+            # Rows without a step have weight 0, but 0 times NaN is NaN, and parameters of 0 may make NaN.
+            old, action = jax.tree.map(lambda leaf: filled_up(leaf, targets.num_segments), (old, action))
             dealt = _Rows(targets.obs, action, found.advantage, targets.weight, old)
             if old_value is not None:
                 dealt = dealt._replace(target=targets.value, old_value=old_value)

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from jaxtrpo.ops.convolution import AXES, Places, convolve_images
+from jaxtrpo.parallel.collectives import on_cpu
 
 ONES = (1, 1)
 
@@ -64,4 +65,6 @@ def _is_of_images(settings: dict[str, Any], x: Any, kernel: Any) -> bool:
         and tuple(settings["lhs_dilation"]) == tuple(settings["rhs_dilation"]) == ONES
         and settings["feature_group_count"] == settings["batch_group_count"] == 1
         and min(min(pair) for pair in settings["padding"]) >= 0
+        and settings["preferred_element_type"] in (None, jnp.float32)
+        and (settings["precision"] is None or on_cpu())
     )

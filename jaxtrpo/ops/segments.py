@@ -23,6 +23,12 @@ def map_segments(
     return made
 
 
+def filled_up(buffer: Array, num_segments: Int[Array, ""]) -> Array:
+    """Replaces the segments that `map_segments` has not filled by the first one."""
+    used = jnp.arange(len(buffer)) < num_segments
+    return jnp.where(used.reshape(-1, *[1] * (buffer.ndim - 1)), buffer, buffer[:1])
+
+
 def sum_and_map_segments(
     function: Callable[[Int[Array, ""] | int], tuple[PyTree, PyTree]], num_segments: Int[Array, ""], max_segments: int
 ) -> tuple[PyTree, PyTree]:

@@ -92,7 +92,7 @@ def _policy(label: str, init: Init, apply: Apply, observed: Observed, actions: A
         # A module needs to handle only one leading axis.
         lead = space.lead_of(obs)
         rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[len(lead) :]), obs)
-        distribution = in_parts(lambda part: _broadcast(run(params, part)), rows, at_once)
+        distribution = in_parts(lambda part: _completed(run(params, part)), rows, at_once)
         return jax.tree.map(lambda leaf: leaf.reshape(*lead, leaf.shape[-1]), distribution)
 
     def apply_in_parts(params: PyTree, obs: Any) -> Distribution:
@@ -125,7 +125,7 @@ def _checked(label: str, init: Init, apply: Apply, space: ObservationSpace, acti
         returned.append(type(distribution))
         if not isinstance(distribution, Distribution):
             return params, None
-        return params, (_broadcast(distribution), distribution.mode())
+        return params, (_completed(distribution), distribution.mode())
 
     obs = space.map(lambda leaf: jax.ShapeDtypeStruct((STATES, *leaf.shape), leaf.dtype))
     try:
@@ -161,13 +161,22 @@ def _check_parameters(label: str, params: PyTree) -> None:
             )
 
 
-def _broadcast(distribution: Distribution) -> Distribution:
-    """Broadcasts a standard deviation that is shared by all states."""
+def _completed(distribution: Distribution) -> Distribution:
+    """Broadcasts a standard deviation that is shared by all states, and converts parameters at least to float32.
+
+    Layers may compute in half precision, which is too coarse for probabilities, above all those of masked choices.
+    """
+    distribution = jax.tree.map(_with_enough_digits, distribution)
     if isinstance(distribution, Gaussian):
         shape = distribution.mean.shape
         if jnp.shape(distribution.log_std) in ((), shape[-1:]):
             return distribution._replace(log_std=jnp.broadcast_to(distribution.log_std, shape))
     return distribution
+
+
+def _with_enough_digits(leaf: Any) -> Array:
+    leaf = jnp.asarray(leaf)  # a number is allowed, too
+    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
 
 
 def _check_shapes(label: str, found: Distribution) -> None:

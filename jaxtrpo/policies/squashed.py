@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
@@ -16,7 +17,7 @@ from jaxtrpo.config.checks import require_number, require_sizes
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.envs.observation_space import Observed, flat_size
-from jaxtrpo.policies.distributions import Distribution, Gaussian
+from jaxtrpo.policies.distributions import LOG_TWO_PI, Distribution, Gaussian
 from jaxtrpo.policies.heads import Head
 from jaxtrpo.policies.networks import LAST, Policy, PolicyMaker, orthogonal_init
 
@@ -56,20 +57,26 @@ class SquashedGaussian(NamedTuple):
     def sample_with_log_prob(
         self, noise: Float[Array, "... action"]
     ) -> tuple[Float[Array, "... action"], Float[Array, "..."]]:
-        """Computes an action and its log density; unlike `log_prob`, it is accurate however near the bounds it is."""
+        """Computes an action and its log density, which is exact also near the bounds."""
         inner = self.inner.sample(noise)
-        return jnp.tanh(inner), self._log_prob_at(inner)
+        return jnp.tanh(inner), self.inner.log_prob(inner) - jnp.sum(_log_slope(inner), axis=-1)
 
     def mode(self) -> Float[Array, "... action"]:
         """Returns tanh(mean), the median, which SAC evaluates; the density can be largest at the bounds."""
         return jnp.tanh(self.mean)
 
     def log_prob(self, action: Float[Array, "... action"]) -> Float[Array, "..."]:
-        """Computes the log density, log p(u) - sum log(1 - tanh(u)^2)."""
-        return self._log_prob_at(jnp.arctanh(jnp.clip(action, -LARGEST, LARGEST)))
+        """Computes the log density, log p(u) - sum log(1 - tanh(u)^2).
 
-    def _log_prob_at(self, inner: Float[Array, "... action"]) -> Float[Array, "..."]:
-        return self.inner.log_prob(inner) - jnp.sum(_log_slope(inner), axis=-1)
+        Coordinates so near a bound that float32 numbers do not tell their u have the log probability of being there
+        instead, which keeps the mean of the score at 0.
+        """
+        inside = jnp.abs(action) < LARGEST
+        inner = jnp.arctanh(jnp.where(inside, action, 0.0))
+        standard = (inner - self.mean) * jnp.exp(-self.log_std)
+        density = -0.5 * standard**2 - self.log_std - 0.5 * LOG_TWO_PI - _log_slope(inner)
+        beyond = (jnp.sign(action) * self.mean - math.atanh(LARGEST)) * jnp.exp(-self.log_std)
+        return jnp.sum(jnp.where(inside, density, jax.scipy.special.log_ndtr(beyond)), axis=-1)
 
     def entropy(self) -> Float[Array, "..."]:
         """Computes the differential entropy, that of u plus E[log(1 - tanh(u)^2)], by Gauss-Hermite quadrature.

@@ -100,7 +100,8 @@ class TrainedPolicy:
           obs: one observation or a batch with any leading axes, in the environment's form or flat (see `flatten`). In
             batches of Dict or Tuple observations, every array has the leading axes, as in Gymnasium's vector
             environments. A policy with memory takes the next observations of the same environments in every call.
-          action_mask: which choices are legal, of all coordinates one after another, with the leading axes of `obs`;
+          action_mask: which choices are legal, with the leading axes of `obs`: of all coordinates one after another, a
+            tuple of one mask per coordinate, or, if all coordinates have as many choices, [..., coordinate, choice];
             for a policy that was trained with masks. None: the entry `action_mask` of `obs`.
           key: random key to sample actions; None: the mode of the distribution.
 
@@ -182,9 +183,16 @@ class TrainedPolicy:
             return ()
         if action_mask is None and isinstance(obs, Mapping):
             action_mask = obs.get(MASK)
-        choices = sum(self.actions.counts)
-        if action_mask is None or np.shape(action_mask)[-1:] != (choices,):
-            given = "" if action_mask is None else f", not an array of shape {np.shape(action_mask)}"
+        counts = self.actions.counts
+        choices = sum(counts)
+        if isinstance(action_mask, tuple) and all(np.ndim(each) for each in action_mask):  # one for each coordinate
+            action_mask = jnp.concatenate([jnp.asarray(each) for each in action_mask], axis=-1)
+        shape = () if action_mask is None else np.shape(action_mask)
+        if len({*counts}) == 1 < len(counts) and shape[-2:] == (len(counts), counts[0]):  # one row for each of them
+            shape = (*shape[:-2], choices)
+            action_mask = jnp.reshape(jnp.asarray(action_mask), shape)
+        if action_mask is None or shape[-1:] != (choices,):
+            given = "" if action_mask is None else f", not an array of shape {shape}"
             raise ValueError(f"action_mask: pass which of the {choices} choices are legal{given}")
         return jnp.asarray(action_mask, bool)
 

@@ -93,3 +93,16 @@ def test_custom_derivatives_and_loops_are_kept():
     np.testing.assert_allclose(
         jax.grad(lambda x: sum(changed(x)))(x), jax.grad(lambda x: sum(function(x)))(x), rtol=1e-6
     )
+
+
+@pytest.mark.parametrize("more", [{"preferred_element_type": jnp.float32}, {}])
+def test_convolutions_keep_the_type_that_was_asked_for(more):
+    def convolved(x, kernel):
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"), precision="highest", **more
+        )
+
+    x, kernel = jnp.ones((1, 8, 8, 3)), jnp.ones((3, 3, 3, 4))
+    found, wanted = with_fast_convolutions(convolved)(x, kernel), convolved(x, kernel)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_allclose(found, wanted, rtol=1e-3)

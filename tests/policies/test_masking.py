@@ -11,11 +11,13 @@ from support import TWO_NUMBERS
 
 import jaxtrpo
 from jaxtrpo.envs.base import ActionSpace
+from jaxtrpo.ops.moments import no_moments
 from jaxtrpo.policies.distributions import Categorical, Gaussian
 from jaxtrpo.policies.masking import Masked, legal, masked_policy
 from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.recurrence import Sequences
 from jaxtrpo.policies.recurrent import gru
+from jaxtrpo.policies.trained import TrainedPolicy
 
 CHOICES = ActionSpace(np.zeros(2), np.array([2.0, 3.0]), (3, 4))
 MASK = np.array([[1, 0, 1, 0, 1, 1, 1], [0, 1, 0, 1, 1, 0, 0]], bool)
@@ -151,6 +153,22 @@ def test_trained_policy_takes_the_mask():
     plain = jaxtrpo.train(DoorsEnvironment(masks_actions=False), seed=100, **{**SETTINGS, "total_steps": 200}).policy
     with pytest.raises(ValueError, match="without masks"):
         plain(obs, action_mask=np.ones(MOVES, bool))
+
+
+def test_masks_of_coordinates_are_joined():
+    """Also traced ones, and those that simulators give as a matrix."""
+    space = ActionSpace(np.zeros(2), np.full(2, 2.0), (3, 3))
+    network = mlp(hidden=(4,))
+    policy = TrainedPolicy(
+        env_name="Some-v1", observation_size=2, actions=space, maker=network, masked=True, observations=None,
+        params=masked_policy(network.make(2, space)).init(jax.random.PRNGKey(0)),
+        moments=no_moments((2,)), max_episode_steps=None, env_options=None, observation_space=None,
+    )  # fmt: skip
+    obs, masks = np.zeros(2, np.float32), (np.arange(3) == 2, np.arange(3) == 1)
+    for mask in (masks, np.stack(masks), np.concatenate(masks), tuple(np.concatenate(masks).tolist())):
+        np.testing.assert_array_equal(policy(obs, action_mask=mask), [2, 1])
+    found, _ = jax.jit(lambda masks: policy.step(None, jnp.asarray(obs), action_mask=masks))(masks)
+    np.testing.assert_array_equal(found, [2, 1])
 
 
 def test_algorithm_without_masks_says_so():

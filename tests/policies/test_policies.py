@@ -22,6 +22,7 @@ from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.action_units import stretch
 from jaxtrpo.policies.custom import module_policy
 from jaxtrpo.policies.distributions import Categorical, Gaussian, fisher_metric
+from jaxtrpo.policies.masking import legal
 from jaxtrpo.policies.networks import PolicyMaker, gaussian_policy, mlp
 from jaxtrpo.policies.recurrent import gru
 from jaxtrpo.policies.trained import TrainedPolicy
@@ -308,6 +309,66 @@ def test_subclass_of_a_distribution_stays_one(shared):
 
     result = jaxtrpo.train("InvertedPendulum-v5", policy=Net(), **settings)
     assert np.nanmax(result.metrics["kl"]) > 0
+
+
+class ByDeviation(Gaussian):
+    """Its second parameter is the standard deviation itself, which must not be 0."""
+
+    @property
+    def inner(self):
+        return Gaussian(self.mean, jnp.log(self.log_std))
+
+    def sample(self, noise):
+        return self.inner.sample(noise)
+
+    def log_prob(self, action):
+        return self.inner.log_prob(action)
+
+    def entropy(self):
+        return self.inner.entropy()
+
+    def kl_divergence(self, new):
+        return self.inner.kl_divergence(new.inner)
+
+
+def test_ppo_needs_no_parameters_of_steps_that_are_not_there():
+    """Batches are smaller than the buffer, and a minibatch is larger than the first of them."""
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, obs):
+            return ByDeviation(nn.Dense(1)(obs), nn.softplus(nn.Dense(1)(obs)) + 0.1)
+
+    words = "ppo(kl_stop=10.0, epochs=3, minibatch_size=48)"
+    settings = {"total_steps": 512, "steps_per_update": 64, "num_envs": 4, "segment_length": 4, "actors": 1}
+    metrics = jaxtrpo.train(
+        "InvertedPendulum-v5", policy=Net(), algorithm=words, adapt="linear(steps_per_update=256)", progress=False,
+        **settings,
+    ).metrics  # fmt: skip
+    assert set(metrics["epochs"]) == {3} and np.all(metrics["accepted"] == 1)
+    for name in ("kl", "entropy", "clip_fraction"):
+        assert np.all(np.isfinite(metrics[name])), name
+
+
+def test_standard_deviation_may_be_a_number():
+    policy = module_policy(Returns(lambda x: Gaussian(x[:, :2], -0.5))).make(OBSERVATIONS, REAL)
+    found = policy.apply(policy.init(jax.random.PRNGKey(0)), jnp.ones((5, OBSERVATIONS)))
+    np.testing.assert_array_equal(found.log_std, np.full((5, 2), -0.5, np.float32))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16])
+def test_layers_of_few_digits_have_probabilities_of_many(dtype):
+    class Half(nn.Module):
+        @nn.compact
+        def __call__(self, obs):
+            return Categorical((nn.Dense(4, dtype=dtype)(obs),))
+
+    policy = module_policy(Half()).make(OBSERVATIONS, ActionSpace(np.float32([0]), np.float32([3]), (4,)))
+    found = policy.apply(policy.init(jax.random.PRNGKey(0)), jnp.ones((5, OBSERVATIONS)))
+    assert found.logits[0].dtype == jnp.float32
+    masked = legal(found, jnp.bool_([[True, False, True, True]] * 5))
+    for value in (masked.entropy(), masked.kl_divergence(masked), masked.log_prob(jnp.int32([[0]] * 5))):
+        assert value.dtype == jnp.float32 and np.all(np.isfinite(value))
 
 
 def test_subclass_of_choices_stays_one():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import norm
 from support import TWO_NUMBERS
 
 from jaxtrpo.envs.base import ActionSpace
@@ -71,6 +72,28 @@ def test_density_near_the_bounds():
     wanted = log_density(0.0, 0.0, np.arctanh(np.float64(action)))
     found = distribution((0.0, 0.0))._replace(mean=jnp.zeros((3, 1))).log_prob(jnp.asarray(action)[:, None])
     np.testing.assert_allclose(found, wanted, rtol=1e-3)
+
+
+@pytest.mark.parametrize("case", [(6.0, 0.0), (-8.0, 0.0), (9.0, -0.5), (12.0, -2.3)])
+def test_score_has_mean_zero_however_near_the_bounds(case):
+    """So that an error of the critic does not push the mean in one direction."""
+    noise = jnp.asarray(np.random.default_rng(0).normal(size=(200_000, 1)), jnp.float32)
+    many = SquashedGaussian(*(jnp.full(noise.shape, number) for number in case))
+    action = many.sample(noise)
+    score = jax.grad(lambda pair: jnp.sum(pair.log_prob(action)))(many)
+    assert np.all(np.isfinite(score.mean)) and np.all(np.isfinite(score.log_std))
+    for found in (np.exp(case[1]) * np.asarray(score.mean, np.float64), np.asarray(score.log_std, np.float64)):
+        assert abs(found.mean()) < 4 * found.std() / np.sqrt(noise.size) + 0.02  # of rounding near the bounds
+
+
+def test_actions_at_a_bound_have_the_probability_of_being_there():
+    bound = float(np.arctanh(1 - 2.0**-20))
+    cases = [(6.0, 0.0), (8.0, 0.3), (5.0, 0.5), (-7.0, -1.0)]
+    side = np.sign([mean for mean, _ in cases])
+    numbers = jnp.float32(cases)
+    found = SquashedGaussian(numbers[:, :1], numbers[:, 1:]).log_prob(jnp.asarray(side, jnp.float32)[:, None])
+    wanted = [norm.logsf((bound - abs(mean)) / np.exp(log_std)) for mean, log_std in cases]
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_network_matches_plain_layers():
