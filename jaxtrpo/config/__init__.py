@@ -87,7 +87,7 @@ class Config:
     highest, which needs 100 finished episodes; a run is resumed from its last one"""
     actors: int | None = None
     """number of actors, the devices that collect and learn, over all processes;
-    if not given, one per CPU core or accelerator"""
+    if not given, one per CPU core or accelerator, or the most below that which divide a given num_envs"""
     device: str = "auto"
     """device type of the actors: cpu, gpu, tpu or auto;
     auto uses an accelerator, if there is one, for environments written in JAX, and the CPU otherwise"""
@@ -96,8 +96,9 @@ class Config:
     if not given, the number that the launcher started, or 1"""
     num_envs: int | None = None
     """number of environments of all actors together;
-    if not given, 4096 per actor on accelerators, and on CPUs the algorithm's default,
-    or more if steps_per_update is larger than the algorithm's default"""
+    if not given, 4096 per actor on accelerators, and on CPUs the algorithm's default, 16 for most; each
+    doubling of steps_per_update beyond its default doubles it, up to 128 per core; rounded up to a multiple of the
+    actors"""
     segment_length: int | None = None
     """steps of each environment in a segment, the unit of batch sizes;
     if not given, 16, or fewer if the first batch is smaller"""
@@ -141,7 +142,7 @@ class Config:
         """
         for name in self.__dataclass_fields__:
             object.__setattr__(self, name, plain(getattr(self, name)))
-        for name in ("total_steps", "steps_per_update", "max_steps_per_update", "eval_every"):
+        for name in ("total_steps", "steps_per_update", "max_steps_per_update", "eval_every", "max_episode_steps"):
             object.__setattr__(self, name, whole(getattr(self, name)))
         if isinstance(self.start_from, Path):
             object.__setattr__(self, "start_from", str(self.start_from))

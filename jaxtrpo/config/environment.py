@@ -55,6 +55,9 @@ def options_of(text: str | None) -> dict[str, Any]:
             f'env_options={short(text, 60)} must be literals by name, each once, such as "obs_type=ram, frameskip=4"; '
             "put other text in quotes"
         ) from None
+    for name, value in options.items():
+        if value in ("true", "false") and f"{name}={value}" in "".join((text or "").split()):  # without quotes
+            raise ValueError(f"env_options: write {name}={value.title()}, or put {value} in quotes if it is text")
     return options
 
 

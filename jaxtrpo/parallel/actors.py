@@ -81,6 +81,16 @@ class Actors(NamedTuple):
 
         return self._place(jax.tree.map(split, jax.device_get(tree)))
 
+    def for_envs(self, number: int) -> Actors:
+        """Returns the most of these actors that can share so many environments equally, as many in each process.
+
+        If there are none, it returns all of them.
+        """
+        own = len(self.own)
+        processes = self.count // own
+        most = next((each for each in range(own, 0, -1) if number % (each * processes) == 0), own)
+        return Actors(tuple(device for at, device in enumerate(self.devices) if at % own < most))
+
     def agree(self, value: int) -> int:
         """Returns the largest value over all processes, which must all call it at the same point of the training."""
         if self.in_one_process:

@@ -108,7 +108,7 @@ def _platform(device: str, *, program: bool) -> str:
     except RuntimeError:
         raise ValueError(
             f"device={device}: JAX finds no such device, only {jax.default_backend()}; a GPU or TPU needs its own "
-            "package of JAX, such as pip install 'jax[cuda12]'"
+            "package of JAX, such as pip install 'jax[cuda13]'"
         ) from None
     return device
 

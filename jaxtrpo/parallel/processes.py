@@ -211,13 +211,14 @@ def wait_together(work: Callable[[], object], agree: Callable[[int], int]) -> No
 class CollectiveTimeout:
     """Ends this process if another does not reach a collective in time."""
 
-    def __init__(self, first_seconds: float | None = None) -> None:
-        """Limits the first wait, to `LONG_LATE_SECONDS` unless told otherwise."""
+    def __init__(self, first_seconds: float | None = None, least_seconds: float | None = None) -> None:
+        """Limits the first wait to `LONG_LATE_SECONDS` and others to `LATE_SECONDS`, unless told otherwise."""
         self._seconds = LONG_LATE_SECONDS if first_seconds is None else first_seconds
+        self._least = LATE_SECONDS if least_seconds is None else least_seconds
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Limits a wait to `LATE_SECONDS` or ten times the previous wait, part of which may have been computation."""
+        """Limits a wait; a later one to at least ten times the one before, which may have been computation."""
         sentence = f"jaxtrpo: error: another process did not reach a collective within {self._seconds:.0f} s"
         timer, begin = threading.Timer(self._seconds, _exit, (sentence,)), time.monotonic()
         timer.daemon = True
@@ -226,7 +227,7 @@ class CollectiveTimeout:
             yield
         finally:
             timer.cancel()
-        self._seconds = max(LATE_SECONDS, 10 * (time.monotonic() - begin))
+        self._seconds = max(self._least, 10 * (time.monotonic() - begin))
 
 
 def _exit(sentence: str | None = None) -> None:

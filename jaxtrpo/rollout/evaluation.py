@@ -71,7 +71,7 @@ def evaluate(
       max_episode_steps: time limit in steps; None: that of the policy's training or, if `env` is given, its own.
       env_options: options of the environment's constructor; None: those of the policy's training or, if `env` is given,
         none.
-      stochastic: sample actions from the policy, as in training.
+      stochastic: sample actions from the policy, independently in each step, whatever `noise_correlation` was.
       record: also return the observations, actions, rewards and ends of the episodes (`Evaluation.recording`).
 
     Returns:

@@ -45,14 +45,14 @@ class TensorBoard:
 
         Args:
           directory: directory of the run.
-          last: last row of the metrics of a resumed run; None for a new run.
+          last: last row of the metrics of a resumed run; None before the first update, also of a resumed run.
 
         Raises:
           ModuleNotFoundError: tensorboardX is not installed.
         """
         from tensorboardX import SummaryWriter
 
-        purge_step = None if last is None else int(last[STEP] or 0) + 1
+        purge_step = 1 + (0 if last is None else int(last[STEP] or 0))
         # File names contain whole seconds only; without a suffix, two runs within a second would share a file.
         suffix = f".{time.time_ns()}"
         self._writer = SummaryWriter(
@@ -102,6 +102,7 @@ class WeightsAndBiases:
             tags=[one_line(tag, MOST_IN_TAG) for tag in dict.fromkeys(tags)],
             config=dict(config),
             dir=directory,
+            reinit="create_new",  # other runs of this process, such as those of other seeds, go on
         )
         self._run.define_metric("*", step_metric=STEP)
         if id_file is not None:

@@ -58,14 +58,14 @@ class Output:
                     (directory / METRICS_FILE).unlink(missing_ok=True)  # of updates that no checkpoint holds
             self.metrics = Metrics(directory and directory / METRICS_FILE, columns)
             self._snapshots = directory and Snapshots(directory, best=saving.keep_best, every=saving.keep_every)
-        self._saved, self._is_due = None if outdated else len(self.metrics.rows) or None, False
+        self._saved, self._is_due = None if outdated else len(self.metrics) or None, False
         self._save_at = 0.0
         self.save()
 
     @property
     def last(self) -> Row | None:
         """Metrics of the last update; None before the first."""
-        return self.metrics.rows[-1] if self.metrics.rows else None
+        return self.metrics.row(-1) if len(self.metrics) else None
 
     def add(self, rows: Sequence[Row]) -> None:
         """Writes the metrics of the latest updates. Call it before their state becomes the current one."""
@@ -76,7 +76,7 @@ class Output:
         """Whether a checkpoint or snapshot of the current state is due, which the last `number` rows led to."""
         self._is_due = self._directory is not None and time.monotonic() >= self._save_at
         snapshot_is_due = self._snapshots is not None and self._snapshots.wants(
-            self._steps_before(number), self.metrics.rows[-1]
+            self._steps_before(number), self.metrics.row(-1)
         )
         return self._is_due or snapshot_is_due
 
@@ -85,21 +85,20 @@ class Output:
         if self._snapshots is not None:
             with self._writing():
                 self._snapshots.offer(
-                    self._steps_before(number), self.metrics.rows[-1], lambda place: self._write(place, self.metrics)
+                    self._steps_before(number), self.metrics.row(-1), lambda place: self._write(place, self.metrics)
                 )
         if self._is_due:
             self.save()
 
     def _steps_before(self, number: int) -> int:
-        before = self.metrics.rows[:-number]
-        return int(before[-1]["env_steps"] or 0) if before else 0
+        return int(self.metrics.row(-number - 1)["env_steps"] or 0) if len(self.metrics) > number else 0
 
     def save(self) -> None:
         """Saves a checkpoint of the current state, unless it is saved already."""
-        if self._directory is not None and self._saved != len(self.metrics.rows):
+        if self._directory is not None and self._saved != len(self.metrics):
             with self._writing():
                 self._write(self._directory, self.metrics)
-            self._saved = len(self.metrics.rows)
+            self._saved = len(self.metrics)
         self._save_at = time.monotonic() + self._saving.checkpoint_seconds
 
     def _writing(self) -> contextlib.AbstractContextManager[None]:

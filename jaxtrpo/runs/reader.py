@@ -29,6 +29,16 @@ class LoggedRun(NamedTuple):
     settings: Mapping[str, Any]  # of config.json
     columns: Mapping[str, np.ndarray]  # of metrics.csv, float64 with NaN for blanks; none before the first update
 
+    @property
+    def done(self) -> float | None:
+        """How much of the run is done, between 0 and 1, by its steps or its time; None if it is not known."""
+        ends = (
+            ("env_steps", self.settings.get("total_steps")),
+            ("wall_seconds", self.settings.get("stop_after_seconds")),
+        )
+        shares = [self.columns[name][-1] / end for name, end in ends if end and len(self.columns.get(name, ()))]
+        return min(1.0, float(max(shares))) if shares else None
+
 
 def find_runs(paths: Iterable[Path]) -> list[Path]:
     """Returns the directories of runs among the given directories and below them, in order.

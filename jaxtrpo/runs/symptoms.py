@@ -133,12 +133,19 @@ class _Lasting:
         raise NotImplementedError
 
 
+# Mean return whose rewards have squares below the smallest float32 number.
+MOST_THAT_UNDERFLOWS = 1e-15
+
+
 class RewardsOutOfRange(_Lasting):
     """Warns once if squares of advantages overflow or underflow in float32."""
 
     def _affects(self, row: Row) -> bool:
         spread, mean = row.get("advantage_std"), row.get("mean_return")
-        return spread is not None and (not math.isfinite(spread) or (spread == 0 and _is_finite_and_nonzero(mean)))
+        if spread is None or not math.isfinite(spread):
+            return spread is not None
+        # Where rewards are of a usual size, all of them are equal, such as those of a task that is solved.
+        return spread == 0 and _is_finite_and_nonzero(mean) and abs(mean or 0) < MOST_THAT_UNDERFLOWS
 
     def _warning(self, row: Row) -> str:
         return (

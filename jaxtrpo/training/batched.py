@@ -26,7 +26,7 @@ from jaxtrpo.runs.termination import DeferredSignals, Handling, Interrupted, Ter
 from jaxtrpo.training.drivers.synchronous import synchronous_updates
 from jaxtrpo.training.metrics import Moment, rows_of
 from jaxtrpo.training.prepare import restored
-from jaxtrpo.training.record import Record, Result
+from jaxtrpo.training.record import Record, Result, without_buffer
 from jaxtrpo.training.requirements import require_finite_start
 from jaxtrpo.training.run import Plan
 
@@ -134,10 +134,14 @@ def _run_program(
             while not all(each.over for each in parts):
                 moment = next(moments)
                 signals.defer()
-                now, whole = time.perf_counter(), functools.cache(_on_host(moment))
+                now = time.perf_counter()
+                whole = functools.cache(_on_host(moment.state))
+                shown = whole if moment.shown is moment.state else functools.cache(_on_host(moment.shown))
                 for number, each in enumerate(parts):
                     if not each.over:
-                        each.add(moment, moment.measured.values[number], functools.partial(_part, whole, number), now)
+                        own = functools.cache(functools.partial(_part, whole, number))
+                        seen = own if shown is whole else functools.cache(functools.partial(_part, shown, number))
+                        each.add(moment, moment.measured.values[number], own, seen, now)
                         if each.record.stopped:
                             bar.note(f"{program.names[number]} {each.record.stopped}")
                 mean = _mean(parts)
@@ -158,7 +162,7 @@ def _run_program(
             signals.end_of_update()  # one may have come since
         except KeyboardInterrupt as error:
             interrupt = error
-    return [each.record.result() for each in parts], interrupt
+    return [without_buffer(each.record.result(), first.update) for each in parts], interrupt
 
 
 class _Training:
@@ -178,8 +182,23 @@ class _Training:
         self._started = plan.started - self._before  # seconds, perf_counter; earlier if the run was resumed
         self.over = self._steps() >= self._total_steps or self.record.stopped is not None
 
-    def add(self, moment: Moment, measured: np.ndarray, state: Callable[[], TrainState], now: float) -> None:
-        """Records this training's part of a moment that ended at `now`, seconds, perf_counter."""
+    def add(
+        self,
+        moment: Moment,
+        measured: np.ndarray,
+        state: Callable[[], TrainState],
+        shown: Callable[[], TrainState],
+        now: float,
+    ) -> None:
+        """Records this training's part of a moment.
+
+        Args:
+          moment: what the driver did for all trainings.
+          measured: its metrics of this training.
+          state: cached, returns the state of this training.
+          shown: cached, returns the state without the replay buffer, see `Moment`.
+          now: when it ended, seconds, perf_counter.
+        """
         seconds, steps_before = now - self._started, self._steps()
         rows = rows_of(moment, measured, self.record.last, self._before, seconds)
         self._before = seconds
@@ -187,12 +206,11 @@ class _Training:
             self.over = True
             return
         env_steps = int(rows[-1]["env_steps"])
-        rows[-1]["eval_return"] = self._evaluate(state, steps_before, env_steps)
-        kept = functools.cache(state)
-        self.record.add(rows, kept)
+        rows[-1]["eval_return"] = self._evaluate(shown, steps_before, env_steps)
+        self.record.add(rows, state, shown)
         self.over = env_steps >= self._total_steps or self.record.stopped is not None
         if self.over:
-            kept()  # later moments continue the other trainings
+            state()  # later moments continue the other trainings
 
     def _steps(self) -> int:
         return int(self.record.last["env_steps"] or 0)
@@ -231,8 +249,8 @@ def _first_state(plans: Sequence[Plan], trainings: Trainings) -> TrainState:
     return trainings.map(lambda tree: tree)(jax.tree.map(as_leaf, host, state))
 
 
-def _on_host(moment: Moment) -> Callable[[], TrainState]:
-    return lambda: jax.device_get(moment.state())
+def _on_host(state: Callable[[], TrainState]) -> Callable[[], TrainState]:
+    return lambda: jax.device_get(state())
 
 
 def _part(whole: Callable[[], TrainState], number: int) -> TrainState:

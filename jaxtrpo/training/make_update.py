@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxtrpo.adapt import require_settings
 from jaxtrpo.algorithms.algorithm import Learner, Spec
-from jaxtrpo.config import Sizes
+from jaxtrpo.config import UNLIMITED_STEPS, Sizes
 from jaxtrpo.config.messages import short, type_name
 from jaxtrpo.config.specs import is_built_in
 from jaxtrpo.critics.critic import Critic
@@ -231,6 +231,8 @@ def segments_of_run(total_steps: int, sizes: Sizes, parts: int) -> int:
       ValueError: the number exceeds the integers of compiled programs; one sentence.
     """
     number = -(-total_steps * parts // sizes.segment_steps)
+    if total_steps == UNLIMITED_STEPS:  # which nobody asked for
+        number = min(number, 2**31 - 1)
     if number >= 2**31:
         raise ValueError(
             f"total_steps={total_steps} makes {number} segments of {sizes.segment_steps // parts} steps, but must make "

@@ -49,6 +49,8 @@ class Moment(NamedTuple):
     """One update of a driver, or several that are one program."""
 
     state: Callable[[], TrainState]  # after the updates, on the actors' devices; computed on demand
+    # The same without the contents of the replay buffer, which would have to be copied before the next update.
+    shown: Callable[[], TrainState]
     measured: Measured  # [update, column]; [training, update, column] where several trainings are one program
     collect_seconds: float  # of all updates together; NaN where collecting and learning are one program
     learn_seconds: float  # of all updates together

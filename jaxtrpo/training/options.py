@@ -11,7 +11,7 @@ from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm
 from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import require_bool, require_not_negative, require_path, require_whole
+from jaxtrpo.config.checks import plain, require_bool, require_not_negative, require_path, require_whole, whole
 from jaxtrpo.config.messages import short
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.parallel.processes import is_first
@@ -44,7 +44,7 @@ class Options(NamedTuple):
 
 def saving_of(options: Options, config: Config) -> Saving:
     """Returns what is saved, and when, after checking these settings."""
-    saving = Saving(options.checkpoint_seconds, options.keep_best, options.keep_every)
+    saving = Saving(options.checkpoint_seconds, options.keep_best, whole(plain(options.keep_every)))
     require_not_negative(checkpoint_seconds=saving.checkpoint_seconds)
     require_bool(keep_best=saving.keep_best, overwrite=options.overwrite, resume=options.resume)
     for name, value in (("on_update", options.on_update), ("surrogate", options.surrogate)):

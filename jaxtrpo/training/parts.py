@@ -17,6 +17,8 @@ from jaxtrpo.policies.networks import PolicyMaker
 from jaxtrpo.policies.value_head import SHARED
 from jaxtrpo.training.metrics import RESERVED
 
+IMAGE_NETWORK = "cnn"  # policy and critic by default where observations have images
+
 
 class Parts(NamedTuple):
     """The parts that a run is assembled from."""

@@ -37,16 +37,21 @@ from jaxtrpo.training.defaults import (
 )
 from jaxtrpo.training.make_update import make_update, segment_parts, segments_of_run
 from jaxtrpo.training.options import Options, make_loggers, open_for, require_loggers, saving_of
-from jaxtrpo.training.parts import Parts, make_parts
+from jaxtrpo.training.parts import IMAGE_NETWORK, Parts, make_parts
 from jaxtrpo.training.programs import kind_of_run, programs_of
-from jaxtrpo.training.requirements import note_small_pixels, require_finite_start, require_memory, require_one_clock
+from jaxtrpo.training.requirements import (
+    note_small_pixels,
+    require_finite_start,
+    require_fixed_batches,
+    require_memory,
+    require_one_clock,
+)
 from jaxtrpo.training.run import Plan, Run
 from jaxtrpo.training.selection import with_best, with_segments, without_best
 from jaxtrpo.training.warm_start import discount_of, read_warm_start, with_warm_start
 
 SIZES = ("num_envs", "steps_per_update", "max_steps_per_update", "segment_length")
 IMAGE_AXES = 3  # of arrays that are noted where they are flattened
-IMAGE_NETWORK = "cnn"  # of policy and critic by default
 
 
 def prepare(env: str | Environment | Callable[[], Any], **arguments: Any) -> Run:
@@ -192,6 +197,7 @@ def _plan(
         )
 
     parts, usual_steps = parts_with(options.policy)
+    may_choose_actors = actors is None and config.actors is None
     actors = actors or actors_of(env, config)  # starts JAX, which tells `open_for` whether this is the first process
     directory = open_for(options)
     saved = None
@@ -202,6 +208,10 @@ def _plan(
         sizes_then = {name: saved.config[name] for name in SIZES if getattr(config, name) is None}
         config = dataclasses.replace(config, **sizes_then)
         parts, _ = parts_with(options.policy)
+    found = actors.count
+    shared = config.num_envs if parts.algorithm.episodes is None else parts.algorithm.episodes[0]
+    if may_choose_actors and shared is not None:
+        actors = actors.for_envs(shared)
     # The sizes of batches of whole episodes and of vector environments depend on the environment, which is made below.
     depends = parts.algorithm.episodes is not None or may_make_vectors(env)
     filled = None if depends else fill_in(parts, config, actors, usual_steps)
@@ -212,7 +222,13 @@ def _plan(
     how = config.max_episode_steps, env_options, names_of(config.log_info)
     environment, close = environment_for(env, actors.count, *how, success=success)
     try:
-        if envs_per_simulator(environment) > 1:
+        if (each := envs_per_simulator(environment)) > 1:
+            whole, rest = divmod(config.num_envs or 0, each)
+            fewer = actors.for_envs(whole) if may_choose_actors and whole and not rest else actors
+            if fewer.count < actors.count:
+                close()
+                actors = fewer
+                environment, close = environment_for(env, actors.count, *how, success=success)
             config = with_whole_simulators(config, actors, environment)
         if observation_space(environment).images:
             # The critic that policies have by default takes no images.
@@ -220,6 +236,11 @@ def _plan(
             parts, _ = parts_with(IMAGE_NETWORK if options.policy is None else own)
             filled = None
         told: list[str] = []
+        if actors.count < found:
+            told.append(
+                f"actors: {actors.count} of {found} devices collect, the most among which "
+                f"{'environments' if parts.algorithm.episodes is None else 'conditions'} can be divided equally"
+            )
         if options.algorithm is None:
             usual = usual_algorithm(chosen, environment, saved)
             options = options._replace(algorithm=usual)
@@ -238,7 +259,8 @@ def _plan(
             told.append(note)
         kind = None
         if trainings is None and success and options.surrogate is None:
-            kind = kind_of_run(env, {each: getattr(options, each) for each in KINDS}, config, sizes, actors)
+            of_kinds = {each: getattr(options, each) for each in KINDS}
+            kind = kind_of_run(env, environment, of_kinds, config, sizes, actors)
         update = make_update(
             environment, parts, sizes, actors, config.most_steps, trainings, programs=programs_of(kind)
         )
@@ -255,6 +277,7 @@ def _plan(
                 learners = trainings.number
             replay.require_memory(learners, memory, saved=directory is not None)
         require_memory(config, update, memory)
+        require_fixed_batches(parts)
         warm_start = None
         if config.start_from is not None and saved is None:
             warm_start = read_warm_start(config.start_from, environment, parts.policy, parts.critic.spec_string, update)

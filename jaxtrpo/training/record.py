@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,9 +13,11 @@ import numpy as np
 from jaxtrpo.config import Config
 from jaxtrpo.config.checks import plain
 from jaxtrpo.config.messages import type_name
+from jaxtrpo.envs.abilities import times_changed
 from jaxtrpo.envs.base import EnvState
-from jaxtrpo.parallel.processes import CollectiveTimeout, is_first, wait_together
+from jaxtrpo.parallel.processes import LONG_LATE_SECONDS, CollectiveTimeout, is_first, wait_together
 from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.rollout.replay import without_replay
 from jaxtrpo.rollout.types import ActorState, TrainState
 from jaxtrpo.runs.loggers import Logger
 from jaxtrpo.runs.metrics import Row
@@ -24,7 +27,7 @@ from jaxtrpo.runs.termination import INTERRUPT_TYPES, STOP, Interrupts
 from jaxtrpo.training.metrics import no_rows
 from jaxtrpo.training.selection import begun_anew
 from jaxtrpo.training.stopping import BY_CALLER, Stopping
-from jaxtrpo.training.update import gather, shapes_of
+from jaxtrpo.training.update import Update, gather, shapes_of
 
 if TYPE_CHECKING:
     from jaxtrpo.training.run import Plan
@@ -39,7 +42,7 @@ class Result(NamedTuple):
     policy: TrainedPolicy  # callable on observations
     # Columns of metrics.csv; blanks are NaN. After a run without updates, the columns common to all algorithms, empty.
     metrics: dict[str, np.ndarray]
-    state: TrainState  # complete state, on the actors' devices
+    state: TrainState  # at the end, on the actors' devices; those of `train_many` are without replay buffers
     config: Config  # all settings, including those that were chosen automatically
 
     def __repr__(self) -> str:
@@ -48,6 +51,18 @@ class Result(NamedTuple):
         last = f"{returns[-1]:.1f}" if len(returns) else "nan"
         done = f"{int(steps[-1]) if len(steps) else 0:,} steps"
         return f"Result({self.policy.env_name}, {self.config.algorithm}, {done}, return_100 {last})"
+
+
+def without_buffer(result: Result, update: Update) -> Result:
+    """Returns the result of one run of many without the contents of its replay buffer, for which there may be no room.
+
+    Args:
+      result: of the run.
+      update: functions of the run.
+    """
+    if update.learner.replay is None:
+        return result
+    return result._replace(state=result.state._replace(learner=without_replay(result.state.learner)))
 
 
 class Record:
@@ -73,8 +88,12 @@ class Record:
             process.
         """
         self._plan, self._loggers, self._interrupts = plan, list[Logger](), interrupts
-        self._agreeing, self._gathering = CollectiveTimeout(), CollectiveTimeout()
+        # `on_update` may take one of the processes long.
+        self._agreeing = CollectiveTimeout(least_seconds=None if plan.on_update is None else LONG_LATE_SECONDS)
+        self._gathering = CollectiveTimeout()
         self._stopping = Stopping(plan.config, metrics)
+        self._started = plan.started - (float(metrics["wall_seconds"][-1]) if metrics else 0.0)  # as if not interrupted
+        self._changes = times_changed(plan.env)  # of the simulators, by `set_env`
         self._asked = False  # whether on_update has asked to stop
         self._changed: TrainState | None = None  # what on_update returned
         self.stopped = self._stopping.reason()  # why the run is over before its end; None if it is not
@@ -118,8 +137,13 @@ class Record:
         begun = self._plan.loggers if self._writes else ()
         self._loggers = [stack.enter_context(closing(begin(self._output.last))) for begin in begun]
 
-    def add(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> None:
-        """Adds rows of metrics, and the state after the last of them; sets `stopped` if the run is to stop there.
+    def add(self, rows: Sequence[Row], state: Callable[[], TrainState], shown: Callable[[], TrainState]) -> None:
+        """Adds rows of metrics; sets `stopped` if the run is to stop there.
+
+        Args:
+          rows: one for each update.
+          state: returns the state after the last of them.
+          shown: returns the state for `on_update`, see `Moment`.
 
         Raises:
           KeyboardInterrupt: a process was interrupted or terminated.
@@ -128,11 +152,15 @@ class Record:
         self._reached = self._reached_by(state, int(rows[-1]["update"] or 0))
         for logger in self._loggers:
             logger.add(rows)
-        asked = self._call(rows, state)  # first, because a checkpoint contains what it changes
+        asked = self._call(rows, state, shown)  # first, because a checkpoint contains what it changes
         agreed = self._agree(self._output.wants(len(rows)))
         self._write(lambda: self._output.keep(len(rows)), wanted=agreed > 0)
         self._stopping.add(rows)
-        self.stopped = BY_CALLER if asked or agreed // 2 == STOP else self._stopping.reason()
+        if self._changed is not None or times_changed(self._plan.env) > self._changes:
+            self._changes = times_changed(self._plan.env)
+            self._stopping.begin_anew()
+        seconds = time.perf_counter() - self._started
+        self.stopped = BY_CALLER if asked or agreed // 2 == STOP else self._stopping.reason(seconds)
         interrupt = INTERRUPT_TYPES[agreed // 2]
         if interrupt is not None:
             raise interrupt
@@ -144,16 +172,16 @@ class Record:
         else:
             wait_together(write, self._plan.actors.agree)
 
-    def _call(self, rows: Sequence[Row], state: Callable[[], TrainState]) -> bool:
+    def _call(self, rows: Sequence[Row], state: Callable[[], TrainState], shown: Callable[[], TrainState]) -> bool:
         """Calls `on_update`, and returns whether the run is to stop now; several processes agree on that first."""
         if self._plan.on_update is None:
             return False
-        answers = [plain(self._plan.on_update(dict(row), state())) for row in rows]  # which may change its row
+        answers = [plain(self._plan.on_update(dict(row), shown())) for row in rows]  # which may change its row
         self._asked |= any(each is False for each in answers)
         for answer in answers:
-            if isinstance(answer, TrainState) and answer is not state():
-                self._require_changeable(answer, state())
-                self._changed = changed = begun_anew(answer)
+            if isinstance(answer, TrainState) and answer is not shown():
+                self._require_changeable(answer, shown())
+                self._changed = changed = begun_anew(state()._replace(actors=answer.actors))
                 self._reached = self._reached_by(lambda changed=changed: changed, self._reached.update)
             elif isinstance(answer, ActorState | EnvState):
                 raise ValueError(f"on_update returned {type_name(answer)}, which is not the state of the run")

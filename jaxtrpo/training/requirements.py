@@ -15,6 +15,7 @@ from jaxtrpo.envs.abilities import observation_space
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.rollout.replay import without_replay
+from jaxtrpo.training.parts import Parts
 from jaxtrpo.training.run import Plan
 from jaxtrpo.training.update import Update
 
@@ -46,7 +47,8 @@ def require_memory(config: Config, update: Update, memory: float) -> None:
     images = sum(leaf.nbytes for leaf in space.images)
     # What is collected, and what is made of it; of images there is one copy.
     columns = 2 * (2 * space.vector_size + env.action_size + 8) + images / 4
-    rows = update.sizes.segment_steps * update.sizes.max_segments
+    # Of a run with several processes, each holds its share.
+    rows = update.sizes.segment_steps * update.sizes.max_segments * len(update.actors.own) / update.actors.count
     for setting, numbers in (
         (f"policy={config.policy}, critic={config.critic}", networks),
         (f"num_envs={config.num_envs}, max_steps_per_update={config.max_steps_per_update}", rows * columns),
@@ -54,6 +56,15 @@ def require_memory(config: Config, update: Update, memory: float) -> None:
         if 4 * numbers > memory:
             need, has = (f"{size / 2**30:,.0f} GiB" for size in (4 * numbers, memory))
             raise ValueError(f"{setting} need at least {need} of memory, but only {has} is available")
+
+
+def require_fixed_batches(parts: Parts) -> None:
+    """Raises ValueError if a rule changes the size of batches that are whole episodes."""
+    if parts.algorithm.episodes is not None and "steps_per_update" in parts.rule.changes:
+        raise ValueError(
+            f"adapt={parts.rule.spec_string} changes steps_per_update, but an update of "
+            f"algorithm={parts.algorithm.spec_string} is always one episode of each environment"
+        )
 
 
 def note_small_pixels(plan: Plan, obs: PyTree) -> str | None:

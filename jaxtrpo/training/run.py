@@ -218,7 +218,7 @@ class Run(Plan):
                         tell(text)
                     for moment, rows in () if record.stopped else updates:
                         signals.defer()
-                        record.add(rows, moment)
+                        record.add(rows, moment.state, moment.shown)
                         bar.update(rows[-1])
                         if watch is not None:
                             watch.update(rows)
@@ -254,8 +254,8 @@ class Run(Plan):
         say: Callable[[str], object] = lambda text: None,
         changed: Callable[[], TrainState | None] = lambda: None,
         expect: Callable[[int], object] = lambda total_steps: None,
-    ) -> Generator[tuple[Callable[[], TrainState], list[dict[str, float]]]]:
-        """Yields a function that returns the state, and one row of metrics per update.
+    ) -> Generator[tuple[Moment, list[dict[str, float]]]]:
+        """Yields what the driver does, and one row of metrics per update.
 
         Args:
           last: the previous row.
@@ -283,8 +283,8 @@ class Run(Plan):
                 forecast.add(env_steps, now)
                 expect(forecast.total_steps)
                 # Only the policy after the last of these updates is known.
-                last["eval_return"] = evaluate(moment.state, steps_before, env_steps)
-                yield moment.state, rows
+                last["eval_return"] = evaluate(moment.shown, steps_before, env_steps)
+                yield moment, rows
 
     def _moments(self, changed: Callable[[], TrainState | None], forecast: Forecast) -> Generator[Moment]:
         """Returns the updates of the driver that the algorithm needs, without end."""

@@ -90,11 +90,12 @@ def train(  # noqa: D417  (settings are described in Config, once)
       keep_best: keep a snapshot of the state with the best evaluation in `out`/best; needs `eval_every`.
       keep_every: environment steps between snapshots in `out`/step-0000200704 and so on; 0 for none. A snapshot is a
         directory like `out`, which `load_policy` and `jaxtrpo evaluate` accept.
-      on_update: called as on_update(row, state) after each update, with its row of metrics and the state of the run. If
-        it returns False, the run is saved and stops; an exception also ends the run, after it was saved. If it returns
-        the state with other parameters of the environments (see `set_env`), the run continues from that state. If one
-        compiled program makes several updates (as with `a2c`), `state` is the state after the last of them, and the
-        run stops there.
+      on_update: called as on_update(row, state) after each update, with its row of metrics and the state of the run,
+        without the contents of a replay buffer, which would have to be copied (`replay` of the learner's
+        state is None). If it returns False, the run is saved and stops; an exception also ends the run, after it was
+        saved. If it returns the state with other parameters of the environments (see `set_env`), the run continues
+        from that state. If one compiled program makes several updates (as with `a2c`), `state` is the state after the
+        last of them, and the run stops there.
       tensorboard: write event files to `out`/tensorboard.
       wandb: Weights & Biases project to log to (needs the package `wandb`, and is configured by its own environment
         variables).

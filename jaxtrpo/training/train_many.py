@@ -32,7 +32,7 @@ from jaxtrpo.runs.termination import Interrupted, Terminated, Termination, termi
 from jaxtrpo.training.batched import Program, require_same_sizes, run_programs
 from jaxtrpo.training.cases import Case, cases_of
 from jaxtrpo.training.prepare import begin, plan
-from jaxtrpo.training.record import Result
+from jaxtrpo.training.record import Result, without_buffer
 from jaxtrpo.training.run import Watch
 
 
@@ -63,7 +63,8 @@ def train_many(
         of devices for all runs together.
 
     Returns:
-      One result per run; seeds vary fastest.
+      One result per run; seeds vary fastest. Their states are without the contents of replay buffers (`replay` of the
+      learner's state is None).
 
     Raises:
       ValueError: there are no seeds, an argument that must not be a list is one, or `train` would refuse a run.
@@ -185,11 +186,13 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
 
             try:
                 run = begin(plan(own_env, arguments, actors=Actors((device,))))
-                result = run.run(progress=False, watch=Watch(update, functools.partial(shown.note, name)))
-            except Interrupted as error:
-                if not stopping.is_set():  # a callback of the user's has raised it, which ends all
-                    raise
-                return error.result
+                try:
+                    result = run.run(progress=False, watch=Watch(update, functools.partial(shown.note, name)))
+                except Interrupted as error:
+                    if not stopping.is_set():  # a callback of the user's has raised it, which ends all
+                        raise
+                    return without_buffer(error.result, run.update)
+                result = without_buffer(result, run.update)
             finally:
                 if own_env is not env:
                     own_env.close()

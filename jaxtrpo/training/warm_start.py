@@ -29,6 +29,7 @@ from jaxtrpo.training.update import Update
 POLICY, MOMENTS = ".learner.policy", ".learner.obs_moments"
 # Value functions of the algorithms, and the moments of rewards, in whose units some of them predict.
 VALUES = (".learner.critic", ".learner.target", ".learner.actions", ".learner.rewards")
+TARGET, UNIT = ".learner.target", ".learner.unit"  # a slow copy of a network, and the unit in which both predict
 OPTIMIZER = re.compile(r"\.optimizer\b")  # begins anew
 
 Arrays = dict[str, np.ndarray]  # by their path in a `TrainState`
@@ -73,6 +74,13 @@ def read_warm_start(place: str, env: Environment, maker: PolicyMaker, critic: st
         found = {name: saved.state[name] for part in (POLICY, MOMENTS) for name in _below(saved.state, part)}
     _require_same_network(shown, found, wanted, network, maker.spec_string)
     values, note = _values(shown, saved, wanted, f"critic={critic} of {update.algorithm.spec_string}")
+    copies = {TARGET + name.removeprefix(POLICY): leaf for name, leaf in found.items() if name.startswith(POLICY)}
+    names = _below(wanted, TARGET)
+    fits = names and all(kind_of(copies.get(name)) == kind_of(wanted[name]) for name in names)
+    if fits and not _below(values, TARGET):
+        # The policy of `dqn` is a network of values, which its target copies.
+        values |= {name: copies[name] for name in names}
+        note = f"{shown}: the target network is a copy of its policy, whose unit of reward is not known"
     if not is_called(maker, network):
         there, here = short(network, 60), short(maker.spec_string, 60)
         differs = f"{shown}: its policy is {there}, whose parameters also fit {here}"
@@ -132,6 +140,8 @@ def _values(
         names = [name for name in _below(wanted, part) if not OPTIMIZER.search(name)]
         if all(kind_of(state.get(name)) == kind_of(wanted[name]) for name in names):
             found.update({name: state[name] for name in names})
+    if _below(found, TARGET) and UNIT in state:
+        found[UNIT] = state[UNIT]
     if not _below(wanted, VALUES[0]) or _below(found, VALUES[0]):
         return found, None
     if saved is None:

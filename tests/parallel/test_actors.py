@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import weakref
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from support import actors, spread
 
+from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.parallel.collectives import (
     AXIS,
     from_shares,
@@ -45,6 +47,18 @@ def assert_everyone_has(found, expected):
         assert leaf.dtype == value.dtype
         for of_actor in leaf:
             np.testing.assert_array_equal(of_actor, value)
+
+
+@pytest.mark.parametrize(
+    ("processes", "cores", "envs", "found"),
+    [(1, 12, 16, 8), (1, 2, 16, 2), (1, 6, 7, 1), (1, 12, 18, 9), (2, 6, 16, 8), (2, 12, 18, 18), (2, 3, 7, 6)],
+)
+def test_environments_are_shared_by_as_many_actors_as_can(processes, cores, envs, found):
+    """As many in each process; all of them, who then refuse, where not even one in each can."""
+    here = SimpleNamespace(process_index=lambda: processes - 1)
+    of_all = [SimpleNamespace(process_index=own, client=here) for own in range(processes) for _ in range(cores)]
+    chosen = Actors(tuple(of_all)).for_envs(envs)
+    assert [device.process_index for device in chosen.devices] == sorted([*range(processes)] * (found // processes))
 
 
 def test_what_was_compiled_goes_with_the_function():

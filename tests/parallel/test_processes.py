@@ -282,6 +282,21 @@ jaxtrpo.train("InvertedPendulum-v5", num_envs=4, segment_length=8, steps_per_upd
 """
 
 
+def without_look(code: str) -> str:
+    """Without `on_update`, which would be waited for."""
+    return code.format(look="pass").replace(", on_update=look", "")
+
+
+def test_a_process_waits_for_the_callback_of_the_other():
+    hasty = "import jaxtrpo.parallel.processes as processes\nprocesses.LATE_SECONDS = 3\n"
+    slow = "import time; time.sleep(8 if row['update'] == 4 else 0)"
+    # Without JAX's own exit, in which its coordinator may abort; the first process holds that, and leaves last.
+    leave = "import os, time\ntime.sleep({})\nos._exit(0)\n"
+    codes = (hasty + CODE.format(look=look) + leave.format(wait) for look, wait in ((slow, 2), ("pass", 0)))
+    for code, said in by_hand(*codes):
+        assert code == 0, said
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_an_error_of_one_process_ends_the_other(which):
     begun = time.monotonic()
@@ -293,7 +308,7 @@ def test_an_error_of_one_process_ends_the_other(which):
 def test_a_process_that_lives_but_never_comes_ends_the_other():
     """Both cases at the same time, because most of it is waiting: the first and the second process hang."""
     patient = "import jaxtrpo.parallel.processes as processes; processes.HEARTBEAT_SECONDS = 10\n"
-    less_patient = patient + "processes.LATE_SECONDS, processes.LONG_LATE_SECONDS = 3, 30\n" + CODE.format(look="pass")
+    less_patient = patient + "processes.LATE_SECONDS, processes.LONG_LATE_SECONDS = 3, 30\n" + without_look(CODE)
     hangs = patient + CODE.format(look="import time; time.sleep(1000 if row['update'] > 1 else 0)")
     runs = [begin_by_hand(*(hangs if index == which else less_patient for index in (0, 1))) for which in (0, 1)]
     for which, ended in enumerate(map(ends, runs)):
@@ -325,7 +340,7 @@ def test_a_process_that_stops_anywhere_ends_the_other(place, tmp_path):
     stops = healthy.replace("\nimport jaxtrpo\n", f"\nimport jaxtrpo\n{at_start}\n").format(
         look=f"exec({in_look!r}, globals())"
     )
-    started = begin_by_hand(*(stops if index == which else healthy.format(look="pass") for index in (0, 1)))
+    started = begin_by_hand(*(stops if index == which else without_look(healthy) for index in (0, 1)))
     [(code, said)] = ends([started[1 - which]])
     stopped = started[which]
     state = Path(f"/proc/{stopped.pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -20,7 +20,7 @@ from test_train_many import Program
 from jaxtrpo import train_many
 from jaxtrpo.ops.minibatches import over_drawn_minibatches
 from jaxtrpo.parallel.devices import memory_of
-from jaxtrpo.parallel.machine import memory
+from jaxtrpo.parallel.machine import available_cores, memory
 from jaxtrpo.rollout.replay import Replay, Ring, Transitions, make_replay
 from jaxtrpo.training.train import prepare
 
@@ -239,6 +239,27 @@ def test_memory_respects_limit_of_container(tmp_path, monkeypatch):
     assert memory() >= whole
     monkeypatch.setattr("jaxtrpo.parallel.machine._LIMITS", (str(tmp_path / "max"), str(tmp_path / "limit")))
     assert memory() == 1e6
+
+
+@pytest.mark.parametrize(
+    ("files", "most"),
+    [
+        ({"max": "150000 100000\n"}, 2),
+        ({"max": "20000 100000\n"}, 1),
+        ({"max": "max 100000\n"}, 64),
+        ({"max": "6400000 100000\n"}, 64),
+        ({"quota": "300000\n", "period": "100000\n"}, 3),
+        ({"quota": "-1\n", "period": "100000\n"}, 64),
+        ({}, 64),
+    ],
+)
+def test_cores_respect_quota_of_container(files, most, tmp_path, monkeypatch):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    places = tuple(tuple(str(tmp_path / name) for name in names) for names in (("max",), ("quota", "period")))
+    monkeypatch.setattr("jaxtrpo.parallel.machine._QUOTAS", places)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(64))
+    assert available_cores() == most
 
 
 @pytest.mark.parametrize("settings", [{}, {"adapt": "trust"}])  # a rule other than the default is checked earlier

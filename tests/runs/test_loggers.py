@@ -15,12 +15,14 @@ import numpy as np
 import pytest
 from test_train import PARTS, PENDULUM, stop_in_the_third_update, train_part
 
-from jaxtrpo.runs.checkpoint import load_checkpoint
+import jaxtrpo
+from jaxtrpo.runs.checkpoint import load_checkpoint, save_checkpoint
 from jaxtrpo.runs.directory import METRICS_FILE, TENSORBOARD, WANDB_FILE
 from jaxtrpo.runs.loggers import WeightsAndBiases
 from jaxtrpo.runs.termination import Interrupted, Terminated
 from jaxtrpo.training import options
 from jaxtrpo.training.train import prepare
+from jaxtrpo.training.update import gather
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:(tensorboard|wandb|google)"),
@@ -118,6 +120,36 @@ def test_wandb_receives_every_number_and_resumes_the_same_run(tmp_path, monkeypa
     rows = history(tmp_path)
     np.testing.assert_array_equal([row["env_steps"] for row in rows], result.metrics["env_steps"])
     np.testing.assert_allclose([row["kl"] for row in rows], result.metrics["kl"])
+
+
+def test_run_that_is_resumed_from_before_its_first_update_purges_all_events(tmp_path):
+    out = tmp_path / "run"
+    whole = train_part(out, total_steps=320, tensorboard=True)
+    again = prepare(PENDULUM, **{**PARTS, "actors": 1, "total_steps": 320})
+    save_checkpoint(out, PENDULUM, again.config, {}, gather(again.state))  # as a process leaves it that is killed
+    train_part(out, total_steps=320, tensorboard=True, resume=True)
+    steps, values = events(out, "train/kl")
+    np.testing.assert_array_equal(steps, whole.metrics["env_steps"])
+    np.testing.assert_allclose(values, whole.metrics["kl"], rtol=1e-6)
+
+
+def test_runs_of_one_process_are_runs_of_wandb(tmp_path, monkeypatch):
+    """Of two seeds side by side, while the caller has a run, too."""
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    own = wandb.init(project="mine", dir=tmp_path)
+    settings = {**PARTS, "total_steps": 96, "eval_every": 0}
+    found = jaxtrpo.train_many(
+        PENDULUM, seeds=(1, 2, 3), out=tmp_path / "many", wandb="jaxtrpo-tests", progress=False, **settings
+    )
+    own.log({"mine": 1})
+    own.finish()
+    places = [tmp_path / "many" / f"seed-{seed}" for seed in (1, 2, 3)]
+    assert len({(place / WANDB_FILE).read_text() for place in places} | {own.id}) == 4
+    for place, result in zip(places, found, strict=True):
+        np.testing.assert_allclose([row["kl"] for row in history(place)], result.metrics["kl"])
 
 
 @pytest.mark.parametrize("given", [False, True])

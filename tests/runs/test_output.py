@@ -455,7 +455,7 @@ def test_rows_are_written_completely_or_not_at_all(tmp_path, monkeypatch):
             metrics.add({"update": 2, "kl": 0.25})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_bytes() == before and len(metrics.rows) == 1
+    assert path.read_bytes() == before and len(metrics) == 1
 
 
 def test_removed_directory_is_reported_in_one_sentence(tmp_path):

@@ -10,6 +10,7 @@ from test_train import PENDULUM, TINY
 
 import jaxtrpo
 from jaxtrpo.cli import main as cli
+from jaxtrpo.policies.distributions import log_prob
 
 SETTINGS = {**TINY, "steps_per_update": 32, "total_steps": 32}
 
@@ -45,3 +46,17 @@ def test_a_policy_acts_the_same_in_double_precision(run):
             np.testing.assert_allclose(found, wanted, rtol=1e-6)
             assert found.dtype == wanted.dtype
             np.testing.assert_allclose(jax.jit(policy.deterministic())(jax.numpy.asarray(obs)), wanted, rtol=1e-6)
+
+
+def test_precision_of_a_context_is_that_of_learning():
+    """Which is compiled in another thread."""
+    seen = []
+
+    def surrogate(new, samples):
+        seen.append(jax.config.jax_default_matmul_precision)
+        return log_prob(new, samples.action) * samples.advantage
+
+    settings = {"total_steps": 64, "steps_per_update": 32, "num_envs": 4, "actors": 1, "progress": False}
+    with jax.default_matmul_precision("highest"):
+        jaxtrpo.train("InvertedPendulum-v5", surrogate=surrogate, policy="mlp(hidden=(4,))", **settings)
+    assert seen and set(seen) == {"highest"}

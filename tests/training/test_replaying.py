@@ -7,12 +7,14 @@ import queue
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_algorithms import ActingProbe, tiny
 from test_asynchronous import Trouble, no_thread_is_left  # noqa: F401  (a fixture of every test)
 
 import jaxtrpo
+import jaxtrpo.rollout.replay
 import jaxtrpo.training.drivers.replay
 import jaxtrpo.training.run
 from jaxtrpo.training.train import prepare
@@ -74,8 +76,8 @@ def test_state_is_assembled_once_however_often_it_is_asked_for(monkeypatch):
         jaxtrpo.training.drivers.replay, "_state_of_run", lambda *args: made.append(args) or assemble(*args)
     )
     with contextlib.closing(run()._updates()) as updates:
-        state, _ = next(updates)
-        assert state() is state() and len(made) == 1
+        moment, _ = next(updates)
+        assert moment.state() is moment.state() and len(made) == 1
 
 
 def test_it_goes_on_from_a_checkpoint_with_another_number_of_actors(tmp_path):
@@ -133,3 +135,27 @@ def test_actors_go_on_while_nobody_learns_until_the_buffer_could_not_hold_it():
 def test_rules_change_its_settings():
     metrics = run(adapt="linear(learning_rate=0)").run(progress=False).metrics
     assert np.all(np.diff(metrics["learning_rate"]) < 0)
+
+
+@pytest.mark.parametrize("waiting", [False, True])
+def test_callbacks_see_no_buffer_which_is_not_copied_for_them(waiting, monkeypatch):
+    copies, seen, copied = [], [], jaxtrpo.rollout.replay.copied
+    monkeypatch.setattr(jaxtrpo.rollout.replay, "copied", lambda rows: copies.append(rows.shape) or copied(rows))
+    words = WORDS.replace("asynchronous=True, ", "") if waiting else WORDS
+    look = lambda row, state: seen.append(state.learner.replay)  # noqa: E731
+    learner = run(algorithm=words, on_update=look, eval_every=100, eval_episodes=1).run(progress=False).state.learner
+    assert len(seen) > 18 and set(seen) == {None} and len(copies) == 1
+    assert np.all(np.isfinite(learner.replay.rows)) and np.all(np.asarray(learner.replay.filled) == 512)
+
+
+def test_environments_that_a_callback_changes_belong_to_the_whole_state(tmp_path):
+    words = WORDS.replace("asynchronous=True, ", "")
+
+    def same(row, state):
+        return state._replace(actors=jax.tree.map(jnp.copy, state.actors))
+
+    found = run(tmp_path / "same", algorithm=words, on_update=same, checkpoint_seconds=0).run(progress=False)
+    wanted = run(algorithm=words).run(progress=False)
+    jax.tree.map(
+        np.testing.assert_array_equal, jax.device_get(found.state.learner), jax.device_get(wanted.state.learner)
+    )

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tracemalloc
 from types import SimpleNamespace
 
 import jax
@@ -74,6 +75,19 @@ def test_columns_are_exact_and_blanks_are_nan(table):
         assert column.dtype == (np.int64 if whole else np.float64)
         expected = [np.nan if value is None else value for value in values]
         np.testing.assert_array_equal(column, np.array(expected, column.dtype))
+
+
+def test_a_number_takes_its_eight_bytes():
+    row, metrics = {str(column): 0.5 for column in range(20)} | {"update": 1}, Metrics()
+    metrics.add(row)
+    tracemalloc.start()
+    try:
+        for _ in range(2_000):
+            metrics.add(row)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 2_000 * 21 * 8 < taken < 2_000 * 21 * 12 and len(metrics) == 2_001
 
 
 def test_rows_are_on_disk_at_once_and_replace_an_older_file(tmp_path):
@@ -162,7 +176,9 @@ def test_rewards_that_32_bits_do_not_hold_are_told_once():
     found = told(1.0, inf, inf, nan, inf)
     assert found[:3] == [None] * 3 and found[4] is None
     assert found[3] is not None and "advantage_std is nan" in found[3] and len(found[3]) < 200
-    assert told(0.0, 0.0, 0.0)[2] is not None and told(0.0, 0.0, 0.0, mean_return=0.0) == [None] * 3
+    assert told(0.0, 0.0, 0.0, mean_return=-1e-20)[2] is not None
+    assert told(0.0, 0.0, 0.0) == [None] * 3  # all rewards are the same
+    assert told(0.0, 0.0, 0.0, mean_return=0.0) == [None] * 3
     assert told(0.0, 0.0, 0.0, mean_return=nan) == told(inf, inf, 1.0, inf)[:3] == [None] * 3
     assert symptoms.RewardsOutOfRange().note([progress.NOTHING_DONE] * 9) is None
 

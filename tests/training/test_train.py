@@ -434,3 +434,5 @@ def test_number_of_environments_stays_when_that_of_actors_changes(tmp_path):
     assert prepare(PENDULUM, out=tmp_path, resume=True, actors=1, **settings).config.num_envs == 15
     with pytest.raises(ValueError, match="num_envs=15 must be a multiple of the 2 actors"):
         prepare(PENDULUM, out=tmp_path, resume=True, actors=2, **settings)
+    # There are two devices, of which one is used.
+    assert prepare(PENDULUM, out=tmp_path, resume=True, **settings).actors.count == 1

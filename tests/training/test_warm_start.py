@@ -134,10 +134,21 @@ def test_value_functions_of_naf_are_taken_over_with_their_units(tmp_path):
     there = gather(jaxtrpo.train(PENDULUM, out=tmp_path, progress=False, **settings).state).learner
     run = prepare(PENDULUM, start_from=tmp_path, **settings)
     here = gather(run.state).learner
-    for name in ("policy", "critic", "target", "rewards", "obs_moments"):
+    for name in ("policy", "critic", "target", "rewards", "unit", "obs_moments"):
         assert all(same(getattr(here, name), getattr(there, name))), name
     assert not all(same(here.replay, there.replay)) and not all(same(here.optimizer, there.optimizer))
-    assert not any("anew" in note for note in run.notes)
+    assert there.unit > 0 and not any("anew" in note for note in run.notes)
+
+
+def test_target_of_dqn_is_its_policy_where_there_is_no_checkpoint(tmp_path):
+    settings = {**TINY, "algorithm": "dqn(replay=200, minibatch_size=8)", "critic": "none", "num_envs": 1}
+    result = jaxtrpo.train("CartPole-v1", out=tmp_path, progress=False, **settings)
+    for path in tmp_path.glob("checkpoint*"):
+        path.unlink()
+    run = prepare("CartPole-v1", start_from=tmp_path, **settings)
+    here, there = gather(run.state).learner, gather(result.state).learner
+    assert all(same(here.policy, there.policy)) and all(same(here.target, here.policy)) and here.unit == 0
+    assert not all(same(there.target, there.policy)) and "whose unit of reward is not known" in run.notes[-1]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from jaxtrpo.runs.directory import hold, write_whole, writing
 from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.reader import read_run
+from jaxtrpo.runs.sweep.space import Dimension
 from jaxtrpo.runs.sweep.study import SEEDS, Sweep, distribution_of, sampler_of
 from jaxtrpo.runs.view.curves import interquartile_mean
 
@@ -70,7 +71,8 @@ class _Scheduler:
         self.directories = set[Path]()  # of the runs in progress
         self.owner = _owner_of(sweep.directory) if sweep.shared else ""
         self.failed: list[Mapping[str, Any]] = []  # settings of trials, in this process
-        self.to_retry = _left_failed(sweep.study.get_trials(deepcopy=False))
+        left = _left_failed(sweep.study.get_trials(deepcopy=False))
+        self.to_retry = [trial for trial in left if _is_in_ranges(trial, sweep.dimensions)]
         self.open: list[_Running] = []
         for trial in self._ours():
             if self._is_superfluous(trial):  # killed before it was pruned
@@ -187,8 +189,8 @@ class _Scheduler:
         command = [sys.executable, "-m", "jaxtrpo", "train", *arguments, "--out", str(out), "--resume"]
         environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
         # In a new session: an interrupt from the terminal reaches only the sweep, which terminates its runs.
-        how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
-        with subprocess.Popen(command, env=environment, **how) as process:
+        how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
+        with subprocess.Popen(command, env=environment, start_new_session=True, **how) as process:
             self.processes.add(process)
             if self.stopping:  # since before this process could be terminated with the others
                 process.terminate()
@@ -263,6 +265,16 @@ def _left_failed(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     return [trial for trial in trials if trial.state == TrialState.FAIL and trial.number not in repeated]
 
 
+def _is_in_ranges(trial: FrozenTrial, dimensions: Sequence[Dimension]) -> bool:
+    """Returns whether the settings of a trial may still be drawn: the bounds of a range may have changed."""
+    kinds = {each.name: distribution_of(each) for each in dimensions if each.name in trial.params}
+    try:
+        create_trial(state=TrialState.FAIL, params=trial.params, distributions=kinds)
+    except ValueError:
+        return False
+    return True
+
+
 def _owner_of(directory: Path) -> str:
     """Returns the name by which a directory's sweep knows its trials in a database; the first call chooses it."""
     with writing(directory, advice=""):
@@ -275,9 +287,8 @@ def _owner_of(directory: Path) -> str:
 def fraction_done(directory: Path) -> float:
     """Returns how much of a run is done, between 0 and 1, from its files; 0 if they cannot be read."""
     try:
-        run = read_run(directory)
-        return min(1.0, float(run.columns["env_steps"][-1]) / float(run.settings["total_steps"]))
-    except (OSError, ValueError, KeyError, IndexError):  # the run has just begun
+        return read_run(directory).done or 0.0
+    except (OSError, ValueError):  # the run has just begun
         return 0.0
 
 

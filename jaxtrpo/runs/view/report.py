@@ -36,7 +36,7 @@ def write_report(runs: Sequence[LoggedRun], path: Path, *, video: Path | None = 
     """
     data = None if video is None else base64.b64encode(video.read_bytes()).decode()
     with writing(path, advice=""):
-        write_whole(path, page_of(runs, video=data).encode())
+        write_whole(path, page_of(runs, video=data).encode(errors="replace"))
 
 
 def page_of(runs: Sequence[LoggedRun], *, video: str | None = None, live: str | None = None) -> str:
@@ -119,12 +119,11 @@ def summary(run: LoggedRun) -> dict[str, Any]:
 
     evaluations = run.columns.get("eval_return", np.zeros(0))
     best = float(np.nanmax(evaluations)) if np.isfinite(evaluations).any() else None
-    total, steps = run.settings.get("total_steps"), last("env_steps")
     return {
         "name": str(run.path),
         "env": run.env,
-        "steps": steps,
-        "done": min(steps / total, 1.0) if steps and total else None,
+        "steps": last("env_steps"),
+        "done": run.done,
         "seconds": last("wall_seconds"),
         "return_100": last("return_100"),
         "best": best,

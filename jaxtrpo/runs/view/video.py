@@ -114,7 +114,7 @@ class _Player:
     """Plays an episode at the frame rate of the video."""
 
     def __init__(self, label: str, episode: RenderedEpisode, fps: float):
-        self.over = False
+        self.over = self._ended = False
         self._label, self._episode, self._steps_per_frame = label, episode, 1 / (fps * episode.seconds_per_step)
         self._number, self._made = 0, 0
         self._last: Frame = next(episode.frames)
@@ -123,11 +123,13 @@ class _Player:
         """Returns the next frame, or the last one if the episode is over."""
         wanted = int(self._number * self._steps_per_frame + 1e-6)
         self._number += 1
-        while self._made < wanted and not self.over:
+        before = self._last
+        while self._made < wanted and not self._ended:
             found = next(self._episode.frames, None)
-            self.over = found is None
+            self._ended = found is None
             self._last = self._last if found is None else found
             self._made += 1
+        self.over = self._ended and self._last is before  # once its last frame has been shown
         return _with_label(self._last.picture, f"{self._label}   {self._last.total:,.0f}", faded=self.over)
 
 

@@ -55,7 +55,7 @@ def serve(directories: Sequence[Path], port: int) -> ThreadingHTTPServer:
             try:
                 kind, content = make(directories)
             except (OSError, ValueError) as error:  # the run was removed or is being replaced
-                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, " ".join(str(error).split())[:200])
+                self.send_error(HTTPStatus.SERVICE_UNAVAILABLE, _in_ascii(error))
                 return
             self.send_response(HTTPStatus.OK)
             self.send_header("Content-Type", kind)
@@ -115,6 +115,11 @@ def serving(directories: Sequence[Path]) -> Iterator[str]:
             thread.join()
 
 
+def _in_ascii(error: Exception) -> str:
+    """Returns one line that a status line of HTTP can hold."""
+    return " ".join(str(error).split()).encode("ascii", "backslashreplace").decode()[:200]
+
+
 def _now(directories: Sequence[Path]) -> list[LoggedRun]:
     """Reads all runs, without those that were removed in the meantime or cannot be read."""
     runs = []
@@ -134,7 +139,9 @@ def _shape(runs: Sequence[LoggedRun]) -> str:
 
 def _page(directories: Sequence[Path]) -> tuple[str, bytes]:
     runs = _now(directories)
-    return "text/html; charset=utf-8", (page_of(runs, live=_shape(runs)) if runs else NO_RUN_YET).encode()
+    return "text/html; charset=utf-8", (page_of(runs, live=_shape(runs)) if runs else NO_RUN_YET).encode(
+        errors="replace"
+    )
 
 
 def _data(directories: Sequence[Path]) -> tuple[str, bytes]:

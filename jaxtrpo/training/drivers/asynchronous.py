@@ -68,7 +68,7 @@ def asynchronous_updates(update: Update, state: TrainState, actors: Actors) -> G
             learned = time.perf_counter() - collected
             # Under the lock, so that updates are read in the order in which they were applied.
             values = jax.tree.map(lambda values: values[None], first(measured))
-            put(made, Moment(reach, values, collected - begin, learned), stop)
+            put(made, Moment(reach, reach, values, collected - begin, learned), stop)
 
     with actor_threads(one_update, actors.count, made, stop):
         while True:

@@ -10,7 +10,7 @@ import functools
 import queue
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import jax
@@ -93,9 +93,11 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
             now = now._replace(learner=learned._replace(replay=learner.replay))
             published = acting, now.hyperparameters
             # Cached, since each row may need it.
-            reach = functools.cache(functools.partial(_state_of_run, update, now, replay, tuple(reached)))
+            parts = tuple(reached)
+            reach = functools.cache(functools.partial(_state_of_run, update, now, replay.whole, parts))
+            shown = functools.cache(functools.partial(_state_of_run, update, now, without_replay, parts))
             rows = jax.tree.map(lambda *values: np.stack(values), *measured)
-            yield Moment(reach, rows, float("nan"), time.perf_counter() - begin)
+            yield Moment(reach, shown, rows, float("nan"), time.perf_counter() - begin)
 
 
 def _steps_of_a_segment(update: Update, actors: Actors) -> int:
@@ -120,10 +122,10 @@ def _take_all(made: queue.Queue) -> list[_Collected]:
 
 
 def _state_of_run(
-    update: Update, state: TrainState, replay: ReplayInPlace, reached: tuple[ActorState, ...]
+    update: Update, state: TrainState, buffer: Callable[[PyTree], PyTree], reached: tuple[ActorState, ...]
 ) -> TrainState:
-    """Returns the placed state of the run, with the replay buffer."""
-    return placed_state(update, state._replace(learner=replay.whole(state.learner)), reached)
+    """Returns the placed state of the run, its learner with or without the replay buffer."""
+    return placed_state(update, state._replace(learner=buffer(state.learner)), reached)
 
 
 def _compile(update: Update, state: TrainState, actors: Actors) -> _Compiled:

@@ -7,13 +7,14 @@ import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import jax
 
 from jaxtrpo.envs.abilities import times_changed
 from jaxtrpo.parallel.actors import filled
 from jaxtrpo.parallel.background import in_background
-from jaxtrpo.rollout.replay import ReplayInPlace
+from jaxtrpo.rollout.replay import ReplayInPlace, without_replay
 from jaxtrpo.rollout.types import TrainState
 from jaxtrpo.training.metrics import Measured, Moment
 from jaxtrpo.training.selection import noticing_changes
@@ -60,12 +61,22 @@ def _one_by_one(
 ) -> Generator[Moment]:
     """Collects and learns in separate programs, one update at a time."""
     lowered = update.lower(state)
-    learn = in_background(lowered.compile_learn)  # while the first batch is collected
+    # Perhaps that of a context, which another thread is not in.
+    precision = jax.config.values["jax_default_matmul_precision"]
+
+    def compile_learn() -> Any:
+        with jax.default_matmul_precision(precision):
+            return lowered.compile_learn()
+
+    learn = in_background(compile_learn)  # while the first batch is collected
     collect = lowered.compile_collect()
-    replay = ReplayInPlace(lowered.compile_insert(), state.learner)
+    has_replay, replay = update.learner.replay is not None, ReplayInPlace(lowered.compile_insert(), state.learner)
 
     def state_with_replay(state: TrainState) -> TrainState:
         return state._replace(learner=replay.whole(state.learner))
+
+    def state_without_replay(state: TrainState) -> TrainState:
+        return state._replace(learner=without_replay(state.learner))
 
     while True:
         begin = time.perf_counter()
@@ -78,7 +89,8 @@ def _one_by_one(
         learned = time.perf_counter()
         # Cached, since it may be called more than once.
         reach = functools.cache(functools.partial(state_with_replay, state))
-        yield Moment(reach, values, collected - begin, learned - collected)
+        shown = functools.cache(functools.partial(state_without_replay, state)) if has_replay else reach
+        yield Moment(reach, shown, values, collected - begin, learned - collected)
 
 
 def _many_per_program(
@@ -95,4 +107,8 @@ def _many_per_program(
         with waiting():
             state, measured = run(with_changes(state))
             values = read(measured)  # waits, for all processes if there are several
-        yield Moment(lambda state=state: state, values, math.nan, time.perf_counter() - begin)
+
+        def reach(state: TrainState = state) -> TrainState:
+            return state
+
+        yield Moment(reach, reach, values, math.nan, time.perf_counter() - begin)

@@ -316,6 +316,17 @@ def test_sampled_settings_that_failed_are_tried_again_by_the_next_sweep(tmp_path
     assert sorted(done, key=begun.index) == begun
 
 
+def test_settings_that_failed_are_left_where_the_range_is_narrower_now(tmp_path):
+    first = scheduler_of(tmp_path, parse_random(["uniform(max_kl, 0, 1)"]), trials=2)
+    begun = taken(first)
+    for running in list(first.open):
+        first._done(running, 0, None)
+    between = sum(each["max_kl"] for each in begun) / 2
+    later = scheduler_of(tmp_path, parse_random([f"uniform(max_kl, 0, {between})"]), trials=2)
+    again = taken(later)
+    assert again[0] == min(begun, key=lambda each: each["max_kl"]) and again[1]["max_kl"] < between
+
+
 def test_sweeps_that_share_a_study_try_again_once(tmp_path):
     drawn = parse_random(["uniform(max_kl, 0, 1)"])
     first = sharing(tmp_path, "here", drawn, trials=2)
@@ -535,7 +546,7 @@ def test_critic_of_a_trial_is_the_one_that_the_policy_has_by_default():
 
 
 def test_flags_of_a_trial():
-    command = cli.parse(["sweep", "X", "--grid", "algorithm=ppo", "--grid", "critic_learning_rate=0.001"])
+    command = cli.parse(["sweep", "CartPole-v1", "--grid", "algorithm=ppo", "--grid", "critic_learning_rate=0.001"])
     flags = command._flags({"algorithm": "ppo", "critic_learning_rate": 0.001})
     critic = parse("critic", flags[flags.index("--critic") + 1])
     assert critic.spec_string == "mlp(minibatch_size=64)"  # that of ppo, with mlp's own learning rate

@@ -29,6 +29,7 @@ from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE
 from jaxtrpo.runs.metrics import Metrics
 from jaxtrpo.runs.reader import LoggedRun, read_run
+from jaxtrpo.runs.sweep.scheduler import fraction_done
 from jaxtrpo.runs.view.figures import LOOKS, seconds_of
 from jaxtrpo.runs.view.groups import COLORS, GRID, column_of, groups_of, quartiles
 from jaxtrpo.runs.view.report import in_ranges, made_with, page_of, settings_of, summary
@@ -64,6 +65,8 @@ def test_summary_of_a_run(tmp_path):
     run = read_run(make_full_run(tmp_path / "run", total_steps=102_400))
     totals = summary(run)
     assert (totals["steps"], totals["done"], totals["best"]) == (51_200, 0.5, 980.0)
+    timed = make_full_run(tmp_path / "timed", total_steps=10**10, stop_after_seconds=20)
+    assert summary(read_run(timed))["done"] == fraction_done(timed) == 0.25
     np.testing.assert_allclose(seconds_of(run), [2.0, 2.5, 0.5])
     blank = read_run(make_run(tmp_path / "blank", updates=1))
     assert summary(blank)["return_100"] is None and seconds_of(blank)[0] == 0

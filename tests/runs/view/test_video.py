@@ -25,7 +25,7 @@ from jaxtrpo.rollout.rendering import Frame, RenderedEpisode, first_seconds, ren
 from jaxtrpo.runs.directory import OutputError
 from jaxtrpo.runs.policy_file import save_policy
 from jaxtrpo.runs.view import opengl, video
-from jaxtrpo.runs.view.video import write_video
+from jaxtrpo.runs.view.video import _Player, write_video
 
 PENDULUM = "InvertedPendulum-v5"
 
@@ -131,8 +131,20 @@ def test_pictures_of_different_heights_are_aligned_at_the_top(tmp_path):
 def test_frame_rate_is_capped(tmp_path):
     write_video({"one": fake_episode(100, 0.005)}, tmp_path / "one.mp4")
     frames, fps = frames_of(tmp_path / "one.mp4")
-    assert fps == 50 and len(frames) == 25
-    np.testing.assert_allclose(greys(frames, slice(None)), 4 * np.arange(25), atol=2)
+    assert fps == 50 and len(frames) == 26
+    np.testing.assert_allclose(greys(frames, slice(None)), [*range(0, 100, 4), 99], atol=2)  # with the end
+
+
+@pytest.mark.parametrize("number", [21, 22, 23, 24, 25, 26])
+@pytest.mark.parametrize("seconds_per_step", [0.008, 0.015, 0.04])
+def test_last_frame_of_an_episode_is_shown(number, seconds_per_step):
+    """Whichever frames before it are left out."""
+    player = _Player("one", fake_episode(number, seconds_per_step), 50)
+    shown = []
+    while not player.over:
+        player.next()
+        shown.append(player._last.total)
+    assert shown[-2] == number - 1  # the last call only finds that it is over
 
 
 def test_beginning_has_the_requested_length():
@@ -200,6 +212,14 @@ def test_error_without_backend_names_the_packages(monkeypatch, capsys, tmp_path)
     assert cli.main(["video", str(saved(tmp_path / "run"))]) == cli.INPUT_ERROR
     error = capsys.readouterr().err
     assert "apt-get install libegl1" in error and error.count("\n") == 1
+
+
+@pytest.mark.usefixtures("nothing_chosen")
+def test_environment_that_draws_itself_needs_no_backend(monkeypatch, tmp_path):
+    monkeypatch.setattr(opengl, "_works", lambda name: False)
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    assert cli.main(["video", str(saved(tmp_path / "run", "CartPole-v1")), "--out", str(tmp_path / "cart.mp4")]) == 0
+    assert (tmp_path / "cart.mp4").exists()
 
 
 @pytest.mark.usefixtures("nothing_chosen")
