@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,11 @@ _SWITCHES = {
     if isinstance(field.default, bool)
 }
 
+NUMBERS_OF_STEPS = (
+    "--total-steps", "--steps-per-update", "--max-steps-per-update", "--eval-every", "--max-episode-steps",
+    "--keep-every",
+)  # fmt: skip
+
 
 def parse(arguments: Sequence[str]) -> Command:
     """Parses a command line.
@@ -55,6 +61,7 @@ def parse(arguments: Sequence[str]) -> Command:
         launched = parse([*arguments[:at], "train"])
         assert isinstance(launched, Launch)
         return dataclasses.replace(launched, command=tuple(arguments[at + 1 :]))
+    arguments = _with_whole_numbers(arguments)
     _require_not_empty(arguments)
     _require_once(arguments)
     _require_known(arguments)
@@ -87,7 +94,19 @@ def _parsed(arguments: Sequence[str], repeated: Train | None) -> Command:
     )
     if repeated is None or not isinstance(command, Train):
         return command
-    return dataclasses.replace(command, config=_resolve_overrides(repeated.config, command.config))
+    return dataclasses.replace(command, config=_resolve_overrides(command.config, arguments))
+
+
+def _with_whole_numbers(arguments: Sequence[str]) -> list[str]:
+    """Writes numbers of steps such as 1e6, which Python takes as well, as whole numbers."""
+    written = list(arguments)
+    for at, (before, word) in enumerate(itertools.pairwise(["", *arguments])):
+        flag, joined, value = word.partition("=")
+        flag, value, start = (flag, value, f"{flag}=") if joined else (before, word, "")
+        if flag.replace("_", "-") in NUMBERS_OF_STEPS and re.fullmatch(r"\d+(\.\d*)?e\+?\d{1,2}", value, re.IGNORECASE):
+            number = float(value)
+            written[at] = f"{start}{int(number)}" if number.is_integer() else word
+    return written
 
 
 def _require_not_empty(arguments: Sequence[str]) -> None:
@@ -143,18 +162,18 @@ def _literal(text: str) -> object:
         return text
 
 
-def _resolve_overrides(before: Config, now: Config) -> Config:
-    """Returns the settings of a repeated run; where a new flag contradicts a setting of the old run, the flag wins."""
+def _resolve_overrides(now: Config, arguments: Sequence[str]) -> Config:
+    """Returns the settings of a repeated run; where a flag contradicts a setting of the old run, the flag wins."""
     from jaxtrpo.config.specs import KINDS, settings_in, without_argument
 
     for kind in KINDS:
         spec = getattr(now, kind)
         for name, value in settings_in(kind, spec or ""):
             other = getattr(now, name, None)
-            new_spec, new_value = spec != getattr(before, kind), other != getattr(before, name, None)
-            if other in (None, value) or new_spec == new_value:
+            typed_spec, typed_value = (_is_typed(f"--{each.replace('_', '-')}", arguments) for each in (kind, name))
+            if other in (None, value) or typed_spec == typed_value:  # if both are typed, they are refused later
                 continue
-            change = {name: None} if new_spec else {kind: without_argument(spec, name)}
+            change = {name: None} if typed_spec else {kind: without_argument(spec, name)}
             now = dataclasses.replace(now, **change)
     return now
 

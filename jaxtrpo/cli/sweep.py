@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import shlex
 import sys
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 
 from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 
-from jaxtrpo.cli.command import FAILED, INTERRUPTED, Work, as_flags, needs
+from jaxtrpo.cli.command import FAILED, INTERRUPTED, Work, as_flags, find_modules_here, needs
 from jaxtrpo.config import USUAL_ALGORITHM, Config
 from jaxtrpo.config.checks import MOST_SEEDS, require_whole
 from jaxtrpo.config.environment import made_elsewhere, options_of
@@ -60,6 +61,7 @@ class Sweep:
 
     def prepare(self) -> Work:
         """See `Command.prepare`."""
+        find_modules_here(self.env)
         grid, drawn = parse_grid(self.grid), parse_random(self.random)
         dimensions = [*grid, *drawn]
         require_different(dimensions)
@@ -144,7 +146,7 @@ class Sweep:
         """
         from jaxtrpo.cli.own_parts import part
         from jaxtrpo.policies.custom import policy_maker
-        from jaxtrpo.training.parts import usual_critic
+        from jaxtrpo.training.parts import IMAGE_NETWORK, usual_critic
 
         config = dataclasses.asdict(self.config)
         if "algorithm" not in chosen:
@@ -152,13 +154,34 @@ class Sweep:
 
         def default(kind: str) -> str:
             algorithm = part("algorithm", chosen.get("algorithm", config["algorithm"]))
+            usual_policy = IMAGE_NETWORK if kind != "adapt" and self._observes_images else algorithm.policy
+            if kind == "policy":
+                return usual_policy
             if kind != "critic":
                 return getattr(algorithm, kind)
             others = {name: value for name, value in chosen.items() if not name.startswith("critic_")}
-            policy = with_settings(config, others, default)["policy"] or algorithm.policy
-            return usual_critic(algorithm, policy_maker(part("policy", policy)))
+            policy = policy_maker(part("policy", with_settings(config, others, default)["policy"] or usual_policy))
+            if self._observes_images:  # the critic that policies have by default takes no images
+                policy = policy._replace(critic=policy.critic or IMAGE_NETWORK)
+            return usual_critic(algorithm, policy)
 
         return with_settings(config, chosen, default)
+
+    @functools.cached_property
+    def _observes_images(self) -> bool:
+        """Whether observations have images, for which policy and critic have another default."""
+        import jax
+
+        from jaxtrpo.envs.abilities import close, observation_space
+        from jaxtrpo.envs.registry import make_env
+
+        jax.config.update("jax_platforms", "cpu")  # accelerators are for the runs, which are other processes
+        limit, options = self.config.max_episode_steps, options_of(self.config.env_options)
+        env = make_env(self.env, max_episode_steps=limit, **options)
+        try:
+            return bool(observation_space(env).images)
+        finally:
+            close(env)
 
     def _require_valid(self, dimensions: list) -> None:
         """Validates each value of each setting, combined with the first values of the others."""

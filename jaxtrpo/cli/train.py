@@ -219,7 +219,8 @@ class Evaluate:
     seed: int = 0
     """random seed of the initial states, and of sampled actions"""
     stochastic: FlagCreatePairsOff[bool] = False
-    """sample actions from the policy, as in training, instead of acting with the mode of its distributions"""
+    """sample actions from the policy, independently in each step, instead of acting with the mode of its
+    distributions"""
     record: Path | None = None
     """.npz file for the steps of the episodes, one episode after the other: observations, actions, rewards, terminated,
     truncated, and the number of each step's episode"""

@@ -61,12 +61,17 @@ class Video:
         if self.gif:
             require_place(self.out.with_suffix(".gif"))
         find_modules_here(self.env)
-        choose_opengl()  # before anything imports MuJoCo
+        unable = None
+        try:
+            choose_opengl()  # before anything imports MuJoCo
+        except OSError as error:  # Gymnasium's own environments may draw otherwise
+            unable = error
         try:
             from jaxtrpo.runs.view.video import write_video
         except ModuleNotFoundError as error:
             raise needs("video", error, "view") from error
         from jaxtrpo.cli.own_parts import network
+        from jaxtrpo.envs.abilities import Watchable
         from jaxtrpo.envs.base import most_steps
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.parallel.devices import choose_actors
@@ -83,6 +88,8 @@ class Video:
             where, limit, options = where_to_act(policy, self.env, self.max_episode_steps, self.env_options)
             env = make_env(where, max_episode_steps=limit, **options)
             require_fitting(policy, env)
+            if unable is not None and not isinstance(env, Watchable):
+                raise unable
             episode = render_episode(policy, env, seed=self.seed, width=self.width, height=self.height)
             episodes[label] = episode if self.seconds is None else first_seconds(episode, self.seconds)
             whole = most_steps(env) + 1  # with the end

@@ -17,6 +17,7 @@ from jaxtrpo import config
 from jaxtrpo.cli import main as cli
 from jaxtrpo.config import Config
 from jaxtrpo.config.specs import KINDS
+from jaxtrpo.runs.config_file import save_config
 from jaxtrpo.runs.termination import Interrupted
 
 # For each setting a value that is not its default, as typed and as parsed.
@@ -90,6 +91,35 @@ def test_other_flags():
     assert (command.checkpoint_seconds, command.keep_best, command.keep_every) == (5.0, True, 1000)
     command = cli.parse("evaluate there --episodes 3 --seed 4 --env X --backend mjx".split())
     assert (str(command.directory), command.episodes, command.seed, command.env) == ("there", 3, 4, "X")
+
+
+@pytest.mark.parametrize(("word", "number"), [("1e6", 1_000_000), ("2.5E3", 2_500), ("1.e+2", 100), ("7", 7)])
+def test_numbers_of_steps_may_be_whole_floats(word, number):
+    command = cli.parse(["train", "X", "--total-steps", word, f"--eval_every={word}", "--keep-every", word])
+    assert (command.config.total_steps, command.config.eval_every, command.keep_every) == (number,) * 3
+    assert cli.parse(["train", "1e6", "--env-options", "x=1e6"]).config.env_options == "x=1000000.0"
+
+
+def test_number_of_steps_that_is_no_whole_number_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        cli.parse(["train", "X", "--total-steps", "1.5e0"])
+    assert "total-steps" in capsys.readouterr().err
+
+
+def test_two_values_that_are_typed_contradict_each_other_whatever_the_run_had(tmp_path):
+    """Also where one of them is what the run had, which is the default."""
+    before = Config(algorithm="trpo(max_kl=0.01)", max_kl=0.01)
+    save_config(tmp_path, "X", before)
+    both = cli.parse(
+        ["train", "--config", str(tmp_path), "--algorithm", "trpo(max_kl=0.05)", "--max-kl", "0.01"]
+    ).config
+    assert (both.algorithm, both.max_kl) == ("trpo(max_kl=0.05)", 0.01)  # which training refuses
+    one = cli.parse(["train", "--config", str(tmp_path), "--max-kl", "0.01"]).config
+    assert (one.algorithm, one.max_kl) == ("trpo(max_kl=0.01)", 0.01)
+    other = cli.parse(["train", "--config", str(tmp_path), "--max_kl=0.02"]).config
+    assert (other.algorithm, other.max_kl) == ("trpo()", 0.02)
+    spec = cli.parse(["train", "--config", str(tmp_path), "--algorithm", "trpo(max_kl=0.05)"]).config
+    assert (spec.algorithm, spec.max_kl) == ("trpo(max_kl=0.05)", None)
 
 
 def test_help_shows_every_setting_with_its_default_and_docstring(capsys):
