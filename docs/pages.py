@@ -56,7 +56,7 @@ def command_line() -> str:
     parts = [
         "# Command line",
         "`jaxtrpo COMMAND --help` prints the same text. Exit codes are 0 for success, 1 for a "
-        "failure, 2 for invalid input and 130 for an interruption.",
+        "failure, 2 for invalid input, 130 for an interruption and 143 after SIGTERM.",
     ]
     for name in names.split(","):
         usage, _, rest = _help(name).partition("\n\n")

@@ -150,7 +150,7 @@ def main() -> None:
         placed = run.actors.replicate(np.asarray(gradient))
         unit = np.asarray(first(judging.direction(learner, held[-1], placed, judging.key)))
         slopes = judges @ unit
-        print(f"| {what} | {slopes.mean():.4f} | {slopes.std() / len(slopes) ** 0.5:.4f} |", flush=True)
+        print(f"| {what} | {slopes.mean():.4f} | {slopes.std(ddof=1) / len(slopes) ** 0.5:.4f} |", flush=True)
 
     print(f"{arguments.env}, seed {arguments.seed}, {arguments.steps:,} steps\n")
     print("| direction | slope | standard error |\n| --- | --- | --- |")

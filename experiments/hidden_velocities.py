@@ -64,7 +64,8 @@ Published are the returns of rl-zoo's tuned RecurrentPPO, with LSTM.
 AFTER = """
 CartPole and Pendulum are stepped in Python, and their seconds were taken while other work ran on the machine. So were
 those of seeds 3 and 4 and of `ppo` on the MuJoCo tasks, which had one core. sb3-contrib's RecurrentPPO has its default
-settings with eight environments. In rows with "180 s", it is stopped after these, alone on the machine; its million
+settings with eight environments, whose observations and rewards are not normalised, so that its returns do not compare
+with ours. In rows with "180 s", it is stopped after these, alone on the machine; its million
 steps were taken on one core beside other work and with pauses, so their seconds say nothing."""
 
 if __name__ == "__main__":

@@ -78,11 +78,12 @@ OURS_EQUAL = {
     "algorithm": f"trpo(advantage_memory=0, fisher_samples={EQUAL['steps_per_update']})",
 }
 SYSTEMS = {
-    **our_systems("jaxtrpo", "as it comes: batches and trust region adapt"),
+    **our_systems("jaxtrpo", f"discount {USUAL_DISCOUNT}: batches and trust region adapt", discount=USUAL_DISCOUNT),
     **our_systems(
         "jaxtrpo, no advantage memory",
-        "as it comes, but the trust region does not depend on how large advantages are (advantage_memory=0)",
+        "the same, but the trust region does not depend on how large advantages are (advantage_memory=0)",
         algorithm="trpo(advantage_memory=0)",
+        discount=USUAL_DISCOUNT,
     ),
     **our_systems(
         "jaxtrpo, equal settings",

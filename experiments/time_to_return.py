@@ -24,6 +24,7 @@ from common.peer import require_peers
 from common.runs import TRAIN
 from common.systems import System, peer_system
 from common.tables import append_line, read_lines, write_csv
+from jaxtrpo.config import USUAL_DISCOUNT
 
 PATIENCE = 20  # how many times faster than SAC ours shall be
 ROUNDS = 1
@@ -37,7 +38,9 @@ TARGETS: Mapping[str, tuple[int, ...]] = {
 TOTAL_STEPS = 1_000_000
 SYSTEMS: Mapping[str, System] = {
     OURS: System(TRAIN, {"algorithm": "trpo_replay", "eval_every": 20_000}, "as it comes"),
-    TRPO: System(TRAIN, {"eval_every": 20_000}, "as it comes"),
+    TRPO: System(
+        TRAIN, {"algorithm": "trpo", "discount": USUAL_DISCOUNT, "eval_every": 20_000}, f"discount {USUAL_DISCOUNT}"
+    ),
     **{
         f"{name}, {algorithm.upper()}": peer_system(
             "sb3.py",

@@ -1,6 +1,7 @@
 """BASELINE, not part of jaxtrpo: sb3-contrib's MaskablePPO on the walk of `common/legal_moves.py`.
 
-    PYTHONPATH=experiments python experiments/baselines/maskable_ppo.py --total-steps 100000 --seed 0 --masks 1
+    PYTHONPATH=experiments python experiments/baselines/maskable_ppo.py --total-steps 100000 --seed 0 --masks 1 \\
+        --target 0.822
 
 Settings are the library's defaults, which are those of `ppo`, with the same 16 environments and 2,048 steps per update.
 Prints one line of JSON: the environment steps until the last 100 episodes have the return that is asked for (null if
