@@ -28,7 +28,7 @@ from common.comparison import extent_of, options  # noqa: E402
 from common.machine import machine  # noqa: E402
 from common.peer import peer, require_peers  # noqa: E402
 from common.tables import write_csv  # noqa: E402
-from jaxtrpo.envs.mujoco.native import untimed  # noqa: E402
+from jaxtrpo.envs.mujoco.libmujoco import untimed  # noqa: E402
 from jaxtrpo.training.train import prepare  # noqa: E402
 
 TASKS = ("Reacher-v5", "HalfCheetah-v5", "Hopper-v5", "Humanoid-v5", "Ant-v5")

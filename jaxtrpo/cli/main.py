@@ -25,7 +25,8 @@ from jaxtrpo.cli.recipes import Recipes
 from jaxtrpo.cli.sweep import Sweep
 from jaxtrpo.cli.train import Evaluate, Train
 from jaxtrpo.cli.view import Plot, Report, Video, Watch
-from jaxtrpo.config import USUAL_ALGORITHM, Config
+from jaxtrpo.config import NUMBERS_OF_STEPS, USUAL_ALGORITHM, Config
+from jaxtrpo.config.checks import whole
 from jaxtrpo.config.environment import made_elsewhere, options_of
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
@@ -43,10 +44,7 @@ _SWITCHES = {
     if isinstance(field.default, bool)
 }
 
-NUMBERS_OF_STEPS = (
-    "--total-steps", "--steps-per-update", "--max-steps-per-update", "--eval-every", "--max-episode-steps",
-    "--keep-every",
-)  # fmt: skip
+STEP_FLAGS = {f"--{name.replace('_', '-')}" for name in (*NUMBERS_OF_STEPS, "keep_every")}
 
 
 def parse(arguments: Sequence[str]) -> Command:
@@ -103,9 +101,8 @@ def _with_whole_numbers(arguments: Sequence[str]) -> list[str]:
     for at, (before, word) in enumerate(itertools.pairwise(["", *arguments])):
         flag, joined, value = word.partition("=")
         flag, value, start = (flag, value, f"{flag}=") if joined else (before, word, "")
-        if flag.replace("_", "-") in NUMBERS_OF_STEPS and re.fullmatch(r"\d+(\.\d*)?e\+?\d{1,2}", value, re.IGNORECASE):
-            number = float(value)
-            written[at] = f"{start}{int(number)}" if number.is_integer() else word
+        if flag.replace("_", "-") in STEP_FLAGS and re.fullmatch(r"\d+(\.\d*)?e\+?\d{1,2}", value, re.IGNORECASE):
+            written[at] = f"{start}{whole(float(value))}"
     return written
 
 

@@ -146,7 +146,7 @@ class Sweep:
         """
         from jaxtrpo.cli.own_parts import part
         from jaxtrpo.policies.custom import policy_maker
-        from jaxtrpo.training.parts import IMAGE_NETWORK, usual_critic
+        from jaxtrpo.training.parts import IMAGE_NETWORK, usual_critic, with_image_critic
 
         config = dataclasses.asdict(self.config)
         if "algorithm" not in chosen:
@@ -161,9 +161,7 @@ class Sweep:
                 return getattr(algorithm, kind)
             others = {name: value for name, value in chosen.items() if not name.startswith("critic_")}
             policy = policy_maker(part("policy", with_settings(config, others, default)["policy"] or usual_policy))
-            if self._observes_images:  # the critic that policies have by default takes no images
-                policy = policy._replace(critic=policy.critic or IMAGE_NETWORK)
-            return usual_critic(algorithm, policy)
+            return usual_critic(algorithm, with_image_critic(policy) if self._observes_images else policy)
 
         return with_settings(config, chosen, default)
 

@@ -38,6 +38,8 @@ SEGMENT_LENGTH = 16  # steps of each environment; fewer if the first batch is sm
 USUAL_STEPS = 1_000_000
 USUAL_DISCOUNT = 0.99
 USUAL_ALGORITHM = "trpo"  # where nothing else is better by default (see `training.defaults.usual_algorithm`)
+# Settings that may be whole floats, such as 1e6.
+NUMBERS_OF_STEPS = ("total_steps", "steps_per_update", "max_steps_per_update", "eval_every", "max_episode_steps")
 UNLIMITED_STEPS = 10**10  # environment steps of days; a segment of few steps allows no more (see `segments_of_run`)
 
 
@@ -142,7 +144,7 @@ class Config:
         """
         for name in self.__dataclass_fields__:
             object.__setattr__(self, name, plain(getattr(self, name)))
-        for name in ("total_steps", "steps_per_update", "max_steps_per_update", "eval_every", "max_episode_steps"):
+        for name in NUMBERS_OF_STEPS:
             object.__setattr__(self, name, whole(getattr(self, name)))
         if isinstance(self.start_from, Path):
             object.__setattr__(self, "start_from", str(self.start_from))

@@ -55,9 +55,9 @@ def options_of(text: str | None) -> dict[str, Any]:
             f'env_options={short(text, 60)} must be literals by name, each once, such as "obs_type=ram, frameskip=4"; '
             "put other text in quotes"
         ) from None
-    for name, value in options.items():
-        if value in ("true", "false") and f"{name}={value}" in "".join((text or "").split()):  # without quotes
-            raise ValueError(f"env_options: write {name}={value.title()}, or put {value} in quotes if it is text")
+    for name, word in ((each.arg, each.value.id) for each in call.keywords if isinstance(each.value, ast.Name)):
+        if word in ("true", "false"):  # which would be text, and count as true
+            raise ValueError(f"env_options: write {name}={word.title()}, or put {word} in quotes if it is text")
     return options
 
 

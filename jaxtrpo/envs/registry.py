@@ -37,6 +37,8 @@ class Kind(NamedTuple):
     # whoever asks for them: Brax alone takes seconds.
     make: Callable[[str, int | None, dict[str, Any]], Environment]
     is_program: bool  # whether its environments are JAX programs
+    # (name, environment) -> whether the name belongs to the package, and not to what users may register again under it.
+    is_built_in: Callable[[str, Any], bool]
     solves_equations: bool = True  # whether these may solve linear equations, in which many threads wait
 
 
@@ -74,16 +76,27 @@ def _mjx(name: str, steps: int | None, options: dict[str, Any]) -> Environment:
     return MjxEnvironment(_limited(TASKS[name](), steps), **options)
 
 
+def _of_package(package: str) -> Callable[[str, Any], bool]:
+    return lambda name, made: type(made.env).__module__.partition(".")[0] == package
+
+
+def _of_brax(name: str, made: Any) -> bool:
+    from jaxtrpo.envs.brax import is_class_of
+
+    named = name.removeprefix("brax:").partition("/")[0]
+    return _of_package("brax")(name, made) and is_class_of(named, made.env)
+
+
 KINDS: Mapping[str, Kind] = {
-    "brax:": Kind(_brax, is_program=True),
-    "gymnax:": Kind(_gymnax, is_program=True, solves_equations=False),
-    "mjx:": Kind(_mjx, is_program=True),
-    "playground:": Kind(_playground, is_program=True),
+    "brax:": Kind(_brax, is_program=True, is_built_in=_of_brax),
+    "gymnax:": Kind(_gymnax, is_program=True, is_built_in=_of_package("gymnax"), solves_equations=False),
+    "mjx:": Kind(_mjx, is_program=True, is_built_in=lambda name, made: True),
+    "playground:": Kind(_playground, is_program=True, is_built_in=_of_package("mujoco_playground")),
 }
 
 
-# Packages of environments of one name; users may register classes of their own under others, or again under these.
-PACKAGES = {"brax:": "brax", "gymnax:": "gymnax", "playground:": "mujoco_playground"}
+def _kind_of(name: str) -> Kind | None:
+    return next((kind for prefix, kind in KINDS.items() if name.startswith(prefix)), None)
 
 
 def always_makes_the_same(env: Any, made: Environment) -> bool:
@@ -97,19 +110,8 @@ def always_makes_the_same(env: Any, made: Environment) -> bool:
 
     if not isinstance(env, str):
         return False
-    if env in TASKS or env.startswith("mjx:"):
-        return True
-    for prefix, package in PACKAGES.items():
-        if env.startswith(prefix):
-            inner = getattr(made, "env", None)
-            if type(inner).__module__.partition(".")[0] != package:
-                return False
-            if prefix != "brax:":
-                return True
-            from jaxtrpo.envs.brax import is_class_of
-
-            return is_class_of(env.removeprefix(prefix).partition("/")[0], inner)
-    return False
+    kind = _kind_of(env)
+    return env in TASKS if kind is None else kind.is_built_in(env, made)
 
 
 def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = None, **options: Any) -> Environment:
@@ -230,7 +232,7 @@ def is_known(name: str) -> bool:
     """Whether a name that was not given here, but read from a policy, is that of an environment we can make."""
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
-    if any(name.startswith(prefix) for prefix in KINDS) or name in TASKS:
+    if _kind_of(name) is not None or name in TASKS:
         return True
     import gymnasium
 
@@ -263,9 +265,9 @@ def _of_kind(
     """Returns what a prefix says of the environments that it chooses, or else the object that was given or is named."""
     if not isinstance(env, str):
         return of_object(env)
-    for prefix, kind in KINDS.items():
-        if env.startswith(prefix):
-            return of_kind(kind)
+    kind = _kind_of(env)
+    if kind is not None:
+        return of_kind(kind)
     found = None if made_elsewhere(options) else split(env)
     return found is not None and of_object(value_of(env, *found))
 
@@ -273,7 +275,7 @@ def _of_kind(
 def may_make_vectors(env: Any) -> bool:
     """Whether what a person may give as an environment may be a function that makes vector environments."""
     if isinstance(env, str):
-        return not any(env.startswith(prefix) for prefix in KINDS) and split(env) is not None
+        return split(env) is not None
     return envs_per_simulator(env) > 1 or not isinstance(env, Environment)
 
 

@@ -92,6 +92,11 @@ def _require_sound(algorithm: Algorithm) -> None:
     require_whole(1, **{of + name: number for name, number in sizes.items()})
 
 
+def with_image_critic(policy: PolicyMaker) -> PolicyMaker:
+    """Returns a policy with a critic that takes images, which that of most policies by default does not."""
+    return policy._replace(critic=policy.critic or IMAGE_NETWORK)
+
+
 def usual_critic(algorithm: Algorithm, policy: PolicyMaker) -> str:
     """Returns the algorithm's default critic, or one like the policy with the same settings of its fit."""
     if policy.critic == SHARED:

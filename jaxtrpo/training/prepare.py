@@ -37,7 +37,7 @@ from jaxtrpo.training.defaults import (
 )
 from jaxtrpo.training.make_update import make_update, segment_parts, segments_of_run
 from jaxtrpo.training.options import Options, make_loggers, open_for, require_loggers, saving_of
-from jaxtrpo.training.parts import IMAGE_NETWORK, Parts, make_parts
+from jaxtrpo.training.parts import IMAGE_NETWORK, Parts, make_parts, with_image_critic
 from jaxtrpo.training.programs import kind_of_run, programs_of
 from jaxtrpo.training.requirements import (
     note_small_pixels,
@@ -231,9 +231,7 @@ def _plan(
                 environment, close = environment_for(env, actors.count, *how, success=success)
             config = with_whole_simulators(config, actors, environment)
         if observation_space(environment).images:
-            # The critic that policies have by default takes no images.
-            own = parts.policy._replace(critic=parts.policy.critic or IMAGE_NETWORK)
-            parts, _ = parts_with(IMAGE_NETWORK if options.policy is None else own)
+            parts, _ = parts_with(IMAGE_NETWORK if options.policy is None else with_image_critic(parts.policy))
             filled = None
         told: list[str] = []
         if actors.count < found:

@@ -27,9 +27,9 @@ from jaxtrpo.runs.policy_file import read_policy_file
 from jaxtrpo.training.update import Update
 
 POLICY, MOMENTS = ".learner.policy", ".learner.obs_moments"
-# Value functions of the algorithms, and the moments of rewards, in whose units some of them predict.
-VALUES = (".learner.critic", ".learner.target", ".learner.actions", ".learner.rewards")
 TARGET, UNIT = ".learner.target", ".learner.unit"  # a slow copy of a network, and the unit in which both predict
+# Value functions of the algorithms, and the moments of rewards, in whose units some of them predict.
+VALUES = (".learner.critic", TARGET, ".learner.actions", ".learner.rewards")
 OPTIMIZER = re.compile(r"\.optimizer\b")  # begins anew
 
 Arrays = dict[str, np.ndarray]  # by their path in a `TrainState`

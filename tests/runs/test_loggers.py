@@ -39,6 +39,13 @@ def events(out, name: str) -> tuple[list[int], list[float]]:
     return [each.step for each in found.Scalars(name)], [each.value for each in found.Scalars(name)]
 
 
+def assert_logged(out, result) -> None:
+    """Each update once, with its number."""
+    steps, values = events(out, "train/kl")
+    np.testing.assert_array_equal(steps, result.metrics["env_steps"])
+    np.testing.assert_allclose(values, result.metrics["kl"], rtol=1e-6)
+
+
 def records(path: Path) -> Iterator[bytes]:
     """Records of a W&B file: LevelDB's log format in blocks of 32 KiB, after a header of seven bytes."""
     data, place, whole = path.read_bytes(), 7, b""
@@ -70,9 +77,7 @@ def history(out) -> list[dict[str, float]]:
 
 def test_tensorboard_receives_every_number(tmp_path):
     result = train_part(tmp_path, total_steps=320, tensorboard=True)
-    steps, values = events(tmp_path, "train/kl")
-    np.testing.assert_array_equal(steps, result.metrics["env_steps"])
-    np.testing.assert_allclose(values, result.metrics["kl"], rtol=1e-6)
+    assert_logged(tmp_path, result)
     returns = result.metrics["eval_return"]
     steps, values = events(tmp_path, "eval/eval_return")  # blanks are not logged
     np.testing.assert_array_equal(steps, result.metrics["env_steps"][np.isfinite(returns)])
@@ -104,9 +109,7 @@ def test_resumed_run_purges_events_after_the_checkpoint(tmp_path):
         if file.is_file():
             shutil.copy(file, out / file.name)
     train_part(out, total_steps=640, tensorboard=True, resume=True)
-    steps, values = events(out, "train/kl")
-    np.testing.assert_array_equal(steps, whole.metrics["env_steps"])
-    np.testing.assert_allclose(values, whole.metrics["kl"], rtol=1e-6)
+    assert_logged(out, whole)
 
 
 def test_wandb_receives_every_number_and_resumes_the_same_run(tmp_path, monkeypatch):
@@ -128,9 +131,7 @@ def test_run_that_is_resumed_from_before_its_first_update_purges_all_events(tmp_
     again = prepare(PENDULUM, **{**PARTS, "actors": 1, "total_steps": 320})
     save_checkpoint(out, PENDULUM, again.config, {}, gather(again.state))  # as a process leaves it that is killed
     train_part(out, total_steps=320, tensorboard=True, resume=True)
-    steps, values = events(out, "train/kl")
-    np.testing.assert_array_equal(steps, whole.metrics["env_steps"])
-    np.testing.assert_allclose(values, whole.metrics["kl"], rtol=1e-6)
+    assert_logged(out, whole)
 
 
 def test_runs_of_one_process_are_runs_of_wandb(tmp_path, monkeypatch):

@@ -28,18 +28,14 @@ def find_masks(env: gymnasium.Env) -> str | None:
     `IN_OBSERVATION`: a Dict observation has the entry `action_mask` (PettingZoo). `BY_METHOD`: the environment has the
     method `action_masks()` (sb3-contrib). `IN_INFO`: `info` has the entry `action_mask` (Gymnasium's Taxi).
     """
-    if not isinstance(env.action_space, spaces.Discrete | spaces.MultiDiscrete):
+    if not _are_choices(env.action_space):
         return None
-    if isinstance(env.observation_space, spaces.Dict) and MASK in env.observation_space.spaces:
+    if _observes_mask(env.observation_space):
         return IN_OBSERVATION
     with contextlib.suppress(AttributeError):
         env.get_wrapper_attr(METHOD)
         return BY_METHOD
-    try:
-        _, info = env.reset(seed=0)
-    except Exception:  # steps of a new simulator will show what is wrong, and say so
-        return None
-    return IN_INFO if isinstance(info, Mapping) and MASK in info else None
+    return IN_INFO if _tells_mask(env) else None
 
 
 def masks_vector(env: Any, observation_space: str, action_space: str) -> bool:
@@ -54,14 +50,24 @@ def masks_vector(env: Any, observation_space: str, action_space: str) -> bool:
     """
     if isinstance(env.unwrapped, gymnasium.vector.SyncVectorEnv):
         return find_masks(env.unwrapped.envs[0]) is not None
-    if not isinstance(getattr(env, action_space), spaces.Discrete | spaces.MultiDiscrete):
+    if not _are_choices(getattr(env, action_space)):
         return False
-    seen = getattr(env, observation_space)
-    if isinstance(seen, spaces.Dict) and MASK in seen.spaces:
-        return True
+    return _observes_mask(getattr(env, observation_space)) or _tells_mask(env)
+
+
+def _are_choices(action_space: Any) -> bool:
+    return isinstance(action_space, spaces.Discrete | spaces.MultiDiscrete)
+
+
+def _observes_mask(observation_space: Any) -> bool:
+    return isinstance(observation_space, spaces.Dict) and MASK in observation_space.spaces
+
+
+def _tells_mask(env: Any) -> bool:
+    """Resets an environment, and returns whether its `info` has a mask; that of vector environments may be a list."""
     try:
         _, info = env.reset(seed=0)
-    except Exception:  # see `find_masks`
+    except Exception:  # steps of a new simulator will show what is wrong, and say so
         return False
     first = info[0] if isinstance(info, list) and info else info
     return isinstance(first, Mapping) and MASK in first

@@ -14,7 +14,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
 from jaxtrpo.envs import foreign
-from jaxtrpo.envs.mujoco.native import Layout, Simulator, make_layout
+from jaxtrpo.envs.mujoco.layout import Layout, make_layout
+from jaxtrpo.envs.mujoco.native import Simulator
 
 
 class MujocoEngine:

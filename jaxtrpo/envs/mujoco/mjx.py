@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
 from jaxtrpo.envs import base
+from jaxtrpo.envs.mujoco.layout import make_layout
 from jaxtrpo.envs.mujoco.mjx_engine import CARRIED, EngineStep, MjxEngine, State
 from jaxtrpo.envs.mujoco.model import (
     compile_model,
@@ -21,7 +22,6 @@ from jaxtrpo.envs.mujoco.model import (
     observation_size,
     observe,
 )
-from jaxtrpo.envs.mujoco.native import make_layout
 from jaxtrpo.envs.mujoco.rendering import render
 from jaxtrpo.envs.mujoco.task import Fields, Task
 

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from jaxtyping import UInt8, UInt32
 
-from jaxtrpo.envs.mujoco.native import Layout
+from jaxtrpo.envs.mujoco.layout import Layout
 
 FULL_STATE = (1 << int(mujoco.mjtState.mjNSTATE)) - 1
 
