@@ -176,7 +176,8 @@ def test_schedule_of_a_resumed_run_goes_on_where_the_time_is(tmp_path):
     after = jaxtrpo.train(PENDULUM, resume=True, on_update=lambda row, state: row["update"] < 6, **settings).metrics
     # That of the fifth update was chosen before, and that of the sixth after the fifth.
     share = after["learning_rate"][5] / after["learning_rate"][0]
-    np.testing.assert_allclose(share, 1 - after["env_steps"][4] / (60 * speed), rtol=1e-3)
+    end = 16 * -(-round(60 * speed) // 16)  # in whole segments
+    np.testing.assert_allclose(share, 1 - after["env_steps"][4] / end, rtol=1e-6)
     assert share < 0.95
 
 
@@ -208,7 +209,8 @@ def test_trainings_side_by_side_foresee_their_end(capsys):
     jaxtrpo.train_many("Pendulum-v1", seeds=(0, 1), **{**settings, "total_steps": 320}, progress=False)  # compiles
     found = jaxtrpo.train_many("Pendulum-v1", seeds=(0, 1, 2, 3), stop_after_seconds=3, **settings)
     seconds = [result.metrics["wall_seconds"] for result in found]
-    assert min(2 * each[-1] - each[-2] for each in seconds) > 3  # another update would have ended later
+    # Another update would have ended later. On a busy machine, there may be only the first, which compiles.
+    assert min(each[-1] + np.diff(each, prepend=0)[-1] for each in seconds) > 3
     lines = capsys.readouterr().err.splitlines()
     shares = [int(share) for line in lines for share in re.findall(r"\((\d+)%\)", line)]
     assert 0 < shares[0] <= shares[-1] == 100
