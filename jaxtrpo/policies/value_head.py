@@ -64,8 +64,16 @@ def scaled_values(params: PyTree, scale: Float[Array, ""] | float, shift: Float[
 
 
 def in_units_of(params: PyTree, before: Moments, after: Moments) -> PyTree:
-    """Returns parameters whose outputs, in units of other moments of the returns, stand for the same values."""
-    return scaled_values(params, before.std / after.std, (before.mean - after.mean) / after.std)
+    """Returns parameters whose outputs, in units of other moments of the returns, stand for the same values.
+
+    Before the first returns, a network predicts no value that is worth keeping, so its outputs stay the same: 0, which
+    from then on stands for the mean return. Otherwise it would look for that mean during a hundred updates
+    (experiments/results/benchmark_1m/NOTES.md).
+    """
+    known = before.count > 0
+    scale = jnp.where(known, before.std / after.std, 1.0)
+    shift = jnp.where(known, (before.mean - after.mean) / after.std, 0.0)
+    return scaled_values(params, scale, shift)
 
 
 def _one_of_two(recurrence: Recurrence | None, which: int) -> Recurrence | None:

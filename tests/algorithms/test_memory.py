@@ -349,7 +349,7 @@ def test_memory_solves_what_a_policy_without_cannot(algorithm, policy, least, mo
         RecallEnvironment(),
         algorithm=algorithm,
         policy=policy,
-        total_steps=60_000,
+        total_steps=100_000,
         seed=100,
         progress=False,
         actors=1,

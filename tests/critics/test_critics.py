@@ -157,11 +157,20 @@ def test_mlp_critic_learns_a_function():
 
 
 def test_new_return_moments_preserve_predictions():
-    """With zero epochs, a fit only updates the moments and rescales the last layer."""
+    """With zero epochs, a fit only updates the moments and rescales the last layer, but for the first fit.
+
+    Before it, nothing is known, and what stands for 0 then stands for the mean of the first returns.
+    """
     state, fit, value = make(MLP, epochs=0)
     probe = make_targets(99)
     before = value(state, probe.obs, probe.elapsed)
     seen = []
+    first = make_targets(0, num_segments=2)
+    seen.append(first.value[first.weight > 0])
+    state, unknown = fit(state, first), before
+    before = value(state, probe.obs, probe.elapsed)
+    np.testing.assert_allclose(before, seen[0].mean() + seen[0].std() * unknown, rtol=1e-4)
+    assert abs(before.mean() - seen[0].mean()) < 0.2 * seen[0].std() < 0.2 * seen[0].mean()
     for seed, scale in ((1, 1.0), (2, 30.0), (3, 0.01)):
         targets = make_targets(seed, num_segments=2)
         targets = targets._replace(value=scale * targets.value)
@@ -177,7 +186,10 @@ def test_new_return_moments_preserve_predictions():
 
 @pytest.mark.parametrize("normalize_returns", [True, False])
 def test_fit_with_one_full_minibatch_is_one_adam_step(normalize_returns):
-    """Adam's first step is learning rate x sign of the gradient of the mean squared error over rows with weight."""
+    """Adam's first step is learning rate x sign of the gradient of the mean squared error over rows with weight.
+
+    In units of the first returns, of which nothing was known before, the network starts with the layers that it has.
+    """
     targets = make_targets(5)
     options = {"epochs": 1, "minibatch_size": SEGMENTS * ROWS, "learning_rate": 1e-3}
     start, fit, _ = make(MLP, normalize_returns=normalize_returns, **options)
@@ -186,7 +198,6 @@ def test_fit_with_one_full_minibatch_is_one_adam_step(normalize_returns):
     obs, value = targets.obs[counts], targets.value[counts]
     mean, std = (value.mean(), value.std()) if normalize_returns else (0.0, 1.0)
     layers = jax.tree.map(np.asarray, start.params["params"])
-    layers["last"] = {"kernel": layers["last"]["kernel"] / std, "bias": (layers["last"]["bias"] - mean) / std}
 
     @jax.jit
     @jax.grad

@@ -6,7 +6,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from test_train_many import SMALL, Program
+from test_train_many import SMALL, Delayed
 
 import jaxtrpo
 from jaxtrpo.runs.directory import CHECKPOINT_FILE
@@ -58,7 +58,7 @@ def test_resumed_run_equals_uninterrupted_run_and_needs_the_other_no_more(before
     assert json.loads((tmp_path / "parts" / "config.json").read_text())["start_from"] == str(other)
 
 
-@pytest.mark.parametrize("env", [PENDULUM, Program()], ids=["side by side", "one program"])
+@pytest.mark.parametrize("env", [PENDULUM, Delayed()], ids=["side by side", "one program"])
 def test_all_of_many_runs_start_from_it(env, tmp_path):
     jaxtrpo.train(env, out=tmp_path / "first", progress=False, actors=1, **SMALL)
     settings = {**SMALL, "start_from": tmp_path / "first"}
