@@ -14,6 +14,8 @@ from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.rollout.types import Hyperparameters
 
+MOST_STEPS = 2**30  # sums of two are within 32 bits
+
 
 class _Windows(NamedTuple):
     sum: Float[Array, ""]  # of the mean returns in the current window
@@ -56,8 +58,8 @@ def improvement(
     require_bounds(steps_bounds=steps_bounds, kl_bounds=kl_bounds)
     if steps_delta is not None:  # steps are integers in compiled code and must stay integers
         require_whole(1, steps_delta=steps_delta)
-    if not all(isinstance(steps, int) for steps in plain(tuple(steps_bounds))):
-        raise ValueError(f"steps_bounds={short(steps_bounds)} must be two integers (environment steps)")
+    if not all(isinstance(steps, int) and steps <= MOST_STEPS for steps in plain(tuple(steps_bounds))):
+        raise ValueError(f"steps_bounds={short(steps_bounds)} must be two integers of at most 2^30 (environment steps)")
     if kl_delta is not None:
         require_positive(kl_delta=kl_delta)
 
@@ -75,13 +77,12 @@ def improvement(
         change = jnp.where(full & state.compared, jnp.where(better, 1, -1), 0)
         now = dict(hyperparameters)
         if steps_delta is not None:
+            most = min(steps_delta, steps_bounds[1])  # more would leave the bounds, and the integers
             steps = now["steps_per_update"]
-            now["steps_per_update"] = jnp.where(
-                change == 0, steps, jnp.clip(steps - change * steps_delta, *steps_bounds)
-            )
+            now["steps_per_update"] = jnp.where(change == 0, steps, jnp.clip(steps - change * most, *steps_bounds))
         if kl_delta is not None:
             kl = now["max_kl"]
-            now["max_kl"] = jnp.where(change == 0, kl, jnp.clip(kl + change * kl_delta, *kl_bounds))
+            now["max_kl"] = jnp.where(change == 0, kl, jnp.clip(kl + change * kl_delta, *map(float, kl_bounds)))
         state = _Windows(
             sum=jnp.where(full, 0.0, total),
             count=jnp.where(full, 0, count),

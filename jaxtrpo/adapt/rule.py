@@ -25,7 +25,7 @@ class Rule(NamedTuple):
     halves max KL whenever the line search fails:
 
         def update(state, hyperparameters, metrics):
-            shrink = jnp.where(metrics["accepted"], 1.0, 0.5)
+            shrink = jnp.where(metrics["accepted"] | (metrics["gradient_norm"] == 0), 1.0, 0.5)
             return state, {**hyperparameters, "max_kl": shrink * hyperparameters["max_kl"]}
 
         train("Hopper-v5", adapt=Rule(init=lambda hyperparameters: (), update=update))

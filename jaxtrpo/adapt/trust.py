@@ -90,7 +90,7 @@ def trust(
         change = jnp.where(seen, jnp.clip((measured - strength) / usual, -3, 3), 0.0)
         first = state.first
         most = jnp.log(jnp.maximum(max_steps_per_update / first["steps_per_update"], 1.0))
-        growth = jnp.where(metrics["steps_left"] > settle_steps, 0.0, most)
+        growth = jnp.where(metrics["steps_left"] > float(settle_steps), 0.0, most)
         log_radius = jnp.clip(state.log_radius + gain * change, low - growth, high)
         steps = first["steps_per_update"] * jnp.exp(jnp.maximum(low - log_radius, 0.0))
         now = {

@@ -91,7 +91,9 @@ def _learner_of(
     require_positive(learning_rate=learning_rate, max_gradient_norm=max_gradient_norm)
     require_share(gae_lambda=gae_lambda)
     require_not_negative(entropy_bonus=entropy_bonus, value_weight=value_weight)
-    optimizer = optax.chain(optax.clip_by_global_norm(max_gradient_norm), optax.scale_by_rms(decay=0.99, eps=1e-5))
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(float(max_gradient_norm)), optax.scale_by_rms(decay=0.99, eps=1e-5)
+    )
 
     def make(spec: Spec) -> Learner:
         require_effect("a2c", spec, value_weight=(value_weight, VALUE_WEIGHT))
@@ -144,7 +146,8 @@ def _separate(
         of_policy = policy_gradient(policy, learner.policy, action, to_follow, entropy_bonus)
         seen = _observations(batch, found)
         info = _info(spec, learner.policy, to_follow, of_policy)
-        return _Gradients(of_policy.gradient, critic_gradient(learner.critic, targets), seen), info
+        followed = jnp.where(moments.known, of_policy.gradient, 0.0)  # a bonus must not be followed, either
+        return _Gradients(followed, critic_gradient(learner.critic, targets), seen), info
 
     def apply(learner: LearnerState, found: _Gradients, hyperparameters: Hyperparameters) -> LearnerState:
         params, memory = ascend(

@@ -95,7 +95,9 @@ def actor_critic(
         def improve() -> tuple[PyTree, PyTree, Info]:
             done = step(learner.policy, learner.memory, action, of_policy, hyperparameters, for_policy)
             params, memory, info = _checked(done, learner.policy, learner.memory)
-            sound = all_finite(params)  # or else the policy would be lost for ever
+            # Or else the policy would be lost for ever. In the first batch, all observations look alike: what does not
+            # depend on advantages, such as a bonus for entropy, must not be followed there.
+            sound = all_finite(params) & learner.obs_moments.known
             params, memory = optax.tree.where(sound, (params, memory), (learner.policy, learner.memory))
             return params, memory, {"accepted": sound, **info}
 

@@ -62,8 +62,8 @@ def dqn(
     Args:
       learning_rate: initial learning rate of Adam. By default it decays exponentially to a tenth over the run.
       replay: capacity of the replay buffer, environment steps.
-      replay_ratio: gradient steps per environment step; where `minibatch_per_env` makes minibatches larger, there are
-        as many fewer of them.
+      replay_ratio: gradient steps per environment step, rounded in each update to a whole number of at least 1; fewer,
+        in proportion, if `minibatch_per_env` makes minibatches larger.
       minibatch_size: environment steps per gradient step.
       minibatch_per_env: least number of them per environment.
       target_rate: fraction by which the target network moves towards the policy in each gradient step.
@@ -202,6 +202,6 @@ def n_step_return(
 def epsilon_greedy(distribution: Distribution, hyperparameters: Hyperparameters) -> Categorical:
     """Returns the distribution that takes the mode with probability 1 - epsilon, and any choice otherwise."""
     (values,) = cast(Categorical, distribution).logits
-    count, epsilon = values.shape[-1], hyperparameters["epsilon"]
+    count, epsilon = values.shape[-1], jnp.clip(hyperparameters["epsilon"], 0, 1)  # which a rule may have changed
     greedy = jax.nn.one_hot(jnp.argmax(values, axis=-1), count)
     return Categorical((jnp.log(jnp.maximum((1 - epsilon) * greedy + epsilon / count, LEAST_PROBABILITY)),))

@@ -98,8 +98,8 @@ def naf(
       learning_rate: learning rate of Adam.
       hidden: sizes of the hidden layers of the network for the value V and the curvature P.
       replay: capacity of the replay buffer, environment steps.
-      replay_ratio: gradient steps per environment step; fewer, in proportion, if `minibatch_per_env` makes minibatches
-        larger.
+      replay_ratio: gradient steps per environment step, rounded in each update to a whole number of at least 1; fewer,
+        in proportion, if `minibatch_per_env` makes minibatches larger.
       minibatch_size: environment steps per gradient step.
       minibatch_per_env: minimum size of a minibatch, in steps per environment, so that thousands of environments do not
         mean thousands of small gradient steps, one after another.

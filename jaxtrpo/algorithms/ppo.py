@@ -26,7 +26,7 @@ from jaxtrpo.ops.tree import all_finite
 from jaxtrpo.parallel.collectives import Work, after, num_actors, sum_over_actors
 from jaxtrpo.policies.distributions import Comparable, entropy, kl_divergence, log_prob
 from jaxtrpo.policies.masking import plain_observations
-from jaxtrpo.policies.recurrence import entry, from_rows, gather_inputs, rows_of, to_rows
+from jaxtrpo.policies.recurrence import entry, from_rows, gather_inputs, one_axis_of_steps, rows_of, to_rows
 
 
 class _Rows(NamedTuple):
@@ -115,10 +115,12 @@ def ppo(
             )
 
         def gain(new: Comparable, rows: _Rows, clip: Float[Array, ""]) -> Float[Array, "row ..."]:
-            if spec.surrogate is not None:
-                obs = plain_observations(rows.obs)
-                return objective_of(spec.surrogate, new, Samples(obs, rows.action, rows.advantage, rows.old))
-            return clipped_surrogate(new, rows, clip)
+            if spec.surrogate is None:
+                return clipped_surrogate(new, rows, clip)
+            samples = Samples(plain_observations(rows.obs), rows.action, rows.advantage, rows.old)
+            if in_sequence:
+                new, samples = one_axis_of_steps((new, samples))
+            return objective_of(spec.surrogate, new, samples).reshape(rows.advantage.shape)
 
         def step(params, optimizer_state, action, found, hyperparameters, key):
             first_params, unravel = ravel_pytree(params)
@@ -161,7 +163,7 @@ def ppo(
 
             def unfinished(fit: _Fit) -> Bool[Array, ""]:
                 go_on = fit.epochs < epochs
-                return go_on if kl_stop is None else go_on & (fit.kl <= kl_stop)
+                return go_on if kl_stop is None else go_on & (fit.kl <= float(kl_stop))
 
             def over_steps(values: Float[Array, "..."] | Bool[Array, "..."]) -> Float[Array, ""]:
                 sums = jnp.sum(samples.weight * values), jnp.sum(samples.weight)
@@ -235,5 +237,5 @@ def value_loss(
     error = (value - target) ** 2
     if value_clip is None:
         return error
-    near = old + jnp.clip(value - old, -value_clip, value_clip)
+    near = old + jnp.clip(value - old, -float(value_clip), float(value_clip))
     return jnp.maximum(error, (near - target) ** 2)

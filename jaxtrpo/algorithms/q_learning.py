@@ -26,7 +26,7 @@ from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import Drawn, gradient_and_sum, over_drawn_minibatches, parts_for
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, observation_moments
-from jaxtrpo.ops.tree import all_finite
+from jaxtrpo.ops.tree import all_finite, if_finite
 from jaxtrpo.parallel.collectives import sum_over_actors
 from jaxtrpo.rollout.replay import Replay, Ring, Transitions
 from jaxtrpo.rollout.types import Batch, Hyperparameters
@@ -129,7 +129,8 @@ def q_learner(
 
     def observe(learner: QLearnerState, batch: Batch) -> QLearnerState:
         weight, moments = valid_weight(batch), learner.obs_moments
-        rewards = with_rewards(learner.rewards, batch, weight)
+        # One reward whose square overflows would leave the unit infinite for good.
+        rewards = if_finite(with_rewards(learner.rewards, batch, weight), learner.rewards)
         if spec.normalize_observations:
             seen = observation_moments(batch.steps.obs, weight, sum_over_actors, batch.num_segments)
             moments = merge(moments, seen)
@@ -189,9 +190,11 @@ def q_learner(
         )
         of_policy, critic = unravel(params)
         learned = learner._replace(policy=of_policy, critic=critic, target=target, optimizer=memory, unit=scale)
-        learned = optax.tree.where(all_finite((params, target)), learned, learner)
+        sound = all_finite((params, target, memory))
+        learned = optax.tree.where(sound, learned, learner)
         some = normalize(buffer.draw(ring, for_summary, minibatches.size).obs, moments)
         return learned, {
+            "accepted": sound,
             **bellman.summary((learned.policy, learned.critic), some, scale),
             "bellman_error": scale * jnp.sqrt(total / number),  # root mean square, in units of reward
             "gradient_steps": number.astype(jnp.int32),

@@ -84,8 +84,8 @@ def sac(
       learning_rate: learning rate of Adam.
       hidden: sizes of the hidden layers of each Q network.
       replay: capacity of the replay buffer, environment steps.
-      replay_ratio: gradient steps per environment step; fewer, in proportion, if `minibatch_per_env` makes minibatches
-        larger.
+      replay_ratio: gradient steps per environment step, rounded in each update to a whole number of at least 1; fewer,
+        in proportion, if `minibatch_per_env` makes minibatches larger.
       minibatch_size: environment steps per gradient step.
       minibatch_per_env: minimum size of a minibatch, in steps per environment.
       target_rate: fraction by which the copies Q' move towards Q in each gradient step.

@@ -87,6 +87,6 @@ def clip_by_norm(max_norm: float, total: Total) -> optax.GradientTransformation:
     def clip(updates: optax.Updates, state: optax.OptState, params: optax.Params | None = None) -> tuple:
         gradient = jnp.asarray(updates)
         norm = jnp.sqrt(total(jnp.sum(jnp.square(gradient))))
-        return jnp.where(norm < max_norm, gradient, gradient / norm * max_norm), state
+        return jnp.where(norm < float(max_norm), gradient, gradient / norm * float(max_norm)), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), clip)

@@ -156,7 +156,9 @@ def make_replay(
         whole = ring.filled - (length - 1) * num_envs  # number of windows whose steps are all there
         starts = jnp.maximum(jnp.where(whole > 0, whole, ring.filled), 1)
         place = jax.random.randint(key, (number,), 0, starts)[:, None] + num_envs * jnp.arange(length)
-        drawn = rows_at(ring, (oldest + place) % capacity)
+        # Without a sum of both, which could exceed 32 bits.
+        row = place - (capacity - oldest)
+        drawn = rows_at(ring, jnp.where(row < 0, row + capacity, row % capacity))
         return drawn._replace(weight=jnp.where(place < ring.filled, drawn.weight, 0.0))
 
     return Replay(capacity, 4 * capacity * int(ends[-1]), empty, insert, draw, draw_stretches, draw_windows)

@@ -39,9 +39,9 @@ class Steps(NamedTuple):
 
     obs: PyTree  # unnormalised; leaves are [*steps, ...] (see `EnvState.obs`)
     action: Num[Array, "*steps action"]  # as sampled, in policy units, not clipped; int32 if discrete
-    reward: Float[Array, "*steps"]
-    terminated: Bool[Array, "*steps"]
-    truncated: Bool[Array, "*steps"]
+    reward: Float[Array, "*steps"]  # 0 where `invalid`
+    terminated: Bool[Array, "*steps"]  # the step ended the episode for good
+    truncated: Bool[Array, "*steps"]  # the step ended the episode early
     invalid: Bool[Array, "*steps"]  # the simulation failed in this step; to be ignored by learning
     # Observation after the step, before any reset; () for observations with images (see `Ends`).
     final_obs: PyTree
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
     """
 
     steps: Steps  # leaves are [segment, time, env, ...]
-    num_segments: Int[Array, ""]
+    num_segments: Int[Array, ""]  # that hold data
     # At the start of every stretch of a network's `bptt_steps` steps, as they were when acting; [stretch, env, ...]
     carries: Carries = Carries()
     ends: Ends | tuple[()] = ()  # for observations with images
@@ -93,9 +93,9 @@ class Acting(Protocol):
 class LearnerState(NamedTuple):
     """Learner state of most algorithms, identical on all actors."""
 
-    policy: PyTree
-    critic: PyTree
-    obs_moments: Moments
+    policy: PyTree  # parameters
+    critic: PyTree  # state of the critic
+    obs_moments: Moments  # for the normalisation of observations
     memory: PyTree  # state of the algorithm's policy step
 
 

@@ -223,6 +223,7 @@ def test_update_keeps_shapes_and_dtypes(rule):
         (margin, {"steps_bounds": (100, 50)}, "steps_bounds"),
         (margin, {"kl_bounds": (0.0, 0.1)}, "kl_bounds"),
         (improvement, {"required": -0.1}, "required"),
+        (improvement, {"steps_bounds": (100, 2**30 + 1)}, "steps_bounds"),
     ],
 )
 def test_error_names_the_invalid_setting(make, options, name):
@@ -301,6 +302,18 @@ def test_trust_keeps_batches_small_until_last_million_steps():
 def test_trust_keeps_max_kl_while_strength_averages_its_target():
     kl, _ = follow_strengths(trust(strength=0.02), [0.32, -0.28] * 500)
     assert np.all(np.abs(np.log(kl / 0.004)) < 0.15)
+
+
+def test_a_change_beyond_32_bits_goes_to_the_bound():
+    """Where returns fall, batches become larger, however large the change is."""
+    rule = improvement(window=1, steps_delta=2**31 - 1, kl_bounds=(10**-3, 10**10))
+    assert [steps for _, steps in follow(rule, [3.0, 2.0, 3.0])] == [2000, 20_000, 1200]
+
+
+def test_batches_may_grow_as_early_as_in_the_longest_run():
+    """That the run settles within its last steps is told in more of them than 32 bits count."""
+    few, many = (follow_strengths(trust(settle_steps=steps), [-0.5] * 200, 10**9)[1] for steps in (1, 10**11))
+    assert max(many) > 2000 >= max(few)
 
 
 def test_trust_changes_nothing_after_update_without_step():

@@ -282,6 +282,47 @@ def test_user_surrogate_is_maximised(algorithm):
     np.testing.assert_allclose(result.policy(obs), 1.0, atol=0.15)
 
 
+def with_bonus(new, samples):
+    return importance_weighted_advantage(new, samples) + new.entropy()
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "settings"),
+    [
+        ("trpo", {"surrogate": with_bonus}),
+        ("ppo(minibatch_size=16)", {"surrogate": with_bonus}),
+        ("pg(entropy_bonus=1.0)", {}),
+        ("a2c(entropy_bonus=1.0)", {}),
+        ("a2c(entropy_bonus=1.0)", {"policy": "mlp(hidden=(8,), shared=True)", "critic": None}),
+    ],
+)
+def test_nothing_is_learned_from_the_batch_whose_observations_look_alike(algorithm, settings):
+    """Neither from its advantages nor from whatever does not depend on them."""
+    after = []
+    for total_steps in (1, 64):
+        run = prepare(ActingProbe(), **{**tiny(algorithm), **settings, "total_steps": total_steps})
+        begun = jax.device_get(run.state.learner.policy)
+        after.append(jax.device_get(run.run(progress=False).state.learner.policy))
+    if run.update.policy.value_head is None:  # which may learn values
+        jax.tree.map(np.testing.assert_array_equal, after[0], begun)
+    assert any(np.any(one != other) for one, other in zip(*map(jax.tree.leaves, (begun, after[1])), strict=True))
+
+
+@pytest.mark.parametrize("algorithm", ["trpo", "ppo"])
+@pytest.mark.parametrize("words", [{"policy": "gru(hidden=4)", "critic": "gru(hidden=4)"}, {"frame_stack": 2}])
+def test_surrogate_sees_one_axis_of_steps_also_in_sequences(algorithm, words):
+    """An entry of another step would be used without an error where axes are of time and environment."""
+    shapes = set()
+
+    def mine(new, samples):
+        steps = len(samples.advantage)
+        shapes.add((samples.obs.shape, samples.action.shape, samples.old.mean.shape, new.mean.shape, steps))
+        return importance_weighted_advantage(new, samples) + 0.01 * samples.obs[:, 0] * samples.action[:, 0]
+
+    train(algorithm, surrogate=mine, total_steps=64, **words)
+    assert {shape[:-1] for shape in shapes} == {((steps, 2), *3 * ((steps, 1),)) for *_, steps in shapes}
+
+
 @pytest.mark.parametrize("algorithm", ["trpo", "trpo_penalty", "ppo", "trpo_replay"])
 @pytest.mark.parametrize(
     ("change", "given"),

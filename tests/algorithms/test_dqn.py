@@ -357,3 +357,10 @@ def test_other_actions_are_refused(env):
 
     with pytest.raises(ValueError, match="^algorithm: dqn needs one discrete action, but the environment's are "):
         prepare(Several() if env == "several choices" else env, **{**TINY, "algorithm": "dqn"})
+
+
+@pytest.mark.parametrize(("epsilon", "probabilities"), [(2.0, (0.5, 0.5)), (-1.0, (1.0, 0.0)), (0.5, (0.75, 0.25))])
+def test_epsilon_that_a_rule_has_moved_out_of_its_range_is_the_nearest_within(epsilon, probabilities):
+    values = Categorical((jnp.float32([3.0, 1.0]),))
+    (logits,) = epsilon_greedy(values, {"epsilon": jnp.float32(epsilon)}).logits
+    np.testing.assert_allclose(jax.nn.softmax(logits), probabilities, atol=1e-6)

@@ -107,3 +107,36 @@ def test_larger_rewards_do_not_multiply_what_was_learned(name, later):
     obs = jnp.asarray(np.random.default_rng(0).normal(size=(5, 4)), jnp.float32)
     begun, ended = (predictions(name, run.update.policy, learner, obs) for learner in (seen[0], seen[-1]))
     jax.tree.map(lambda one, other: np.testing.assert_allclose(other, one, rtol=1e-3), begun, ended)
+
+
+@pytest.mark.parametrize("name", ["sac", "naf", "dqn"])
+def test_a_reward_whose_square_overflows_does_not_end_learning(name):
+    """One of 1e25 in each environment; until their rows are overwritten, updates may be discarded."""
+    env, algorithm, policy = CASES[name]
+    seen = []
+
+    class Glitch(gymnasium.RewardWrapper):
+        steps = 0
+
+        def reward(self, reward):
+            self.steps += 1
+            return 1e25 if self.steps == 40 else 1.0
+
+    def on_update(row, state):
+        seen.append(first(jax.device_get((state.learner.policy, state.learner.rewards, state.learner.unit))))
+
+    metrics = jaxtrpo.train(
+        lambda: Glitch(gymnasium.make(env)),
+        algorithm=algorithm.replace("(", "(replay=256, ", 1),
+        adapt="fixed",
+        policy=policy,
+        critic="none",
+        on_update=on_update,
+        progress=False,
+        **{"num_envs": 4, "steps_per_update": 64, "total_steps": 1024, "actors": 1, "seed": 3},
+    ).metrics
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(seen))
+    assert np.all(metrics["accepted"][-8:] == 1)
+    assert name == "dqn" or not metrics["accepted"].all()  # whose loss grows with the error only, not with its square
+    last = [np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(each[0])]) for each in seen[-2:]]
+    assert np.any(last[0] != last[1])

@@ -1,4 +1,4 @@
-"""JAX in double precision: what works there, and that the rest says so before it begins."""
+"""JAX in double precision: what works there, and that the rest says so before it begins. And numbers beyond 32 bits."""
 
 from __future__ import annotations
 
@@ -60,3 +60,18 @@ def test_precision_of_a_context_is_that_of_learning():
     with jax.default_matmul_precision("highest"):
         jaxtrpo.train("InvertedPendulum-v5", surrogate=surrogate, policy="mlp(hidden=(4,))", **settings)
     assert seen and set(seen) == {"highest"}
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "ppo(minibatch_size=16, max_gradient_norm=10000000000, kl_stop=10000000000)",
+        "a2c(max_gradient_norm=10000000000)",
+    ],
+)
+def test_numbers_may_be_larger_than_32_bits(algorithm):
+    """And are as if they were written 1e10."""
+    settings = {**SETTINGS, "total_steps": 64, "progress": False}
+    words = algorithm, algorithm.replace("10000000000", "1e10")
+    one, other = (jaxtrpo.train(PENDULUM, algorithm=each, **settings).policy(np.ones((3, 4))) for each in words)
+    np.testing.assert_array_equal(one, other)

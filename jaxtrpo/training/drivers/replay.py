@@ -25,7 +25,7 @@ from jaxtrpo.rollout.types import ActorState, Batch, TrainState
 from jaxtrpo.training.drivers.asynchronous import actor_threads, key_of, move, part_of, placed_state, put
 from jaxtrpo.training.metrics import Measured, Moment, report
 from jaxtrpo.training.selection import noticing_changes
-from jaxtrpo.training.update import Update, segments_of
+from jaxtrpo.training.update import Update
 
 
 class _Acting(NamedTuple):
@@ -59,8 +59,8 @@ def replaying_updates(update: Update, state: TrainState, actors: Actors) -> Gene
     published = _Acting(now.learner.policy, now.learner.obs_moments), now.hyperparameters  # what actors read
     assert update.learner.replay is not None
     # More batches would be overwritten before they were learned from, so actors wait when the queue is full.
-    usual = int(first(segments_of(now.hyperparameters, update.sizes))) * _steps_of_a_segment(update, actors)
-    room = max(update.learner.replay.capacity // usual, 1)
+    largest = update.sizes.max_segments * _steps_of_a_segment(update, actors)
+    room = max(update.learner.replay.capacity // largest, 1)
     noticed = noticing_changes(update.env)
     made: queue.Queue[_Collected | BaseException] = queue.Queue(room)
     stop = threading.Event()

@@ -119,6 +119,8 @@ def test_batch_gradient_updates_slopes_and_weights_follow():
     shares = np.asarray(weights(after, jnp.float32(gram)))
     np.testing.assert_allclose(info["critic_weight"], shares[1], rtol=1e-3)
     assert 0.1 < shares[0] < 0.9
+    # The gain that is predicted is that of the batch, not what the critic believes of itself.
+    np.testing.assert_allclose(natural.gradient, dense(problem, SHAPE, DAMPING).gradient, rtol=1e-3, atol=1e-5)
     np.testing.assert_allclose(natural.direction, shares @ units, rtol=1e-2, atol=1e-4)
     np.testing.assert_allclose(natural.curvature, shares @ gram @ shares, rtol=1e-3)
 
