@@ -42,6 +42,23 @@ class CountingEnv(gymnasium.Env):
         return self.obs.copy() if self.copies else self.obs
 
 
+class Copied(CountingEnv):
+    """As simulators are that a search copies."""
+
+    def copy(self):
+        return Copied()
+
+
+class Paying(CountingEnv):
+    """Pays a bonus, which may be changed, in every step; all succeed."""
+
+    bonus = 0.0
+
+    def step(self, action):
+        obs, _, over, cut, info = super().step(action)
+        return obs, self.bonus, over, cut, {**info, "is_success": True}
+
+
 class Tuned(CountingEnv):
     """Takes actions within these bounds only."""
 

@@ -55,3 +55,18 @@ class Maze(gymnasium.Env):
         self.taken += 1
         obs, info = self.result()
         return obs, 1.0, self.taken == self.length, False, info
+
+
+class Ends(Maze):
+    """Leaves no legal move at the end of an episode, or does not say there which moves are (`absent`)."""
+
+    def __init__(self, convention: str, end: str):
+        super().__init__(convention)
+        self.end = end
+
+    def mask(self):
+        return super().mask() & (self.taken < self.length)
+
+    def result(self):
+        obs, info = super().result()
+        return obs, ({} if self.end == "absent" and self.taken == self.length else info)

@@ -1,79 +1,75 @@
 """What an environment may be able to do beyond `Environment`: a protocol for each ability.
 
-An environment has an ability by having its members; nothing is to be declared or inherited.
+An environment has an ability by having its members (see `has`); nothing is to be declared or inherited.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from jaxtrpo.envs.observation_space import ObservationSpace, flat_space
 from jaxtrpo.envs.observations import Observations
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs  # of the standard library from Python 3.13 on
 
-@runtime_checkable
+
 class Discrete(Protocol):
     """Actions are choices: whole numbers from 0, one per coordinate."""
 
     action_counts: tuple[int, ...]  # choices of each coordinate; empty where actions are real numbers
 
 
-@runtime_checkable
 class Masking(Protocol):
     """Says which choices the next action may take, in `EnvState.mask`."""
 
-    masks_actions: bool
+    masks_actions: bool  # True where there are masks
 
 
-@runtime_checkable
 class ShapedActions(Protocol):
     """A trained policy returns actions that are not flat."""
 
     action_shape: tuple[int, ...]
 
 
-@runtime_checkable
 class StructuredObservations(Protocol):
     """A trained policy takes observations that are not flat."""
 
     observations: Observations
 
 
-@runtime_checkable
 class JaxProgram(Protocol):
     """`reset` and `step` are JAX programs without callbacks: they run on accelerators, and under `vmap`."""
 
-    is_program: bool
+    is_program: bool  # True for such a program
 
 
-@runtime_checkable
 class Solving(Protocol):
     """Says whether a JAX program solves linear equations by LAPACK; without this attribute it may.
 
     LAPACK needs more threads than there are cores before JAX 0.11.2, which slow down everything else.
     """
 
-    solves_equations: bool
+    solves_equations: bool  # False for a program that never does
 
 
-@runtime_checkable
 class Terminating(Protocol):
     """Says whether episodes may terminate; without this attribute they may."""
 
     may_terminate: bool  # False where every episode lasts to its time limit, whatever the policy does
 
 
-@runtime_checkable
 class Resumable(Protocol):
     """Says whether its states can be saved; without this attribute they can."""
 
     saves_state: bool  # False where a state is a handle to simulators elsewhere, of which there is one set
 
 
-@runtime_checkable
 class Copyable(Protocol):
     """Has one set of simulators, and can make another."""
 
@@ -82,7 +78,6 @@ class Copyable(Protocol):
         ...
 
 
-@runtime_checkable
 class Grouped(Protocol):
     """Deals its simulators out to actors."""
 
@@ -91,7 +86,6 @@ class Grouped(Protocol):
         ...
 
 
-@runtime_checkable
 class Closeable(Protocol):
     """Has simulators to shut down."""
 
@@ -100,7 +94,6 @@ class Closeable(Protocol):
         ...
 
 
-@runtime_checkable
 class Abandonable(Protocol):
     """Has simulators that compiled code may still be stepping when they are shut down."""
 
@@ -109,7 +102,6 @@ class Abandonable(Protocol):
         ...
 
 
-@runtime_checkable
 class Fallible(Protocol):
     """Has simulators that can fail inside compiled code, which cannot raise an exception."""
 
@@ -119,21 +111,18 @@ class Fallible(Protocol):
         ...
 
 
-@runtime_checkable
 class Changeable(Protocol):
     """Has simulators that `set_env` changes in place."""
 
     times_changed: int
 
 
-@runtime_checkable
 class Wasteful(Protocol):
     """Has steps that only reset, and are marked `invalid`."""
 
     wastes_steps: bool
 
 
-@runtime_checkable
 class Renderable(Protocol):
     """Draws states that were stepped elsewhere."""
 
@@ -147,7 +136,6 @@ class Renderable(Protocol):
         ...
 
 
-@runtime_checkable
 class Informative(Protocol):
     """Reports entries of its simulators' `info`."""
 
@@ -162,14 +150,12 @@ class Informative(Protocol):
         ...
 
 
-@runtime_checkable
 class Bundled(Protocol):
     """Has simulators that step several environments each."""
 
     envs_per_simulator: int
 
 
-@runtime_checkable
 class Watchable(Protocol):
     """Draws only episodes of a simulator that is made to be drawn."""
 
@@ -190,59 +176,90 @@ class Watchable(Protocol):
         ...
 
 
+Ability = TypeVar("Ability")
+
+
+def has(env: object, ability: type[Ability]) -> TypeIs[Ability]:
+    """Whether an environment has all members of a protocol.
+
+    Those that a wrapper forwards by `__getattr__` count; from Python 3.12 on, `isinstance` does not see them.
+    """
+    return all(hasattr(env, member) for member in _members(ability))
+
+
+@functools.cache
+def _members(protocol: type) -> tuple[str, ...]:
+    return tuple(name for name in {**inspect.get_annotations(protocol), **vars(protocol)} if not name.startswith("_"))
+
+
 def is_jax_program(env: object) -> bool:
     """Whether the functions of an environment are JAX programs and nothing else."""
-    return isinstance(env, JaxProgram) and env.is_program
+    return has(env, JaxProgram) and env.is_program
 
 
 def solves_equations(env: object) -> bool:
     """Whether an environment may call LAPACK inside of JAX programs."""
-    return is_jax_program(env) and not (isinstance(env, Solving) and not env.solves_equations)
+    return is_jax_program(env) and not (has(env, Solving) and not env.solves_equations)
 
 
 def may_terminate(env: object) -> bool:
     """Whether episodes may end before their time limit."""
-    return not isinstance(env, Terminating) or env.may_terminate is not False
+    return not has(env, Terminating) or env.may_terminate is not False
 
 
 def saves_state(env: object) -> bool:
     """Whether states can be saved and resumed from."""
-    return not isinstance(env, Resumable) or env.saves_state
+    return not has(env, Resumable) or env.saves_state
 
 
 def wastes_steps(env: object) -> bool:
     """Whether some steps only reset."""
-    return isinstance(env, Wasteful) and env.wastes_steps
+    return has(env, Wasteful) and env.wastes_steps
 
 
 def times_changed(env: object) -> int:
     """Returns how often simulators were changed in place; 0 for an environment without simulators."""
-    return env.times_changed if isinstance(env, Changeable) else 0
+    return env.times_changed if has(env, Changeable) else 0
 
 
 def masks_actions(env: object) -> bool:
     """Whether only some choices are legal in a step."""
-    return isinstance(env, Masking) and env.masks_actions
+    return has(env, Masking) and env.masks_actions
+
+
+MADE_WITH = "made_with"  # attribute of environments that `jaxtrpo.make_env` has made: with which settings
+
+
+def made_with(env: object) -> Any:
+    """Returns with which settings an environment was made; None for others, also for the user's wrapper of one."""
+    return getattr(env, "__dict__", {}).get(MADE_WITH)
+
+
+def _made_alike(env: object, changed: Any) -> Any:
+    """Returns a changed environment, made with the settings of one that it was made of."""
+    if changed is not env and (settings := made_with(env)) is not None:
+        setattr(changed, MADE_WITH, settings)
+    return changed
 
 
 def copy_of(env: Any) -> Any:
     """Returns an environment with simulators of its own; the same one if it has none."""
-    return env.copy() if isinstance(env, Copyable) else env
+    return _made_alike(env, env.copy()) if has(env, Copyable) else env
 
 
 def for_groups(env: Any, groups: int) -> Any:
     """Returns an environment for that many actors; the same one if that makes no difference."""
-    return env.for_groups(groups) if isinstance(env, Grouped) else env
+    return _made_alike(env, env.for_groups(groups)) if has(env, Grouped) else env
 
 
 def envs_per_simulator(env: object) -> int:
     """Returns the number that numbers of environments must be multiples of: how many a simulator steps; mostly 1."""
-    return env.envs_per_simulator if isinstance(env, Bundled) else 1
+    return env.envs_per_simulator if has(env, Bundled) else 1
 
 
 def info_of(env: object, state: Any) -> dict[str, Any]:
     """Returns the entries of `info` that an environment reports, by column [env]; none for most environments."""
-    return env.info(state) if isinstance(env, Informative) and env.info_columns else {}
+    return env.info(state) if has(env, Informative) and env.info_columns else {}
 
 
 def with_info(env: Any, names: tuple[str, ...], *, success: bool) -> Any:
@@ -251,8 +268,8 @@ def with_info(env: Any, names: tuple[str, ...], *, success: bool) -> Any:
     Raises:
       ValueError: names are given, but the environment reports none.
     """
-    if isinstance(env, Informative):
-        return env.with_info(names, success=success)
+    if has(env, Informative):
+        return _made_alike(env, env.with_info(names, success=success))
     if names:
         raise ValueError(
             f"log_info={','.join(names)!r}: {env.name} has no info; only environments that Gymnasium steps do, such as "
@@ -263,31 +280,31 @@ def with_info(env: Any, names: tuple[str, ...], *, success: bool) -> Any:
 
 def close(env: object) -> None:
     """Shuts down the simulators of an environment, if it has any."""
-    if isinstance(env, Closeable):
+    if has(env, Closeable):
         env.close()
 
 
 def abandon(env: object) -> None:
     """Shuts down the simulators of an environment for good, if it has any."""
-    if isinstance(env, Abandonable):
+    if has(env, Abandonable):
         env.abandon()
 
 
 def require_working(env: object) -> None:
     """Raises the error of a simulator that failed inside compiled code."""
-    if isinstance(env, Fallible) and env.failure is not None:
+    if has(env, Fallible) and env.failure is not None:
         raise env.failure
 
 
 def actions_of(env: object) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     """Choices of each action coordinate, and the shape of actions if they are not flat."""
-    counts = tuple(env.action_counts) if isinstance(env, Discrete) else ()
-    return counts, env.action_shape if isinstance(env, ShapedActions) else None
+    counts = tuple(env.action_counts) if has(env, Discrete) else ()
+    return counts, env.action_shape if has(env, ShapedActions) else None
 
 
 def observations_of(env: object) -> Observations | None:
     """How a trained policy's observations are flattened; None if they are flat."""
-    return env.observations if isinstance(env, StructuredObservations) else None
+    return env.observations if has(env, StructuredObservations) else None
 
 
 def observation_space(env: Any) -> ObservationSpace:

@@ -105,10 +105,10 @@ def action_space(env: Environment) -> ActionSpace:
 class Transition(NamedTuple):
     """What one step of the engine led to, before anything is reset."""
 
-    physics: PyTree
+    physics: PyTree  # as `EnvState.physics`
     obs: PyTree  # as `EnvState.obs`
-    reward: Float[Array, " env"]
-    terminated: Bool[Array, " env"]
+    reward: Float[Array, " env"]  # of the step
+    terminated: Bool[Array, " env"]  # the step ended the episode for good
     finite: Bool[Array, " env"]  # False where the engine left the numbers it can handle
 
 

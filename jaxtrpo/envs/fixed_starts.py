@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray, PyTree, UInt32
 
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.envs.abilities import Renderable, saves_state
+from jaxtrpo.envs.abilities import Renderable, has, saves_state
 from jaxtrpo.envs.base import Environment, EnvState, choose_rows, env_keys
 
 
@@ -64,7 +64,7 @@ class Repeated:
         for optional in FORWARDED:
             if hasattr(env, optional):
                 setattr(self, optional, getattr(env, optional))
-        if isinstance(env, Renderable):
+        if has(env, Renderable):
             self.render = self._render
 
     def reset(self, key: PRNGKeyArray | UInt32[Array, "2"], num_envs: int) -> EnvState:

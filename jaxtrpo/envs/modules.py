@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from jaxtrpo.config.checks import expanded
 from jaxtrpo.config.messages import described
 from jaxtrpo.envs._support.names import unknown_name
 
@@ -52,6 +54,13 @@ def split(name: str) -> tuple[str, str] | None:
     return (module, inner) if colon else None
 
 
+def name_of_function(function: Any) -> str:
+    """Returns the name of the environments that a function of the user's makes."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return PREFIX + getattr(function, "__qualname__", type(function).__qualname__)
+
+
 def module_of(name: str) -> str | None:
     """Returns the module that a name chooses, unless the name was given before, or the module has registered the id."""
     found = split(name)
@@ -86,7 +95,7 @@ def import_module(name: str, module: str) -> ModuleType:
 
 def _import_file(path: Path) -> ModuleType:
     """Imports a file as a module of its name, which worker processes then find, too."""
-    path = path.expanduser().resolve()
+    path = expanded(path).resolve()
     if not path.is_file():
         raise FileNotFoundError(f"no such file: {path}")
     search_first(path.parent)

@@ -21,7 +21,7 @@ def set_env(where: Any, /, **settings: Any) -> Any:
 
     Args:
       where: the state that `on_update` is called with, the state of an environment, or a Gymnasium environment made by
-        `make_env`.
+        `make_env`, which is a run's own only until the run begins: from then on, only states reach its simulators.
       **settings: new values by name. Attributes of simulators must be picklable; a parameter of a JAX environment is a
         number for all environments, or an array with one row per environment.
 

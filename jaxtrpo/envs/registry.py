@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,15 +10,18 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.config.environment import made_elsewhere
+from jaxtrpo.config.environment import made_elsewhere, options_string
 from jaxtrpo.config.messages import short, type_name
 from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs.abilities import (
+    MADE_WITH,
     abandon,
     copy_of,
     envs_per_simulator,
     for_groups,
+    has,
     is_jax_program,
+    made_with,
     solves_equations,
     with_info,
 )
@@ -28,6 +32,8 @@ from jaxtrpo.envs.validity import require_valid
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.mujoco.task import Task
+
+OURS = __name__.partition(".")[0]  # package of environments other than the user's
 
 
 class Kind(NamedTuple):
@@ -114,6 +120,29 @@ def always_makes_the_same(env: Any, made: Environment) -> bool:
     return env in TASKS if kind is None else kind.is_built_in(env, made)
 
 
+class MadeWith(NamedTuple):
+    """What `make_env` was given beside the name of an environment, as settings of a run."""
+
+    max_episode_steps: int | None
+    env_options: str | None
+
+
+OF_YOUR_OWN = " (own)"  # ends the names of environments that are not those which are made by these names
+
+
+def name_in_files(env: Any, made: Environment) -> str:
+    """Returns the name under which files know an environment, which `make_env` never makes into another one.
+
+    Args:
+      env: what a person gave as an environment.
+      made: what it has made.
+    """
+    is_object = not isinstance(env, str) and has(env, Environment)
+    if is_object and made_with(env) is None and is_known(made.name):
+        return made.name + OF_YOUR_OWN
+    return made.name
+
+
 def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = None, **options: Any) -> Environment:
     """Makes an environment.
 
@@ -143,6 +172,17 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
     """
     if not isinstance(name, str) and (not callable(name) or hasattr(name, "reset")) and not isinstance(name, type):
         raise ValueError(f"name={short(name, 60)} must be {_what_works(name)}")
+    if isinstance(name, str) and name.endswith(OF_YOUR_OWN):
+        raise ValueError(f"{name} was built or changed by yourself: give the environment itself in place of its name")
+    made = _make(name, max_episode_steps, options)
+    if type(made).__module__.partition(".")[0] == OURS:
+        given = {option: value for option, value in options.items() if option != "groups"}
+        with contextlib.suppress(ValueError):  # an option that files cannot tell
+            setattr(made, MADE_WITH, MadeWith(max_episode_steps, options_string(given)))
+    return made
+
+
+def _make(name: str | Callable[..., Any], max_episode_steps: int | None, options: dict[str, Any]) -> Environment:
     limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
     if callable(name):
         return _from_gymnasium(name, **limit, **options)
@@ -192,7 +232,7 @@ def _from_module(name: str, limit: dict[str, Any], options: dict[str, Any]) -> E
         return None
     if isinstance(value, type) or (callable(value) and not hasattr(value, "reset")):
         return _from_gymnasium(value, name=name, **limit, **options)
-    if not isinstance(value, Environment):
+    if not has(value, Environment):
         raise ValueError(f"{name} must be {_what_works(value)}")
     given = {**limit, **options}
     given.pop("groups", None)
@@ -232,6 +272,8 @@ def is_known(name: str) -> bool:
     """Whether a name that was not given here, but read from a policy, is that of an environment we can make."""
     from jaxtrpo.envs.mujoco.tasks import TASKS
 
+    if name.endswith(OF_YOUR_OWN):
+        return False
     if _kind_of(name) is not None or name in TASKS:
         return True
     import gymnasium
@@ -276,7 +318,7 @@ def may_make_vectors(env: Any) -> bool:
     """Whether what a person may give as an environment may be a function that makes vector environments."""
     if isinstance(env, str):
         return split(env) is not None
-    return envs_per_simulator(env) > 1 or not isinstance(env, Environment)
+    return envs_per_simulator(env) > 1 or not has(env, Environment)
 
 
 def environment_for(
@@ -303,7 +345,7 @@ def environment_for(
     """
     if isinstance(env, str | type) or (callable(env) and not hasattr(env, "reset")):
         made = make_env(env, groups=actors, max_episode_steps=max_episode_steps, **options)
-    elif isinstance(env, Environment):
+    elif has(env, Environment):
         if options:
             raise ValueError(
                 f"env_options: {', '.join(options)} must be set where {env.name} is created, as in "
@@ -317,10 +359,11 @@ def environment_for(
     close = functools.partial(abandon, made) if made is not env else lambda: None
     if max_episode_steps not in (None, made.episode_length):
         close()
-        if not isinstance(env, Environment):
+        if not has(env, Environment):
+            other = "longer" if max_episode_steps > made.episode_length else "shorter"
             raise ValueError(
                 f"max_episode_steps={max_episode_steps}: {made.name} itself ends its episodes after "
-                f"{made.episode_length} steps; a longer limit must be set there"
+                f"{made.episode_length} steps; a {other} limit must be set there"
             )
         length = f"a time limit of {made.episode_length} steps" if has_time_limit(made) else "no time limit"
         raise ValueError(

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 
 from jaxtrpo.envs.base import Environment
-from jaxtrpo.envs.fixed_starts import FORWARDED
 
 
 class TracedOnce:
@@ -19,9 +18,6 @@ class TracedOnce:
         self.action_low, self.action_high = env.action_low, env.action_high
         self.reset = jax.jit(env.reset, static_argnums=1)
         self.step = jax.jit(env.step)
-        for optional in FORWARDED:  # from Python 3.12 on, protocols do not see what `__getattr__` returns
-            if hasattr(env, optional):
-                setattr(self, optional, getattr(env, optional))
 
     def __getattr__(self, name: str) -> Any:
         """Forwards optional attributes."""

@@ -17,7 +17,7 @@ from jaxtrpo.config.environment import made_elsewhere, options_of, options_strin
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.abilities import close, envs_per_simulator, masks_actions, observation_space, require_working
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, action_space
-from jaxtrpo.envs.modules import module_of
+from jaxtrpo.envs.modules import module_of, name_of_function, split
 from jaxtrpo.envs.observation_space import as_space
 from jaxtrpo.envs.registry import environment_for, is_known, is_program, make_env, may_solve_equations, same_spaces
 from jaxtrpo.ops.keys import key_for
@@ -68,9 +68,11 @@ def evaluate(
       env: environment, as for `train`; None: the one in which the policy was trained.
       episodes: number of episodes, which run in parallel.
       seed: seed of the initial states, and of sampled actions.
-      max_episode_steps: time limit in steps; None: that of the policy's training or, if `env` is given, its own.
-      env_options: options of the environment's constructor; None: those of the policy's training or, if `env` is given,
-        none.
+      max_episode_steps: time limit in steps; None: that of the policy's training or, if another `env` is given, its
+        own.
+      env_options: options of the environment's constructor; None: those of the policy's training or, if another `env`
+        is given, none. A function, or its name as "module:function", is not another one if the policy was trained with
+        it.
       stochastic: sample actions from the policy, independently in each step, whatever `noise_correlation` was.
       record: also return the observations, actions, rewards and ends of the episodes (`Evaluation.recording`).
 
@@ -140,15 +142,17 @@ def where_to_act(
         require_whole(1, max_episode_steps=max_episode_steps)
     if isinstance(env, str) and (task := same_spaces(env)) is not None:
         require_fitting(policy, make_env(task))  # before MJX is traced, which takes seconds
-    if env is not None:
-        return env, max_episode_steps, _checked(env_options)
     name = policy.env_name
+    if env is not None and not _is_same_code(env, name):
+        return env, max_episode_steps, _checked(env_options)
     options = _checked(policy.env_options if env_options is None else env_options)
     if env_options is None and made_elsewhere(options):
         raise ValueError(
             f"env_options: those of the policy start another Python interpreter ({options['python']!r}); repeat them "
             "(--env-options) if you trust it"
         )
+    if env is not None:
+        return env, max_episode_steps or policy.max_episode_steps, options
     module = module_of(name)
     if module is not None:
         raise ValueError(
@@ -161,6 +165,15 @@ def where_to_act(
             "env, in the shell as --env module:function or --env file.py:function"
         )
     return name, max_episode_steps or policy.max_episode_steps, options
+
+
+def _is_same_code(env: Any, name: str) -> bool:
+    """Whether `env` only repeats the function of the user's that a name tells, which no file can hold."""
+    if isinstance(env, str):
+        found = split(env)
+        return env == name and found is not None and found[1].isidentifier()  # which a registered id is not
+    is_named = callable(env) and not hasattr(env, "reset") and not name_of_function(env).endswith("<lambda>")
+    return is_named and name_of_function(env) == name
 
 
 def _checked(env_options: str | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,13 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, PyTree
 
-from jaxtrpo.envs.abilities import Renderable, Watchable
+from jaxtrpo.envs.abilities import Renderable, Watchable, has
 from jaxtrpo.envs.base import Environment, EnvState, action_space, most_steps
+from jaxtrpo.envs.registry import environment_for
 from jaxtrpo.ops.moments import normalize
 from jaxtrpo.policies.masking import input_of
 from jaxtrpo.policies.recurrence import initial_carry
 from jaxtrpo.policies.trained import TrainedPolicy, likeliest_step
-from jaxtrpo.rollout.evaluation import evaluation_key
+from jaxtrpo.rollout.evaluation import evaluation_key, require_fitting, where_to_act
 
 
 class Frame(NamedTuple):
@@ -35,13 +36,19 @@ class RenderedEpisode(NamedTuple):
 
 
 def render_episode(
-    policy: TrainedPolicy, env: Environment, *, seed: int = 0, width: int = 480, height: int = 360
+    policy: TrainedPolicy,
+    env: str | Environment | Callable[[], Any] | None = None,
+    *,
+    seed: int = 0,
+    width: int = 480,
+    height: int = 360,
 ) -> RenderedEpisode:
     """Renders an episode of the deterministic policy.
 
     Args:
       policy: policy that acts; must fit the environment.
-      env: environment that can be rendered (see `jaxtrpo.envs.abilities`).
+      env: environment, as for `evaluate`, that can be rendered; a function must create it with
+        `render_mode="rgb_array"`.
       seed: seed of the initial state.
       width: width of the frames in pixels.
       height: height of the frames in pixels.
@@ -50,13 +57,34 @@ def render_episode(
       An iterator over the frames, and the simulated seconds per frame.
 
     Raises:
-      ValueError: the environment cannot be rendered.
+      ValueError: there is no such environment, it cannot be rendered, or the policy does not fit it.
     """
-    if isinstance(env, Watchable):
+    where, limit, options = where_to_act(policy, env, None)
+    env, close = environment_for(where, 1, limit, options)
+    try:
+        if not (has(env, Watchable) or has(env, Renderable)):
+            raise ValueError(f"{env.name} cannot be rendered")
+        require_fitting(policy, env)
+        episode = _render(policy, env, seed, width, height)
+    except BaseException:
+        close()
+        raise
+    return episode._replace(frames=_closing(episode.frames, close))
+
+
+def _closing(frames: Iterator[Frame], close: Callable[[], object]) -> Iterator[Frame]:
+    """Yields frames, and closes the simulators that draw them when these end or are no longer wanted."""
+    try:
+        yield from frames
+    finally:
+        close()
+
+
+def _render(policy: TrainedPolicy, env: Environment, seed: int, width: int, height: int) -> RenderedEpisode:
+    if has(env, Watchable):
         seconds, frames = env.watched(_remembering(policy, env), seed, width, height)
         return RenderedEpisode((Frame(*frame) for frame in frames), seconds)
-    if not isinstance(env, Renderable):
-        raise ValueError(f"{env.name} cannot be rendered")
+    assert has(env, Renderable)
     totals: list[float] = []
     pictures = env.render(_states(policy, env, seed, totals), width, height)
     frames = (Frame(picture, totals[i]) for i, picture in enumerate(pictures))

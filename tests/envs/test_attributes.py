@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from counting_env import Unseeded, generous
+from counting_env import Paying, Unseeded, generous
 from probe import ProbeEnvironment
 from test_info import SETTINGS
 
@@ -261,3 +261,15 @@ def test_attributes_are_set_where_they_are():
     assert env.env.unwrapped.bonus == 2.0 and "bonus" not in vars(env)
     with pytest.raises(SimulatorError, match="has no attribute bonsu to set"):
         set_attributes("generous", env, {"bonsu": 2.0})
+
+
+def test_attributes_that_were_set_before_a_run_are_those_of_its_simulators():
+    """Also where it has others, because it logs entries of `info`."""
+
+    env = make_env(Paying, processes=0)
+    jaxtrpo.set_env(env, bonus=3.0)
+    settings = {"num_envs": 2, "steps_per_update": 32, "total_steps": 64, "actors": 1, "progress": False}
+    metrics = jaxtrpo.train(env, policy="mlp(hidden=())", critic="none", **settings).metrics
+    assert "success_rate" in metrics
+    ended = metrics["episodes"] > 0
+    np.testing.assert_allclose(metrics["mean_return"][ended], 3 * metrics["mean_length"][ended])

@@ -14,8 +14,11 @@ from light_env import LightEnvironment
 from probe import ProbeEnvironment
 
 import jaxtrpo
-from jaxtrpo.envs import base
+from jaxtrpo.envs import abilities, base
+from jaxtrpo.envs.base import action_space
+from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
+from jaxtrpo.envs.mujoco.libmujoco import untimed
 from jaxtrpo.envs.mujoco.tasks.runners import hopper
 from jaxtrpo.envs.registry import environment_for, make_env
 
@@ -313,6 +316,20 @@ def test_mujoco_timer_is_disabled_only_inside_of_environments():
         mujoco.set_mjcb_time(None)  # restores the default
 
 
+def test_mujoco_timer_is_restored_once_the_last_of_several_threads_is_outside():
+    model, calls = make_env("Reacher-v5").model, []
+    data = mujoco.MjData(model)
+    mujoco.set_mjcb_time(lambda: calls.append(None) or 0.0)
+    try:
+        with untimed(), untimed():
+            mujoco.mj_step(model, data)
+        assert not calls
+        mujoco.mj_step(model, data)
+        assert calls
+    finally:
+        mujoco.set_mjcb_time(None)
+
+
 def test_model_compiles_without_output(tmp_path, monkeypatch, capfd, recwarn):
     monkeypatch.chdir(tmp_path)
     make_env("HalfCheetah-v5")  # its MJCF has an attribute that MuJoCo calls deprecated
@@ -493,3 +510,54 @@ def test_object_that_lacks_attributes_is_told_which():
 
 def test_object_that_shows_images_is_accepted():
     environment_for(LightEnvironment(), 1)
+
+
+class Forwarding:
+    """As wrappers of other packages do."""
+
+    def __init__(self, env):
+        self.env = env
+
+    def __getattr__(self, name):
+        return getattr(self.env, name)
+
+
+def test_wrapper_that_forwards_attributes_has_the_abilities_of_what_it_wraps():
+    env = Forwarding(make_env("gymnasium:CartPole-v1", processes=0))
+    assert action_space(env).counts == (2,) and abilities.wastes_steps(env) and not abilities.saves_state(env)
+    assert abilities.has(env, base.Environment) and not abilities.has(env, abilities.Masking)
+    state = jaxtrpo.train(env, policy="mlp(hidden=())", num_envs=2, total_steps=1, actors=1, progress=False).state
+    assert state.segments == 1
+
+
+def test_function_that_returns_a_program_is_told_what_that_costs(capsys):
+    class Program(ProbeEnvironment):
+        is_program = True
+
+    settings = {"policy": "mlp(hidden=())", "critic": "none", "total_steps": 1, "actors": 1}
+    jaxtrpo.train(lambda: Program(), **settings)
+    assert "probe is a JAX program that a function has returned, and runs on CPU cores; pass" in capsys.readouterr().err
+    jaxtrpo.train(Program(), **settings)
+    assert "function" not in capsys.readouterr().err
+    with pytest.raises(ValueError, match="^device=gpu: .* your own, but not a function that returns one"):
+        jaxtrpo.train(lambda: Program(), device="gpu", **settings)
+    with pytest.raises(ValueError, match="itself ends its episodes after .* a shorter limit must be set there$"):
+        jaxtrpo.train(lambda: Program(), max_episode_steps=1, **settings)
+
+
+def test_conditions_that_begin_again_have_whole_episodes():
+    """Also where an episode was under way: its steps do not count."""
+    env = Repeated(make_env("Reacher-v5"), 2, episode_length=8)
+    step = jax.jit(env.step)
+    begun = state = env.reset(jax.random.PRNGKey(0), 4)
+    action = jnp.zeros((4, env.action_size))
+    for _ in range(3):
+        state = step(state, action)
+    assert np.all(state.elapsed == 3)
+    state = env.again(state)
+    np.testing.assert_array_equal(state.obs, begun.obs)
+    ends = []
+    for _ in range(8):
+        state = step(state, action)
+        ends.append(bool(jnp.all(state.truncated | state.terminated)))
+    assert ends == [False] * 7 + [True]

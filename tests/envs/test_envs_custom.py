@@ -231,6 +231,66 @@ def test_fields_that_a_step_leaves_out_are_those_of_plain_mujoco(xml):
     assert bool(np.any(data.cacc)) == (xml == SENSING)
 
 
+def test_tasks_of_one_model_have_frame_skips_of_their_own():
+    """Also the second one, whose model is known already."""
+    for skip in (2, 5, 1):
+        env = MujocoEnvironment(swing_up._replace(frame_skip=skip))
+        state = env.reset(jax.random.PRNGKey(0), 1)
+        data = mujoco.MjData(mujoco.MjModel.from_xml_string(PENDULUM))
+        data.qpos[0], data.ctrl[0] = np.arctan2(state.obs[0, 1], state.obs[0, 0]), 1
+        mujoco.mj_step(data.model, data, skip)
+        speed = env.step(state, np.ones((1, 1), np.float32)).final_obs[0, 2]
+        np.testing.assert_allclose(speed, data.qvel[0], atol=1e-5)
+
+
+MOTOR = '<motor joint="hinge" ctrlrange="-1 1"/>'
+FILTERED = PENDULUM.replace(
+    MOTOR, '<general joint="hinge" dyntype="filter" dynprm="0.5" gainprm="1" ctrlrange="-1 1"/>'
+)
+YIELDING = PENDULUM.replace('damping="0.05"', 'damping="0.05" stiffness="50" springyield="0.05"')
+
+
+@pytest.mark.parametrize(
+    ("engine", "xml", "fields"),
+    [
+        (MujocoEnvironment, FILTERED, ("qpos", "qvel", "act")),
+        (MjxEnvironment, FILTERED, ("qpos", "qvel", "act")),
+        (MujocoEnvironment, YIELDING, ("qpos", "qvel")),
+    ],
+)
+def test_whatever_a_simulation_remembers_is_carried_from_step_to_step(engine, xml, fields):
+    """Activations of actuators, and how far springs have yielded; anew in every episode."""
+    env = engine(everything(fields, xml)._replace(episode_length=70))
+    state = jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 2)
+    model, first = mujoco.MjModel.from_xml_string(xml), np.array(state.obs)
+    data = [mujoco.MjData(model) for _ in range(2)]
+    for each, obs in zip(data, first, strict=True):
+        each.qpos[:] = obs[0]
+    step = jit(env.step)
+    for _ in range(60):
+        state = step(state, np.array([[1.0], [-0.7]], np.float32))
+        for each, control in zip(data, (1.0, -0.7), strict=True):
+            each.ctrl[:] = control
+            mujoco.mj_step(model, each, swing_up.frame_skip)
+    np.testing.assert_allclose(state.obs, [observed(each, fields) for each in data], rtol=2e-3, atol=2e-3)
+    if model.na:
+        assert min(abs(each.act[0]) for each in data) > 0.3
+        for _ in range(10):  # the episode ends with the last of them
+            state = step(state, np.ones((2, 1), np.float32))
+        np.testing.assert_array_equal(state.obs[:, 2], 0)
+    else:
+        kind = int(mujoco.mjtState.mjSTATE_PLASTIC)
+        yielded = np.zeros((2, mujoco.mj_stateSize(model, kind)))
+        for each, row in zip(data, yielded, strict=True):
+            mujoco.mj_getState(model, each, row, kind)
+        assert np.all(np.abs(yielded) > 1e-3) and np.ptp(yielded) > 1e-3  # or nothing would be shown
+
+
+def test_field_that_is_named_twice_is_refused():
+    with pytest.raises(ValueError, match="^Task.fields: 'qpos' is given twice$"):
+        MujocoEnvironment(swing_up._replace(fields=("qpos", "qvel", "qpos")))
+
+
 def test_energy_is_computed_where_the_model_says_so():
     xml = PENDULUM.replace("<worldbody>", '<option><flag energy="enable"/></option><worldbody>')
     env = MujocoEnvironment(everything(("qpos", "energy"), xml))

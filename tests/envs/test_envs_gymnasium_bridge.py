@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
 from support import actors
 
 import jaxtrpo
@@ -31,7 +32,7 @@ from jaxtrpo.envs.abilities import masks_actions, require_working
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
-from jaxtrpo.envs.gymnasium.spec import uses_jax
+from jaxtrpo.envs.gymnasium.spec import calls_jax, uses_jax
 from jaxtrpo.envs.registry import environment_for, make_env
 from jaxtrpo.parallel.machine import available_cores
 from jaxtrpo.training.train import prepare
@@ -285,6 +286,18 @@ def test_whatever_a_module_imports_of_jax_is_seen(line, tmp_path, monkeypatch):
     (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     assert uses_jax(importlib.import_module(name).Mine) and not uses_jax(counting_env.CountingEnv)
+
+
+def test_jax_of_a_base_class_or_within_a_vector_environment_is_seen(monkeypatch):
+    base, plain = ModuleType("of_jax_base"), ModuleType("of_plain_sub")
+    base.jax = jax
+    base.Base = type("Base", (counting_env.CountingEnv,), {"__module__": "of_jax_base"})
+    plain.Sub = type("Sub", (base.Base,), {"__module__": "of_plain_sub"})
+    monkeypatch.setitem(sys.modules, "of_jax_base", base)
+    monkeypatch.setitem(sys.modules, "of_plain_sub", plain)
+    assert uses_jax(plain.Sub)
+    vectors = [SyncVectorEnv([made] * 2) for made in (plain.Sub, counting_env.CountingEnv)]
+    assert [calls_jax(each) for each in vectors] == [True, False]
 
 
 def test_what_jax_has_compiled_is_seen():
@@ -813,7 +826,10 @@ def unlimited():
             lambda: make_env(counting_env.CountingEnv, max_episode_steps=-1),
             "only gymnasium.make can remove a time limit",
         ),
-        (lambda: prepare(Limited, max_episode_steps=10), "=10: .*Limited itself ends its episodes after 9 steps"),
+        (
+            lambda: prepare(Limited, max_episode_steps=10),
+            "=10: .*Limited itself ends its episodes after 9 steps; a longer limit must be set there",
+        ),
         (
             lambda: prepare(make_env(Limited), max_episode_steps=5),
             "was created with a time limit of 9 steps; set the limit there",

@@ -197,6 +197,18 @@ def test_invalid_environment_is_reset_without_affecting_others(action):
     np.testing.assert_array_equal(after.invalid, of_c.invalid)
 
 
+def test_state_that_is_too_large_to_simulate_is_invalid():
+    """Although all numbers are finite, and the task does not see them."""
+    task = SMALL._replace(
+        observation=lambda model, data: jnp.clip(data.qvel, -1, 1), terminated=lambda model, data: False
+    )
+    env, reset, step = made(task)
+    state = reset(jax.random.PRNGKey(0), 4)
+    qvel = state.physics.state["qvel"].at[1, 0].set(1e12)
+    state = state._replace(physics=state.physics._replace(state={**state.physics.state, "qvel": qvel}))
+    np.testing.assert_array_equal(step(state, jnp.zeros((4, 1))).invalid, [False, True, False, False])
+
+
 def test_environment_does_not_depend_on_number_of_environments():
     env, reset, step = made(SMALL)
     few, many = reset(jax.random.PRNGKey(0), 4), jax.jit(env.reset, static_argnums=1)(jax.random.PRNGKey(0), 7)
@@ -230,6 +242,7 @@ def test_renderer_receives_state_of_simulation(monkeypatch):
 
 
 SWIMS = BALL.format(option="", actuators="").replace('size="0.1" mass', 'fluidshape="ellipsoid" size="0.1" mass')
+EARLY = '<general joint="hinge" dyntype="filter" dynprm="1" actearly="true" ctrlrange="-1 1"/>'
 DELAYED = '<motor joint="hinge" ctrlrange="-1 1" delay="0.02" nsample="8"/>'
 
 
@@ -245,6 +258,8 @@ DELAYED = '<motor joint="hinge" ctrlrange="-1 1" delay="0.02" nsample="8"/>'
         (lambda: made(hinged('damping="0 1"')), "does not support stiffness or damping that is a polynomial"),
         (lambda: made(hinged('stiffness="0 5"')), "does not support stiffness or damping that is a polynomial"),
         (lambda: made(hinged('stiffness="5" springyield="0.1"')), "does not support springs and tendons that yield"),
+        (lambda: made(ball(actuators=EARLY)), "does not support actearly"),
+        (lambda: made(geom('surfacevel="1 0 0"')), "does not support surface velocity or adhesion of geoms"),
         (lambda: made(motor('damping="1"')), "does not support damping or armature of actuators"),
         (lambda: made(motor('armature="1"')), "does not support damping or armature of actuators"),
         (lambda: made(ball('actuatorgroupdisable="3"')), "does not support groups of actuators that are disabled"),

@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium import spaces
-from maze_env import COUNTS, Maze
+from maze_env import COUNTS, Ends, Maze
 
 import jaxtrpo
+from jaxtrpo.envs import abilities
 from jaxtrpo.envs.gymnasium.errors import SimulatorError
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
 from jaxtrpo.envs.registry import make_env
@@ -122,3 +123,61 @@ def test_attributes_reach_simulators_behind_masks():
         lambda: Maze("method"), **{**SETTINGS, "total_steps": 512, "steps_per_update": 64}, on_update=lengthen
     )
     assert seen[0] == 4 and seen[-1] == 6
+
+
+def test_simulator_that_fails_later_ends_the_run():
+    """After the steps on trial, which a plan is made by."""
+
+    class Late(Maze):
+        moves = 0
+
+        def step(self, action):
+            self.moves += 1
+            if self.moves > 70:
+                raise KeyError("no such thing")
+            return super().step(action)
+
+    with pytest.raises(SimulatorError, match="no such thing"):
+        jaxtrpo.train(lambda: Late("method"), **{**SETTINGS, "total_steps": 2000})
+
+
+@pytest.mark.parametrize(
+    ("convention", "end"), [("observation", "zeros"), ("method", "zeros"), ("info", "zeros"), ("info", "absent")]
+)
+def test_end_of_an_episode_needs_no_legal_move(convention, end):
+    """As in environments of PettingZoo, where none is left."""
+    env = make_gymnasium_env(lambda: Ends(convention, end), processes=0)
+    state = env.reset(jax.random.PRNGKey(0), 1)
+    for taken in range(8):
+        state = env.step(state, np.array([[taken % 4 % 3, 0]]))
+        assert state.terminated[0] == (taken % 4 == 3)
+    assert env.failure is None and not state.invalid[0]
+
+
+@pytest.mark.parametrize("convention", ["observation", "method", "info"])
+def test_entries_of_info_are_logged_behind_masks(convention):
+    class Telling(Maze):
+        def step(self, action):
+            obs, reward, over, cut, info = super().step(action)
+            return obs, reward, over, cut, {**info, "left": 10.0 * self.taken, "is_success": over}
+
+    metrics = jaxtrpo.train(lambda: Telling(convention), log_info="left", **SETTINGS).metrics
+    ended = metrics["episodes"] > 0
+    assert ended.all()
+    np.testing.assert_allclose(metrics["left"][ended], 10 * metrics["mean_length"][ended])
+    np.testing.assert_array_equal(metrics["success_rate"][ended], 1)
+
+
+def test_environment_behind_a_mask_keeps_its_abilities():
+    """Its time limit may be shortened, its simulators are changed, and a copy has others."""
+    env = make_gymnasium_env(lambda: Maze("method"), processes=0, max_episode_steps=99)
+    state = env.reset(jax.random.PRNGKey(0), 2)
+    after = env.step(state._replace(elapsed=jnp.array([98, 0])), np.zeros((2, 2), np.int32))
+    assert after.truncated.tolist() == [True, False]
+    other = env.copy()
+    other.reset(jax.random.PRNGKey(0), 2)
+    again = env.step(after, np.array([[0, 0], [1, 0]]))  # of simulators that are still its own
+    assert other is not env and not again.invalid.any()
+    assert abilities.times_changed(env) == 0
+    jaxtrpo.set_env(again, length=6)
+    assert abilities.times_changed(env) == 1

@@ -370,7 +370,9 @@ def test_env_options_reach_constructor_config_and_policy(found, tmp_path):
     assert where == (name, None, {"steps": 5})
     assert environment_for(name, 1, None, where[2])[0].episode_length == 5
     assert where_to_act(policy, None, None, "steps=6")[2] == {"steps": 6}
-    assert where_to_act(policy, name, None)[2] == {}
+    # In a process that has not imported it, the function must be given again, and its options need not.
+    assert where_to_act(policy, name, None)[2] == {"steps": 5}
+    assert where_to_act(policy, name, None, "")[2] == where_to_act(policy, "Hopper-v5", None)[2] == {}
     save_config(tmp_path, name, run.config)
     assert load_config(tmp_path)["env_options"] == "steps=5"
     assert json.loads((tmp_path / "config.json").read_text())["env_options"] == "steps=5"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import gymnasium
 import jax
 import numpy as np
 import pytest
@@ -13,13 +14,16 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 import jaxtrpo
+from jaxtrpo.adapt import Rule
 from jaxtrpo.cli import main as cli
 from jaxtrpo.cli.export import Export
+from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.gymnasium.actions import action_space_of
 from jaxtrpo.envs.gymnasium.make import make_gymnasium_env
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.policies.networks import mlp
 from jaxtrpo.policies.trained import TrainedPolicy
+from jaxtrpo.rollout.evaluation import where_to_act
 from jaxtrpo.runs.policy_file import save_policy
 
 OBSERVATION = spaces.Box(0, 1, (4,), np.float32)
@@ -116,3 +120,91 @@ def test_commands_reject_policy_that_does_not_fit(command, tmp_path, monkeypatch
         "actions are continuous of size 1, but those of CartPole-v1 are discrete with (2,) choices"
         in capsys.readouterr().err
     )
+
+
+TINY = {
+    "policy": "mlp(hidden=())", "critic": "none", "num_envs": 2, "steps_per_update": 8, "segment_length": 4,
+    "total_steps": 8, "actors": 1, "progress": False,
+}  # fmt: skip
+
+
+def make_pendulum(g: float = 10.0):
+    return gymnasium.make("Pendulum-v1", g=g)
+
+
+def test_policy_is_evaluated_in_the_object_that_it_was_trained_in(tmp_path):
+    """As far as a name and options can tell which that was."""
+    env = jaxtrpo.make_env("Pendulum-v1", g=5.0, max_episode_steps=9, processes=0)
+    jaxtrpo.train(env, out=tmp_path, **TINY)
+    policy = jaxtrpo.load_policy(tmp_path)
+    wanted = "Pendulum-v1", 9, {"g": 5.0, "processes": 0}
+    assert where_to_act(policy, None, None) == wanted
+    assert where_to_act(policy, "Pendulum-v1", None) == ("Pendulum-v1", None, {})  # which is another one
+    again = jaxtrpo.load_config(tmp_path)
+    assert (again["env"], again["max_episode_steps"], again["env_options"]) == ("Pendulum-v1", 9, "g=5.0, processes=0")
+    many = jaxtrpo.train_many(jaxtrpo.make_env("Hopper-v5", max_episode_steps=9), seeds=(0, 1), **TINY)
+    assert where_to_act(many[0].policy, None, None) == ("Hopper-v5", 9, {})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda env: jaxtrpo.MujocoEnvironment(env.task._replace(reward=lambda model, data, action: data.qpos[0])),
+        lambda env: Repeated(env, 2),
+    ],
+)
+def test_policy_of_a_changed_environment_does_not_name_the_usual_one(change):
+    changed = change(jaxtrpo.make_env("InvertedPendulum-v5"))
+    policy = jaxtrpo.train(changed, **TINY).policy
+    with pytest.raises(
+        ValueError, match="^env='InvertedPendulum-v5 .own.', .* is a function or an environment of your"
+    ):
+        jaxtrpo.evaluate(policy)
+    assert len(jaxtrpo.evaluate(policy, changed, episodes=2).returns) == 2
+
+
+def test_run_with_parts_of_ones_own_cannot_be_repeated_from_its_file_alone(tmp_path):
+    """And says which of them must be given again."""
+    rule = Rule(init=lambda settings: (), update=lambda state, settings, metrics: (state, settings))
+    env = jaxtrpo.make_env("InvertedPendulum-v5")
+    options = {"env_options": {"processes": 0}}
+    for number, (where, parts, message) in enumerate(
+        (
+            (
+                make_pendulum,
+                options,
+                "^unknown environment 'gymnasium:make_pendulum'; .*; if it is a function of your",
+            ),
+            (
+                Repeated(env, 2),
+                {},
+                r"^InvertedPendulum-v5 \(own\) was built or changed by yourself: give",
+            ),
+            (env, {"adapt": rule}, "^adapt='custom' is your own, which text cannot describe"),
+        )
+    ):
+        jaxtrpo.train(where, out=tmp_path / str(number), **{**TINY, **parts})
+        again = jaxtrpo.load_config(tmp_path / str(number))
+        with pytest.raises(ValueError, match=message):
+            jaxtrpo.train(**again)
+        given = {**again, "env": where, **{name: part for name, part in parts.items() if name == "adapt"}}
+        assert len(jaxtrpo.train(**given, progress=False).metrics["update"]) == 1
+
+
+def test_options_that_no_file_can_hold_leave_an_environment_without_a_name():
+    made = jaxtrpo.make_env("Pendulum-v1", g=np.float32(5), processes=0)
+    assert jaxtrpo.train(made, **TINY).policy.env_name == "Pendulum-v1 (own)"
+
+
+def test_function_that_is_given_again_has_the_limit_and_options_of_training(tmp_path, monkeypatch):
+    options = {"g": 3.0, "processes": 0}
+    policy = jaxtrpo.train(make_pendulum, max_episode_steps=7, env_options=options, **TINY).policy
+    assert where_to_act(policy, make_pendulum, None) == (make_pendulum, 7, options)
+    assert where_to_act(policy, make_pendulum, 5, "processes=0") == (make_pendulum, 5, {"processes": 0})
+    assert where_to_act(policy, made, None) == (made, None, {})
+    (tmp_path / "where.py").write_text("from test_evaluation import make_pendulum")
+    named = dataclasses.replace(policy, env_name=f"{tmp_path}/where.py:make_pendulum")
+    assert where_to_act(named, named.env_name, None) == (named.env_name, 7, options)
+    elsewhere = dataclasses.replace(named, env_options="python='other/bin/python'")
+    with pytest.raises(ValueError, match=r"repeat them \(--env-options\) if you trust it$"):
+        where_to_act(elsewhere, named.env_name, None)

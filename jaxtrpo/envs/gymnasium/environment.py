@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -38,7 +39,8 @@ class GymnasiumEnvironment:
 
     saves_state = False
 
-    def __init__(self, plan: SteppingPlan):
+    def __init__(self, plan: SteppingPlan, attributes: Mapping[str, Any] = MappingProxyType({})):
+        """Prepares simulators, which get `attributes` when they are started (see `jaxtrpo.set_env`)."""
         self.plan = plan
         self.name = plan.source.name
         self.observations = plan.observations
@@ -49,7 +51,7 @@ class GymnasiumEnvironment:
         self.info_columns = tuple(column for column, _ in plan.info)
         self.envs_per_simulator = plan.envs_per_vector or 1
         self.wastes_steps = plan.vector  # steps that only reset, in NEXT_STEP mode
-        self._host = Host(plan)
+        self._host = Host(plan, attributes)
         self._closing = weakref.finalize(self, self._host.close)
 
     @property
@@ -122,7 +124,7 @@ class GymnasiumEnvironment:
         if success and self.plan.reports_success:
             columns = {SUCCESS_COLUMN: SUCCESS} | columns
         plan = dataclasses.replace(self.plan, info=tuple(columns.items()))
-        return self if plan.info == self.plan.info else GymnasiumEnvironment(plan)
+        return self if plan.info == self.plan.info else self._planned(plan)
 
     def flatten(self, obs: Any) -> Any:
         """Converts an observation in the simulator's form, or a batch of them."""
@@ -163,7 +165,11 @@ class GymnasiumEnvironment:
 
     def for_groups(self, groups: int) -> GymnasiumEnvironment:
         """Returns the environment for `groups` actors: a copy if they would share a vector environment, else itself."""
-        return self if self.plan.serves(groups) else GymnasiumEnvironment(dataclasses.replace(self.plan, groups=groups))
+        return self if self.plan.serves(groups) else self._planned(dataclasses.replace(self.plan, groups=groups))
+
+    def _planned(self, plan: SteppingPlan) -> GymnasiumEnvironment:
+        """Returns the environment with another plan, whose simulators get the attributes that were set so far."""
+        return GymnasiumEnvironment(plan, self._host.attributes)
 
     def close(self) -> None:
         """Closes the simulators and their processes; a reset starts new ones."""

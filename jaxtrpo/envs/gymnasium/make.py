@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from jaxtrpo.config.checks import MOST_ENVS, require_number, require_whole
-from jaxtrpo.envs.abilities import for_groups
+from jaxtrpo.envs.abilities import for_groups, has
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.gymnasium.environment import GymnasiumEnvironment
 from jaxtrpo.envs.gymnasium.errors import SimulatorError, without_traceback
@@ -65,7 +65,7 @@ def make_gymnasium_env(
         if python is not None:
             planned = plan_elsewhere(python, source, options, name, how)
         else:
-            planned = plan_env(find_source(source, options, name), how, lambda env: isinstance(env, Environment))
+            planned = plan_env(find_source(source, options, name), how, lambda env: has(env, Environment))
     except SimulatorError as error:
         raise ValueError(without_traceback(error)) from error.__cause__  # keeps the simulator's traceback
     if not isinstance(planned, Planned):

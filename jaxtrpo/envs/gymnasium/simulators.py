@@ -7,6 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,11 +32,12 @@ class Host:
       failure: first error of a simulator, after which every call fails.
     """
 
-    def __init__(self, plan: SteppingPlan):
+    def __init__(self, plan: SteppingPlan, attributes: Mapping[str, Any] = MappingProxyType({})):
+        """Takes how to make the simulators, and attributes to set in them when they are started."""
         self.plan, self.number = plan, next(_host_numbers)
         self.failure: SimulatorError | None = None
         self._running: _Running | None = None
-        self._attributes: dict[str, Any] = {}  # set during a training, for simulators that are started later
+        self.attributes = dict(attributes)  # of simulators that are started later
         self.times_changed = 0  # how often attributes were set
         self._lock = threading.Lock()
         hosts[self.number] = self
@@ -52,8 +54,8 @@ class Host:
             with self._lock:
                 self._running = running
             running.rows.seed[:] = keys[:, 1] & 0x7FFFFFFF  # some simulators reject larger seeds
-            if self._attributes:
-                running.stepper.set_attributes(self._attributes)
+            if self.attributes:
+                running.stepper.set_attributes(self.attributes)
             running.stepper.reset()
         except RAISED as error:
             raise self._fail(error, "starting") from error
@@ -80,7 +82,7 @@ class Host:
     def set_attributes(self, attributes: Mapping[str, Any]) -> None:
         """Sets attributes of all simulators, now and after a reset."""
         self._require_working()
-        self._attributes |= attributes
+        self.attributes |= attributes
         running = self._running
         try:
             if running is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import importlib
 import sys
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs._support.parameters import takes
 from jaxtrpo.envs.gymnasium.attributes import WRAPPERS
 from jaxtrpo.envs.gymnasium.masks import ActionMask
-from jaxtrpo.envs.modules import PREFIX, import_module, register
+from jaxtrpo.envs.modules import PREFIX, import_module, name_of_function, register
 
 UNLIMITED = 2**31 - 1  # stands for "no time limit", in steps
 LIMIT, NO_LIMIT = "max_episode_steps", -1  # keyword of `gymnasium.make`, and its value for "no time limit"
@@ -119,21 +118,16 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
       ValueError: there is no such id, or its module or package cannot be imported.
     """
     if callable(source):
-        function = source
-        while isinstance(function, functools.partial):
-            function = function.func
-        qualified = getattr(function, "__qualname__", type(function).__qualname__)
-        limit = None
+        own, limit = name_of_function(source), None
         if LIMIT in options and not takes(source, LIMIT):
             options = dict(options)
             limit = options.pop(LIMIT)
             if limit == NO_LIMIT:
                 raise ValueError(
-                    f"max_episode_steps={limit}: only gymnasium.make can remove a time limit; omit it for {qualified}"
+                    f"max_episode_steps={limit}: only gymnasium.make can remove a time limit; omit it for "
+                    f"{own.removeprefix(PREFIX)}"
                 )
-        return Source(
-            name or PREFIX + qualified, maker=source, options=options, limit=limit, registered=_registered_here()
-        )
+        return Source(name or own, maker=source, options=options, limit=limit, registered=_registered_here())
     full_id = source.removeprefix(PREFIX)
     module, _, env_id = full_id.rpartition(":")
     if module:
@@ -141,7 +135,8 @@ def find_source(source: str | Callable[..., Any], options: Mapping[str, Any], na
     elif env_id not in gymnasium.registry:
         module = register(env_id)
     if env_id not in gymnasium.registry:
-        raise ValueError(unknown_name(env_id, gymnasium.registry, prefix=PREFIX))
+        may_be_function = "" if "-" in env_id else "; if it is a function of your own, give the function itself"
+        raise ValueError(unknown_name(env_id, gymnasium.registry, prefix=PREFIX) + may_be_function)
     return Source(name or PREFIX + full_id, spec=gymnasium.registry[env_id], module=module or None, options=options)
 
 

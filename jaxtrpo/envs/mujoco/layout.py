@@ -50,9 +50,12 @@ def make_layout(model: mujoco.MjModel, fields: tuple[str, ...], changes: tuple[s
     """Creates the layout for `fields` and `changes` of a model.
 
     Raises:
-      ValueError: a name is not an MjData field of float64 numbers, MuJoCo does not compute it for this model, or a
-        change is not among the fields.
+      ValueError: a name is given twice or is not an MjData field of float64 numbers, MuJoCo does not compute it for
+        this model, or a change is not among the fields.
     """
+    for name in fields:
+        if fields.count(name) > 1:
+            raise ValueError(f"Task.fields: {name!r} is given twice")
     data = mujoco.MjData(model)
     shapes = {}
     for name in fields:

@@ -205,6 +205,7 @@ MALFORMED = {
     "deep": (CONFIG_FILE, 100_000 * "["),
     "steps in words": (CONFIG_FILE, '{"env": "X", "total_steps": "many"}'),
     "no steps at all": (CONFIG_FILE, '{"env": "X", "total_steps": null}'),
+    "seconds in words": (CONFIG_FILE, '{"env": "X", "stop_after_seconds": "soon"}'),
     "versions in words": (CONFIG_FILE, '{"env": "X", "versions": "new"}'),
     "machine as a list": (CONFIG_FILE, '{"env": "X", "machine": [1]}'),
     "no text": (CONFIG_FILE, "\udcff"),

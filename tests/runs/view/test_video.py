@@ -13,6 +13,9 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import TimeLimit
+from light_env import LightEnvironment
 from PIL import Image
 
 import jaxtrpo
@@ -87,11 +90,29 @@ def test_rendering_without_time_limit_is_as_long_as_an_evaluation(monkeypatch):
 
 
 def test_environment_without_renderer_is_rejected():
-    class Blind:
-        name = "Blind-v0"
+    with pytest.raises(ValueError, match="^light cannot be rendered$"):
+        render_episode(policy_for(PENDULUM), LightEnvironment())
 
-    with pytest.raises(ValueError, match="Blind-v0 cannot be rendered"):
-        render_episode(policy_for(PENDULUM), Blind())
+
+def test_episode_of_a_policy_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="but those of Hopper-v5 have sizes 11 and 3"):
+        render_episode(policy_for(PENDULUM), "Hopper-v5")
+
+
+def test_environment_to_draw_may_be_named_or_that_of_training():
+    """Its simulators are closed with the last frame."""
+    policy, closed = policy_for("CartPole-v1"), []
+
+    class Drawn(CartPoleEnv):
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    wanted = [frame.picture for frame in render_episode(policy, make_env("CartPole-v1"), seed=4).frames]
+    for env in (None, "CartPole-v1", lambda: TimeLimit(Drawn(render_mode="rgb_array"), 500)):
+        found = [frame.picture for frame in render_episode(policy, env, seed=4).frames]
+        np.testing.assert_array_equal(found, wanted)
+    assert closed
 
 
 # ---- video files
