@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from jaxtrpo.config.checks import expanded
 from jaxtrpo.runs.directory import RUN_FILES, require_writable
 
 FAILED, INPUT_ERROR, INTERRUPTED = 1, 2, 130
@@ -57,7 +58,7 @@ def require_place(out: Path, name: str = "out") -> None:
 
     `name` is the setting that holds its path.
     """
-    what, place = f"{name}={str(out)!r}", out.expanduser().absolute()
+    what, place = f"{name}={str(out)!r}", expanded(out).absolute()
     if not place.parent.is_dir():
         raise NotADirectoryError(f"{what}: no such directory: {out.parent}")
     if place.is_dir():

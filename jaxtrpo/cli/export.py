@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from jaxtrpo.cli.command import FAILED, Work, find_modules_here, needs
-from jaxtrpo.config.checks import MOST_EPISODES, require_whole
+from jaxtrpo.config.checks import MOST_EPISODES, expanded, require_whole
 from jaxtrpo.runs.directory import require_writable
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Export:
     env: str | None = None
     """environment of the evaluation for --card; if not given, the one the policy was trained in"""
     env_options: str | None = None
-    """options of the environment's constructor; if not given, those of the training run, or none with --env"""
+    """options of the environment's constructor; if not given, those of the training run, or none with another --env"""
     max_episode_steps: int | None = None
     """time limit of the evaluation for --card, in environment steps; if not given, that of the training run, or that of
     --env itself. Without a time limit, episodes are stopped after 10,000 steps"""
@@ -50,7 +50,7 @@ class Export:
         if self.max_episode_steps is not None:
             require_whole(1, max_episode_steps=self.max_episode_steps)
         find_modules_here(self.env)
-        out = (self.out or self.directory / "export").expanduser()
+        out = expanded(self.out or self.directory / "export")
         if self.directory.exists():  # otherwise, loading the policy says so
             require_writable(out.absolute(), f"out={str(out)!r}")
         choose_actors(program=True)  # the environment may be a JAX program
@@ -84,7 +84,7 @@ class Export:
         try:
             place = self.env, self.episodes, self.max_episode_steps, self.env_options
             evaluation = prepare_evaluation(policy, *place)(0)
-            own = self.directory.expanduser()
+            own = expanded(self.directory)
             run = read_run(own) if (own / METRICS_FILE).exists() else None  # a snapshot has none
         except (ValueError, SimulatorError) as error:
             why = one_line(str(error).partition("\n\n")[0], 1000)

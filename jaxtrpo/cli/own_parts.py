@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxtrpo.config import Config
+from jaxtrpo.config.checks import expanded
 from jaxtrpo.config.messages import described, type_name
 from jaxtrpo.config.specs import KINDS, literal_or_word, parse, split_own
 from jaxtrpo.envs.modules import search_first
@@ -99,7 +100,7 @@ def _call(make: Callable[..., Any], name: str, settings: dict[str, Any]) -> Any:
 
 def _module(place: str) -> ModuleType:
     if place.endswith(".py"):
-        path = Path(place).expanduser().absolute()
+        path = expanded(place).absolute()
         if not path.is_file():
             raise _Wrong(f"no such file: {place}")
         return _module_in(path)

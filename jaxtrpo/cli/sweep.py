@@ -15,7 +15,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, UseAppendAction, arg
 
 from jaxtrpo.cli.command import FAILED, INTERRUPTED, Work, as_flags, find_modules_here, needs
 from jaxtrpo.config import USUAL_ALGORITHM, Config
-from jaxtrpo.config.checks import MOST_SEEDS, require_whole
+from jaxtrpo.config.checks import MOST_SEEDS, expanded, require_whole
 from jaxtrpo.config.environment import made_elsewhere, options_of
 from jaxtrpo.parallel.machine import PROCESSES_PER_CORE, available_cores
 from jaxtrpo.runs.directory import hold, require_writable
@@ -81,7 +81,7 @@ class Sweep:
         self._require_valid(dimensions)
         for chosen in every[: self.trials]:  # values that are valid by themselves may contradict each other
             Config(**self._settings(chosen))
-        out = self.out.expanduser().absolute()
+        out = expanded(self.out).absolute()
         require_writable(out, f"out={str(self.out)!r}")
         self._require_known()
         try:

@@ -14,7 +14,7 @@ from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from jaxtrpo.cli.command import INTERRUPTED, Work, find_modules_here, needs, require_place
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import MOST_SEEDS, require_seed, require_whole
+from jaxtrpo.config.checks import MOST_SEEDS, expanded, require_seed, require_whole
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.base import Environment
@@ -153,7 +153,7 @@ class Train:
             from jaxtrpo.runs.view.watch import serving
         except ModuleNotFoundError as error:
             raise needs("train --watch", error, "view") from error
-        return serving([self.out.expanduser()])
+        return serving([expanded(self.out)])
 
     def _how_to_resume(self) -> str:
         if self.out is None:
@@ -161,6 +161,8 @@ class Train:
         return f"; saved in {self.out}; resume with the same command and --resume"
 
     def _report(self, result: Result) -> None:
+        import numpy as np
+
         from jaxtrpo.training.selection import earlier_best
 
         metrics = result.metrics
@@ -168,10 +170,11 @@ class Train:
             print("interrupted before the first update", file=sys.stderr)
             return
         best = earlier_best(result.state, int(metrics["env_steps"][-1]))
+        compared = "evaluation" if np.isfinite(metrics.get("eval_return", np.nan)).any() else "return_100"
         print(
             f"{_return_of(metrics)}, {metrics['env_steps'][-1]:,} environment steps, "
             f"{metrics['wall_seconds'][-1]:.1f} seconds, {self._saved()}"
-            + ("" if best is None else f"; policy of step {best[0]:,}, return_100 {best[1]:.1f}")
+            + ("" if best is None else f"; policy of step {best[0]:,}, {compared} {best[1]:.1f}")
         )
 
     def _report_many(self, results: Sequence[Result]) -> None:
@@ -227,7 +230,7 @@ class Evaluate:
     env: str | None = None
     """environment; if not given, the one the policy was trained in"""
     env_options: str | None = None
-    """options of the environment's constructor; if not given, those of the training run, or none with --env"""
+    """options of the environment's constructor; if not given, those of the training run, or none with another --env"""
     max_episode_steps: int | None = None
     """time limit in environment steps; if not given, that of the training run, or that of --env itself.
     Without a time limit, episodes are stopped after 10,000 steps"""
@@ -284,7 +287,7 @@ class Evaluate:
         for value in evaluation.returns:
             print(f"{value:.2f}")
         if self.record is not None and evaluation.recording is not None:
-            write_recording(self.record.expanduser(), evaluation.recording)
+            write_recording(expanded(self.record), evaluation.recording)
             print(self.record)
         return 0
 

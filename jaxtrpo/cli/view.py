@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from tyro.conf import FlagCreatePairsOff, Positional, arg
 
 from jaxtrpo.cli.command import Work, find_modules_here, needs, require_place, require_some
-from jaxtrpo.config.checks import require_positive, require_seed, require_whole
+from jaxtrpo.config.checks import expanded, require_positive, require_seed, require_whole
 from jaxtrpo.runs.view.opengl import choose_opengl
 
 MOST_PIXELS = 8_192  # of a side; what H.264 encodes
@@ -39,7 +39,7 @@ class Video:
     env: str | None = None
     """environment; if not given, the one each policy was trained in"""
     env_options: str | None = None
-    """options of the environment's constructor; if not given, those of each training run, or none with --env"""
+    """options of the environment's constructor; if not given, those of each training run, or none with another --env"""
     policy: str | None = None
     """network of your own that the policies were trained with, such as my_module:MyPolicy"""
     max_episode_steps: int | None = None
@@ -71,7 +71,7 @@ class Video:
         except ModuleNotFoundError as error:
             raise needs("video", error, "view") from error
         from jaxtrpo.cli.own_parts import network
-        from jaxtrpo.envs.abilities import Watchable
+        from jaxtrpo.envs.abilities import Watchable, has
         from jaxtrpo.envs.base import most_steps
         from jaxtrpo.envs.registry import make_env
         from jaxtrpo.parallel.devices import choose_actors
@@ -88,7 +88,7 @@ class Video:
             where, limit, options = where_to_act(policy, self.env, self.max_episode_steps, self.env_options)
             env = make_env(where, max_episode_steps=limit, **options)
             require_fitting(policy, env)
-            if unable is not None and not isinstance(env, Watchable):
+            if unable is not None and not has(env, Watchable):
                 raise unable
             episode = render_episode(policy, env, seed=self.seed, width=self.width, height=self.height)
             episodes[label] = episode if self.seconds is None else first_seconds(episode, self.seconds)
@@ -100,7 +100,7 @@ class Video:
             with Progress(most, unit="frames") as bar:
                 bar.status("rendering")
                 counted = {label: each._replace(frames=bar.count(each.frames)) for label, each in episodes.items()}
-                files = write_video(counted, self.out.expanduser(), gif=self.gif)
+                files = write_video(counted, expanded(self.out), gif=self.gif)
             for path in files:
                 print(path)
             return 0
@@ -147,7 +147,7 @@ class Plot:
         curves = curves_of([read_run(place) for place in find_runs(self.directories)], self.x, self.y)
 
         def work() -> int:
-            for path in draw(curves, self.out.expanduser(), x=self.x, y=self.y):
+            for path in draw(curves, expanded(self.out), x=self.x, y=self.y):
                 print(path)
             return 0
 
@@ -171,7 +171,7 @@ class Report:
         require_place(self.out)
         if self.out.suffix not in PAGE_SUFFIXES:
             raise ValueError(f"out={str(self.out)!r} must end with {' or '.join(PAGE_SUFFIXES)}")
-        video = self.video and self.video.expanduser()
+        video = self.video and expanded(self.video)
         if video and not video.is_file():
             raise FileNotFoundError(f"video={str(self.video)!r}: no such file")
         if video and not _is_mp4(video):
@@ -185,7 +185,7 @@ class Report:
         runs = [read_run(place) for place in find_runs(self.directories)]
 
         def work() -> int:
-            write_report(runs, self.out.expanduser(), video=video)
+            write_report(runs, expanded(self.out), video=video)
             print(self.out)
             return 0
 

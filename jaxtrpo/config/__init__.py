@@ -85,8 +85,9 @@ class Config:
     actions: noise that pushes in one direction for several steps moves systems with inertia further;
     if not given, 0 or, where discount is 0.999 by default, 0.5"""
     select: str = "best"
-    """policy that the run hands out: "last", or "best", the last one whose return_100 was not significantly below the
-    highest, which needs 100 finished episodes; a run is resumed from its last one"""
+    """policy that the run hands out: "last", or "best", the one with the best evaluation; without evaluations, the last
+    one whose return_100 was not significantly below the highest, which needs 100 finished episodes. A run is resumed
+    from its last one"""
     actors: int | None = None
     """number of actors, the devices that collect and learn, over all processes;
     if not given, one per CPU core or accelerator, or the most below that which divide a given num_envs"""
@@ -111,9 +112,10 @@ class Config:
     log_info: str | None = None
     """entries of a Gymnasium environment's info, such as "success, x_position": their values at the end of episodes,
     averaged over the episodes of an update, become columns of metrics.csv; in Python also a tuple"""
-    eval_every: int = 0
-    """environment steps between evaluations of the deterministic policy during training; 0 for none.
-    Without a time limit, evaluation episodes are stopped after 10,000 steps"""
+    eval_every: int | None = None
+    """environment steps between evaluations of the deterministic policy during training; 0 for none;
+    if not given, none or, in long runs where MuJoCo's C engine steps the environment and episodes may end early, a
+    tenth of the run. Without a time limit, evaluation episodes are stopped after 10,000 steps"""
     eval_episodes: int = 10
     """episodes per evaluation"""
     start_from: str | None = None
@@ -158,7 +160,8 @@ class Config:
         if self.num_envs is not None:
             require_whole(1, MOST_ENVS, num_envs=self.num_envs)
         require_seed(seed=self.seed)
-        require_whole(0, None, eval_every=self.eval_every)
+        if self.eval_every is not None:
+            require_whole(0, None, eval_every=self.eval_every)
         if self.start_from is not None and not (isinstance(self.start_from, str) and self.start_from):
             raise ValueError(f"start_from={short(self.start_from)} must be the directory of a run or snapshot")
         if self.stop_at_return is not None:

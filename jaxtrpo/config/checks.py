@@ -115,3 +115,15 @@ def is_number(value: object) -> bool:
     """Whether a value is a real number; booleans are not."""
     number = plain(value)
     return isinstance(number, int | float) and not isinstance(number, bool)
+
+
+def expanded(place: str | Path) -> Path:
+    """Returns a path with `~` expanded.
+
+    Raises:
+      ValueError: it begins with the home directory of an unknown user.
+    """
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        raise ValueError(f"{str(place)!r} begins with a home directory that cannot be determined") from None

@@ -33,6 +33,7 @@ KINDS: Mapping[str, Mapping[str, str]] = {
 }
 # Parts of the user's own, which only the command line imports: MODULE:NAME or FILE.py:NAME, with settings or without.
 _OWN = re.compile(r"(?P<place>[^():]+):(?P<call>[A-Za-z_]\w*(\(.*\))?)", re.DOTALL)
+OWN = "custom"  # spec string of a part of the user's own that has no other
 CALLED = {"adapt": "rule"}  # kinds whose name in messages is not that of the setting
 
 
@@ -54,14 +55,14 @@ def parse(kind: str, text: str) -> Any:
       ValueError: the string is not a spec string, or names an unknown factory or setting, or a value is out of bounds;
         one sentence that names the setting.
     """
+    if split_own(text) or text == OWN:
+        raise ValueError(
+            f"{kind}={text!r} is your own, which text cannot describe in Python: pass the object itself, or in the "
+            f"shell --{kind} MODULE:NAME"
+        )
     try:
         return _build(kind, ast.parse(text.strip(), mode="eval").body)
     except SyntaxError:
-        if split_own(text) or text == "custom":
-            raise ValueError(
-                f"{kind}={text!r} is your own, which text cannot describe in Python: pass the object itself, or in the "
-                f"shell --{kind} MODULE:NAME"
-            ) from None
         example = next(iter(KINDS[kind]))
         raise ValueError(
             f"{kind}={text!r} must be a name or a call, such as {example} or {example}(setting=value)"

@@ -179,11 +179,13 @@ def copied(leaf: jax.Array) -> jax.Array:
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
 
 
-def filled(like: jax.Array, value: float) -> jax.Array:
-    """Returns an array like a placed one that holds one value, and shares no memory.
+def filled(like: Any, value: float) -> Any:
+    """Returns an array like a placed one, or one on the host, that holds one value, and shares no memory.
 
     It is placed without a program, which would have to be compiled, and without the other processes.
     """
+    if isinstance(like, np.ndarray):
+        return np.full_like(like, value)
     parts = [
         jax.device_put(np.full(shard.data.shape, value, like.dtype), shard.device, may_alias=False)
         for shard in like.addressable_shards

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxtrpo.config import Config, make_config
+from jaxtrpo.config.checks import expanded
 from jaxtrpo.parallel.machine import available_cores
 from jaxtrpo.runs.directory import CONFIG_FILE, read_text, write_whole
 
@@ -42,7 +43,7 @@ def load_config(path: str | Path) -> dict[str, Any]:
       FileNotFoundError: the file does not exist.
       ValueError: the file was not written by `train`, or a setting in it is unknown to this version or out of bounds.
     """
-    place = Path(path).expanduser()
+    place = expanded(path)
     place = place / CONFIG_FILE if place.is_dir() else place
     try:
         content = json.loads(read_text(place))

@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from jaxtrpo.config.checks import expanded
+
 METRICS_FILE = "metrics.csv"
 POLICY_FILE = "policy.msgpack"
 CONFIG_FILE = "config.json"
@@ -58,7 +60,7 @@ def open_directory(path: str | Path, *, overwrite: bool = False, resume: bool = 
     what = f"out={str(path)!r}"
     if not str(path):
         raise ValueError(f"{what} must name a directory")
-    directory = Path(path).expanduser().absolute()
+    directory = expanded(path).absolute()
     require_writable(directory, what)
     try:
         found = holds_run(directory)

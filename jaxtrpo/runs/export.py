@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array
 
+from jaxtrpo.config.checks import expanded
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.observation_space import as_space
 from jaxtrpo.envs.observations import MASK
@@ -53,7 +54,7 @@ def export_policy(policy: TrainedPolicy, directory: str | Path) -> list[Path]:
       OutputError: the files cannot be written.
     """
     made = {ONNX_FILE: as_onnx(policy), STABLEHLO_FILE: as_stablehlo(policy)}
-    directory = Path(directory).expanduser()
+    directory = expanded(directory)
     with writing(directory, advice=""):
         directory.mkdir(parents=True, exist_ok=True)
         for name, data in made.items():

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from jaxtrpo.config.checks import require_path
+from jaxtrpo.config.checks import expanded, require_path
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.actions import ActionSpace
 from jaxtrpo.envs.observation_space import Leaf, ObservationSpace
@@ -34,7 +34,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
     require_path(directory=directory)
     if not isinstance(policy, TrainedPolicy):
         raise ValueError(f"policy={short(policy)} must be a trained policy, such as train(...).policy")
-    place = Path(directory).expanduser()
+    place = expanded(directory)
     if not place.is_dir():
         raise FileNotFoundError(f"no such directory: {place}")
     content = {
@@ -75,7 +75,7 @@ def load_policy(directory: str | Path, *, policy: Any = None) -> TrainedPolicy:
       ValueError: the policy file is damaged or has another format version, or its network is your own and not given.
     """
     network, content = read_policy_file(directory)
-    path = Path(directory).expanduser() / POLICY_FILE
+    path = expanded(directory) / POLICY_FILE
     if policy is None and network.startswith(CUSTOM):
         name = network.removeprefix(CUSTOM)
         raise ValueError(
@@ -100,7 +100,7 @@ def read_policy_file(directory: str | Path) -> tuple[str, dict[str, Any]]:
     Raises:
       The exceptions of `load_policy`, but for those about networks of your own.
     """
-    place = Path(directory).expanduser()
+    place = expanded(directory)
     path = place / POLICY_FILE
     if not place.exists():
         raise FileNotFoundError(f"no such directory: {place}")

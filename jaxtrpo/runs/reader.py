@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxtrpo.config.checks import is_number
+from jaxtrpo.config.checks import expanded, is_number
 from jaxtrpo.runs.config_file import MADE_WITH
 from jaxtrpo.runs.directory import CONFIG_FILE, METRICS_FILE, read_text
 
@@ -61,7 +61,7 @@ def require_directory(path: Path) -> Path:
       FileNotFoundError: the path does not exist.
       NotADirectoryError: the path is a file.
     """
-    place = path.expanduser()
+    place = expanded(path)
     if not place.exists():
         raise FileNotFoundError(f"no such directory: {place}")
     if not place.is_dir():
@@ -104,6 +104,9 @@ def _settings(path: Path) -> dict[str, Any]:
         content = json.loads(read_text(path))
         if not isinstance(content, dict) or not is_number(content.get("total_steps", 1)):
             raise ValueError("it has no settings")
+        seconds = content.get("stop_after_seconds")
+        if seconds is not None and not is_number(seconds):
+            raise ValueError("its time is no number")
         if not all(isinstance(content.get(name, {}), dict) for name in MADE_WITH):
             raise ValueError("it does not say what the run was made with")
     except FileNotFoundError:

@@ -206,7 +206,7 @@ class _Training:
             self.over = True
             return
         env_steps = int(rows[-1]["env_steps"])
-        rows[-1]["eval_return"] = self._evaluate(shown, steps_before, env_steps)
+        rows[-1]["eval_return"] = self._evaluate(shown, steps_before, env_steps, self._total_steps)
         self.record.add(rows, state, shown)
         self.over = env_steps >= self._total_steps or self.record.stopped is not None
         if self.over:

@@ -18,6 +18,7 @@ from jaxtrpo.config import (
 )
 from jaxtrpo.envs.abilities import envs_per_simulator, is_jax_program, may_terminate, observation_space
 from jaxtrpo.envs.base import Environment, action_space, has_time_limit, require_time_limit
+from jaxtrpo.envs.mujoco.environment import MujocoEnvironment
 from jaxtrpo.envs.observation_space import as_observed
 from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.policies.making import policy_for
@@ -30,6 +31,11 @@ MANY_COORDINATES = 12
 ALGORITHM_OF_MANY_COORDINATES = "trpo_replay"
 # It pays off late: before, `trpo` is as good in less time (experiments/results/frontier/NOTES.md).
 LONG_STEPS, LONG_SECONDS = 500_000, 200
+# Where episodes may end early, a policy that falls may be one update away from one that does not, so that it is worth a
+# few evaluations which one a run hands out (experiments/results/selection/NOTES.md). Short runs would feel their time.
+EVALUATIONS = 10
+LONG_ENOUGH_SECONDS = 60
+MOST_OF_STEPS = 0.25  # that evaluations may take, in proportion to those of training
 # Where one of them is given, it was chosen for the usual algorithm.
 SETTINGS_OF_LEARNING = (
     "policy", "critic", "adapt", "surrogate", "max_kl", "steps_per_update", "max_steps_per_update", "discount",
@@ -66,6 +72,21 @@ def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: 
             and not is_jax_program(environment)  # of which nothing is known yet
         )
     return ALGORITHM_OF_MANY_COORDINATES if learns_from_replay else USUAL_ALGORITHM
+
+
+def usual_evaluations(config: Config, environment: Environment) -> int:
+    """Returns the number of evaluations of a run for which `eval_every` is left open."""
+    seconds, steps = config.stop_after_seconds, config.most_steps
+    evaluates = (
+        config.eval_every is None
+        and config.select == "best"
+        and isinstance(environment, MujocoEnvironment)
+        and may_terminate(environment)
+        and (seconds is None or seconds >= LONG_ENOUGH_SECONDS)
+        and steps >= LONG_STEPS
+        and EVALUATIONS * config.eval_episodes * environment.episode_length <= MOST_OF_STEPS * steps
+    )
+    return EVALUATIONS if evaluates else 0
 
 
 def note_algorithm(algorithm: str) -> str:

@@ -14,7 +14,7 @@ from jaxtrpo.config.messages import short, type_name
 from jaxtrpo.config.specs import is_built_in
 from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.shared import shared_critic
-from jaxtrpo.envs.abilities import Informative, masks_actions, observation_space, observations_of
+from jaxtrpo.envs.abilities import Informative, has, masks_actions, observation_space, observations_of
 from jaxtrpo.envs.base import Environment, action_space
 from jaxtrpo.envs.fixed_starts import Repeated
 from jaxtrpo.envs.observation_space import ObservationSpace, Observed, as_observed, as_space
@@ -109,7 +109,7 @@ def make_update(
         _selects_best=parts.select == "best",
         _correlated_noise=acting.noise_size if parts.noise_correlation else None,
     )
-    logs_info = isinstance(env, Informative) and bool(env.info_columns)
+    logs_info = has(env, Informative) and bool(env.info_columns)
     reads = parts.rule_was_chosen and rule.reads
     if (reads or logs_info or _has_own(parts)) and learner.waits:
         update.trace()

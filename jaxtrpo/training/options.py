@@ -11,7 +11,15 @@ from jaxtrpo.adapt import Rule
 from jaxtrpo.algorithms.algorithm import Algorithm
 from jaxtrpo.algorithms.surrogates import Surrogate
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import plain, require_bool, require_not_negative, require_path, require_whole, whole
+from jaxtrpo.config.checks import (
+    expanded,
+    plain,
+    require_bool,
+    require_not_negative,
+    require_path,
+    require_whole,
+    whole,
+)
 from jaxtrpo.config.messages import short
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.parallel.processes import is_first
@@ -70,7 +78,7 @@ def open_for(options: Options) -> Path | None:
     if options.out is None:
         return None
     if not is_first():  # other processes only read
-        return Path(options.out).expanduser().absolute()
+        return expanded(options.out).absolute()
     return open_directory(options.out, overwrite=options.overwrite, resume=options.resume)
 
 

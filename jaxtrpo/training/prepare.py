@@ -14,9 +14,17 @@ from jaxtrpo.config.checks import require_whole
 from jaxtrpo.config.environment import names_of, options_of
 from jaxtrpo.config.messages import short
 from jaxtrpo.config.specs import KINDS, require_one_value
-from jaxtrpo.envs.abilities import envs_per_simulator, observation_space, observations_of, saves_state, wastes_steps
+from jaxtrpo.envs.abilities import (
+    envs_per_simulator,
+    is_jax_program,
+    made_with,
+    observation_space,
+    observations_of,
+    saves_state,
+    wastes_steps,
+)
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
-from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors, may_solve_equations
+from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors, may_solve_equations, name_in_files
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
 from jaxtrpo.parallel.devices import PROGRAM_THREADS, choose_actors, memory_of, threads_may_run_out
 from jaxtrpo.parallel.processes import expected, join, reporting_errors, require_count, require_same
@@ -31,6 +39,7 @@ from jaxtrpo.training.defaults import (
     fill_in,
     note_algorithm,
     usual_algorithm,
+    usual_evaluations,
     with_horizon,
     with_whole_episodes,
     with_whole_simulators,
@@ -176,6 +185,10 @@ def _plan(
     algorithm = getattr(options.algorithm, "spec_string", options.algorithm)
     settings = {name: value for name, value in arguments.items() if name not in Options._fields}
     config = make_config(settings, algorithm=str(algorithm or USUAL_ALGORITHM))
+    # What the environment is still to be made with; files record with what it was made before.
+    limit, env_options = config.max_episode_steps, {} if has_options else options_of(config.env_options)
+    if (made := made_with(env)) is not None:
+        config = dataclasses.replace(config, **made._asdict())
     chosen = {**vars(config), **{name: getattr(options, name) for name in (*KINDS, "surrogate")}}
     require_one_value(chosen, vars(Config()))
     saving = saving_of(options, config)
@@ -207,6 +220,8 @@ def _plan(
         # By default, they depend on the number of actors and on the device, both of which may change.
         sizes_then = {name: saved.config[name] for name in SIZES if getattr(config, name) is None}
         config = dataclasses.replace(config, **sizes_then)
+    if saved is not None and config.eval_every is None:
+        config = dataclasses.replace(config, eval_every=saved.config["eval_every"])
         parts, _ = parts_with(options.policy)
     found = actors.count
     shared = config.num_envs if parts.algorithm.episodes is None else parts.algorithm.episodes[0]
@@ -216,10 +231,9 @@ def _plan(
     depends = parts.algorithm.episodes is not None or may_make_vectors(env)
     filled = None if depends else fill_in(parts, config, actors, usual_steps)
     cache_compilations()
-    env_options = {} if has_options else options_of(config.env_options)
     # A run that was saved before this column existed is resumed without it.
     success = saved is None or not saved.metrics or "success_rate" in saved.metrics
-    how = config.max_episode_steps, env_options, names_of(config.log_info)
+    how = limit, env_options, names_of(config.log_info)
     environment, close = environment_for(env, actors.count, *how, success=success)
     try:
         if (each := envs_per_simulator(environment)) > 1:
@@ -234,6 +248,11 @@ def _plan(
             parts, _ = parts_with(IMAGE_NETWORK if options.policy is None else with_image_critic(parts.policy))
             filled = None
         told: list[str] = []
+        if is_jax_program(environment) and not is_program(env, options_of(config.env_options)):
+            told.append(
+                f"{environment.name} is a JAX program that a function has returned, and runs on CPU cores; pass the "
+                "environment itself, which also runs on accelerators"
+            )
         if actors.count < found:
             told.append(
                 f"actors: {actors.count} of {found} devices collect, the most among which "
@@ -281,6 +300,7 @@ def _plan(
             warm_start = read_warm_start(config.start_from, environment, parts.policy, parts.critic.spec_string, update)
         return Plan(
             env=environment,
+            name_in_files=name_in_files(env, environment),
             config=config,
             actors=actors,
             maker=parts.policy,
@@ -293,6 +313,7 @@ def _plan(
             close=close,
             notes=(*told, *_notes(environment, config, replay)),
             # Otherwise, steps after the episode in a fixed batch, or steps that only reset, are invalid, too.
+            evaluations=usual_evaluations(config, environment),
             invalid_is_broken=parts.algorithm.episodes is None and not wastes_steps(environment),
             saving=saving,
             on_update=options.on_update,
@@ -311,7 +332,8 @@ def actors_of(env: Any, config: Config, *, for_good: bool = False) -> Actors:
         name = getattr(env, "name", None) or (env if isinstance(env, str) else short(env))
         raise ValueError(
             f"device={config.device}: {name} runs on CPU cores; only environments that are JAX "
-            "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own) run on accelerators"
+            "programs (brax:NAME, gymnax:NAME, mjx:NAME, playground:NAME, your own, but not a function that returns "
+            "one) run on accelerators"
         )
     actors = choose_actors(
         config.actors,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, nullcontext
@@ -18,14 +19,14 @@ from jaxtrpo.envs.base import EnvState
 from jaxtrpo.parallel.processes import LONG_LATE_SECONDS, CollectiveTimeout, is_first, wait_together
 from jaxtrpo.policies.trained import TrainedPolicy
 from jaxtrpo.rollout.replay import without_replay
-from jaxtrpo.rollout.types import ActorState, TrainState
+from jaxtrpo.rollout.types import ActorState, Best, TrainState
 from jaxtrpo.runs.loggers import Logger
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Output
 from jaxtrpo.runs.progress import NOTHING_DONE
 from jaxtrpo.runs.termination import INTERRUPT_TYPES, STOP, Interrupts
 from jaxtrpo.training.metrics import no_rows
-from jaxtrpo.training.selection import begun_anew
+from jaxtrpo.training.selection import begun_anew, best_evaluation, with_evaluation
 from jaxtrpo.training.stopping import BY_CALLER, Stopping
 from jaxtrpo.training.update import Update, gather, shapes_of
 
@@ -97,6 +98,8 @@ class Record:
         self._asked = False  # whether on_update has asked to stop
         self._changed: TrainState | None = None  # what on_update returned
         self.stopped = self._stopping.reason()  # why the run is over before its end; None if it is not
+        # What was evaluated decides in place of what is in the state, which compiled programs have compared.
+        self._chosen = best_evaluation(state(), metrics) if metrics else None
         # One attribute, so that an interrupt always finds a state with its number of updates.
         self._reached = self._reached_by(state, int(metrics["update"][-1]) if metrics else 0)
         self._writes = interrupts is None or is_first()
@@ -113,11 +116,13 @@ class Record:
         )
 
     def _reached_by(self, state: Callable[[], TrainState], update: int) -> _Reached:
+        reached = functools.cache(functools.partial(_with_best, state, self._chosen))
+
         def gathered() -> TrainState:
             with self._gathering() if self._interrupts is not None else nullcontext():
-                return gather(state())
+                return gather(reached())
 
-        return _Reached(state, functools.cache(gathered), update)
+        return _Reached(reached, functools.cache(gathered), update)
 
     def _gathered_state(self) -> tuple[TrainState, int]:
         return self._reached.gathered(), self._reached.update
@@ -149,10 +154,15 @@ class Record:
           KeyboardInterrupt: a process was interrupted or terminated.
         """
         self._output.add(rows)
+        value = rows[-1]["eval_return"]
+        if value is not None and math.isfinite(value):
+            self._chosen = with_evaluation(self._chosen, value, shown())
         self._reached = self._reached_by(state, int(rows[-1]["update"] or 0))
         for logger in self._loggers:
             logger.add(rows)
-        asked = self._call(rows, state, shown)  # first, because a checkpoint contains what it changes
+        own = shown is not state
+        seen = functools.cache(functools.partial(_with_best, shown, self._chosen)) if own else self._reached.state
+        asked = self._call(rows, state, seen)  # first, because a checkpoint contains what it changes
         agreed = self._agree(self._output.wants(len(rows)))
         self._write(lambda: self._output.keep(len(rows)), wanted=agreed > 0)
         self._stopping.add(rows)
@@ -236,6 +246,11 @@ class Record:
         state = self._reached.state()
         columns = self._output.metrics.columns() or no_rows(self._plan.update.hyperparameters())
         return Result(self._plan.policy_of(state), columns, state, self._plan.config)
+
+
+def _with_best(state: Callable[[], TrainState], chosen: Best | None) -> TrainState:
+    """Returns a state with the policy that evaluations have chosen, if there were any."""
+    return state() if chosen is None else state()._replace(best=chosen)
 
 
 class _Reached(NamedTuple):

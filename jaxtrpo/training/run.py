@@ -59,6 +59,9 @@ from jaxtrpo.training.stopping import Forecast
 from jaxtrpo.training.update import Update
 from jaxtrpo.training.warm_start import WarmStart
 
+# Part of a run after which its last evaluation is due: one that ends with its time does not know which update is last.
+LAST_EVALUATION = 0.99
+
 
 class Watch(NamedTuple):
     """Shows a run elsewhere, such as among others."""
@@ -72,6 +75,7 @@ class Plan:
     """A run without its state, checked and built; everything in it is static."""
 
     env: Environment
+    name_in_files: str  # of the environment
     config: Config
     actors: Actors
     maker: PolicyMaker
@@ -83,6 +87,7 @@ class Plan:
     started: float  # seconds, perf_counter
     close: Callable[[], object]  # closes the simulators that were started for this run
     notes: tuple[str, ...]  # for the user, before the run starts
+    evaluations: int  # in equal parts of the run, if `eval_every` is left open; 0 for none
     invalid_is_broken: bool  # whether all invalid steps are those of broken simulations
     saving: Saving
     on_update: OnUpdate | None  # called after each update
@@ -94,11 +99,11 @@ class Plan:
         # A snapshot is that of an update, and so is its policy.
         best = state.best if place == self.directory else ()
         save_policy(place, self._policy(*selected(best, state.learner.policy, state.learner.obs_moments)))
-        save_config(place, self.env.name, self.config)
+        save_config(place, self.name_in_files, self.config)
 
     def evaluator(self) -> Evaluator | None:
         """Returns an evaluator of deterministic policies; None if the run has no evaluations."""
-        if not self.config.eval_every:
+        if not (self.config.eval_every or self.evaluations):
             return None
         waiting = nullcontext if self.actors.in_one_process else lambda: CollectiveTimeout()()
 
@@ -111,8 +116,8 @@ class Plan:
 
     def evaluation(
         self, evaluator: Evaluator | None, say: Callable[[str], object]
-    ) -> Callable[[Callable[[], TrainState], int, int], float]:
-        """Returns a function (state, steps before, steps now) -> mean return, or NaN if no evaluation is due.
+    ) -> Callable[[Callable[[], TrainState], int, int, int], float]:
+        """Returns a function (state, steps before, steps now, steps of the run) -> mean return; NaN if none is due.
 
         Args:
           evaluator: see `evaluator`.
@@ -120,12 +125,17 @@ class Plan:
         """
         config = self.config
 
-        def evaluate(moment: Callable[[], TrainState], steps_before: int, env_steps: int) -> float:
-            if evaluator is None or env_steps // config.eval_every == steps_before // config.eval_every:
+        def number_after(env_steps: int, total_steps: int) -> int:
+            if config.eval_every:
+                return env_steps // config.eval_every
+            return int(self.evaluations * env_steps / (LAST_EVALUATION * total_steps))
+
+        def evaluate(moment: Callable[[], TrainState], steps_before: int, env_steps: int, total_steps: int) -> float:
+            number = number_after(env_steps, total_steps)
+            if evaluator is None or number == number_after(steps_before, total_steps):
                 return math.nan
             say("evaluating")
-            number = env_steps // config.eval_every % 2**32  # of the evaluation; keys hold 32 bits
-            key = jax.random.fold_in(evaluation_key(config.seed), number)
+            key = jax.random.fold_in(evaluation_key(config.seed), number % 2**32)  # keys hold 32 bits
             learner = moment().learner
             return evaluator((learner.policy, learner.obs_moments), key).mean
 
@@ -146,7 +156,7 @@ class Plan:
     def _policy(self, params: PyTree, moments: Moments) -> TrainedPolicy:
         space = observation_space(self.env)._replace(frames=self.config.frame_stack)
         return TrainedPolicy(
-            env_name=self.env.name,
+            env_name=self.name_in_files,
             observation_size=self.env.observation_size,
             actions=action_space(self.env),
             maker=self.maker,
@@ -283,7 +293,7 @@ class Run(Plan):
                 forecast.add(env_steps, now)
                 expect(forecast.total_steps)
                 # Only the policy after the last of these updates is known.
-                last["eval_return"] = evaluate(moment.shown, steps_before, env_steps)
+                last["eval_return"] = evaluate(moment.shown, steps_before, env_steps, forecast.total_steps)
                 yield moment, rows
 
     def _moments(self, changed: Callable[[], TrainState | None], forecast: Forecast) -> Generator[Moment]:

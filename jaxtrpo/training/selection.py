@@ -1,4 +1,8 @@
-"""Selection of the policy that a run hands out: the last one whose returns were about the highest, or the last one."""
+"""Selection of the policy that a run hands out.
+
+It is the one with the best evaluation; in a run without evaluations, the last one whose returns were about the highest;
+or simply the last one.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -57,6 +62,28 @@ def with_update(
     return Best(highest, of_highest, found, seen, where, policy, moments)
 
 
+def with_evaluation(best: Best | None, value: float, state: TrainState) -> Best | None:
+    """Takes the policy of an update that was evaluated, unless an earlier one was better.
+
+    Args:
+      best: of the evaluations so far, of a placed state; None before the first.
+      value: mean return of the evaluation.
+      state: placed state after the update.
+    """
+    before = -math.inf if best is None else float(first(best.highest))
+    if not isinstance(state.best, Best) or value < before:
+        return best
+    copied = jax.tree.map(lambda leaf: leaf.copy(), (state.segments, state.learner.policy, state.learner.obs_moments))
+    highest, none = filled(state.best.highest, value), filled(state.best.standard_error, 0)
+    return Best(highest, none, highest, filled(state.best.episodes, 0), *copied)
+
+
+def best_evaluation(state: TrainState, metrics: Mapping[str, np.ndarray]) -> Best | None:
+    """Returns what `with_evaluation` has returned last, from the placed state and the metrics of a run."""
+    evaluated = np.isfinite(metrics.get("eval_return", np.zeros(0))).any()
+    return state.best if evaluated and isinstance(state.best, Best) else None
+
+
 def begun_anew(state: TrainState) -> TrainState:
     """Returns a placed state without a best policy, for environments that changed: returns no longer compare."""
     if not isinstance(best := state.best, Best):
@@ -97,7 +124,9 @@ def selected(best: Best | tuple[()], policy: PyTree, moments: Moments) -> tuple[
 
 
 def earlier_best(state: TrainState, env_steps: int) -> tuple[int, float] | None:
-    """Returns environment steps and `return_100` of the update whose policy is handed out; None if it is the last.
+    """Returns environment steps and return of the update whose policy is handed out; None if it is the last.
+
+    The return is that of the evaluation, or `return_100` in a run without evaluations.
 
     Args:
       state: placed state of a run that has made updates.

@@ -42,7 +42,7 @@ def train(  # noqa: D417  (settings are described in Config, once)
     max_episode_steps: int | None = Config.max_episode_steps,
     env_options: str | Mapping[str, Any] | None = Config.env_options,
     log_info: str | tuple[str, ...] | list[str] | None = Config.log_info,
-    eval_every: int = Config.eval_every,
+    eval_every: int | None = Config.eval_every,
     eval_episodes: int = Config.eval_episodes,
     start_from: str | Path | None = Config.start_from,
     stop_at_return: float | None = Config.stop_at_return,

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from jaxtrpo.config import Config
-from jaxtrpo.config.checks import plain, require_path, require_whole
+from jaxtrpo.config.checks import expanded, plain, require_path, require_whole
 from jaxtrpo.config.environment import names_string, options_of
-from jaxtrpo.envs.abilities import copy_of
+from jaxtrpo.envs.abilities import close, copy_of, has
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.envs.registry import environment_for, is_program, may_solve_equations
 from jaxtrpo.envs.traced_once import TracedOnce
@@ -60,7 +60,8 @@ def train_many(
       progress: show the mean over all runs; if they are trained in parallel, also the final return of each.
       **arguments: other arguments of `train`. Numbers of the algorithm (`max_kl`, `gae_lambda`, ...), `discount`,
         `steps_per_update`, `max_steps_per_update`, `num_envs` and `segment_length` may be lists. `actors` is the number
-        of devices for all runs together.
+        of devices for all runs together. `on_update` is called for all runs, those in parallel from several threads,
+        and its rows do not say of which run they are.
 
     Returns:
       One result per run; seeds vary fastest. Their states are without the contents of replay buffers (`replay` of the
@@ -161,7 +162,7 @@ def _run_in_order(groups: Sequence[Sequence[int]], programs: Sequence[Program], 
 
 
 def _placed(case: Case, out: str | Path | None) -> dict[str, Any]:
-    return {**case.arguments, "actors": 1, "out": None if out is None else Path(out).expanduser() / case.name}
+    return {**case.arguments, "actors": 1, "out": None if out is None else expanded(out) / case.name}
 
 
 def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, progress: bool) -> list[Result]:
@@ -176,7 +177,9 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
             return None
         device = free.get()
         try:
-            own_env = copy_of(env)  # simulators outside of JAX serve one training only
+            # Simulators outside of JAX serve one training only. A function or class is called for each.
+            is_object = not isinstance(env, type) and has(env, Environment)
+            own_env = copy_of(env) if is_object else env
 
             def update(rows: Sequence[Row]) -> None:
                 for row in rows:
@@ -195,7 +198,7 @@ def _side_by_side(env: Any, cases: Sequence[Case], devices: Sequence[Any], *, pr
                 result = without_buffer(result, run.update)
             finally:
                 if own_env is not env:
-                    own_env.close()
+                    close(own_env)
         finally:
             free.put(device)
         shown.finish(name, result)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from jaxtrpo.config.checks import expanded
 from jaxtrpo.config.messages import one_line, short
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.parallel.actors import Actors
@@ -57,7 +57,7 @@ def read_warm_start(place: str, env: Environment, maker: PolicyMaker, critic: st
         sentence.
       OSError: there is no such run.
     """
-    directory, shown = Path(place).expanduser(), f"start_from={short(place, 60)}"
+    directory, shown = expanded(place), f"start_from={short(place, 60)}"
     try:
         network, content = read_policy_file(directory)
         saved = load_checkpoint(directory) if has_checkpoint(directory) else None

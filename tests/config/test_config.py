@@ -27,7 +27,8 @@ WHOLE = ["total_steps", "segment_length", "steps_per_update", "eval_episodes", "
 BAD = [
     *((name, value) for name in WHOLE for value in (0, -1, 1.5, "3", True, math.nan)),
     ("eval_episodes", None),
-    *((name, value) for name in ("seed", "eval_every") for value in (-1, 0.5, None, True)),
+    *((name, value) for name in ("seed", "eval_every") for value in (-1, 0.5, True)),
+    ("seed", None),
     ("seed", 2**32),
     *(("max_kl", value) for value in (0, -1.0, math.nan, math.inf)),
     *(("discount", value) for value in (-0.01, 1.01, math.nan, "1", True)),

@@ -503,6 +503,19 @@ def test_written_files_are_as_readable_as_others(tmp_path):
     assert stat.S_IMODE((tmp_path / "whole").stat().st_mode) == stat.S_IMODE((tmp_path / "plain").stat().st_mode)
 
 
+def test_rights_of_files_are_those_that_the_user_wants(tmp_path):
+    """And stay so for what is written by others later."""
+    before = os.umask(0o027)
+    try:
+        directory.write_whole(tmp_path / "file", b"x")
+        directory.write_directory(tmp_path / "directory", lambda place: None)
+        (tmp_path / "later").touch()
+        modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("file", "directory", "later")]
+        assert modes == [0o640, 0o750, 0o640]
+    finally:
+        assert os.umask(before) == 0o027
+
+
 def test_config_file_holds_every_setting(tmp_path):
     config = Config(total_steps=7, policy="mlp(hidden=(3,))")
     save_config(tmp_path, "Some-v1", config)

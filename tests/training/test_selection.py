@@ -1,4 +1,4 @@
-"""The policy that a run hands out: the last one whose returns were about the highest, or simply the last one."""
+"""The policy that a run hands out: of the best evaluation, the last with about the highest returns, or the last."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from jaxtrpo.rollout.types import Best
 from jaxtrpo.runs.checkpoint import FORMAT, load_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE
 from jaxtrpo.runs.msgpack_file import write_msgpack
+from jaxtrpo.training import defaults
+from jaxtrpo.training.prepare import plan
 from jaxtrpo.training.selection import EPISODES, earlier_best, no_best, selected, with_update
 from jaxtrpo.training.train import prepare
 
@@ -350,7 +352,145 @@ def test_an_environment_that_always_changes_has_no_best_policy():
     assert_is(result.policy, seen.policies[-1])
 
 
+# ---- by evaluations
+
+
+def best_evaluated(kept: Kept) -> int:
+    """Returns the index of the last update with the highest evaluation, by a plain loop."""
+    found, highest = -1, -math.inf
+    for number, row in enumerate(kept.rows):
+        if not math.isnan(row["eval_return"]) and row["eval_return"] >= highest:
+            found, highest = number, row["eval_return"]
+    return found
+
+
+@pytest.mark.shared_programs
+@pytest.mark.parametrize(("algorithm", "actors"), [("trpo", 2), ("a2c(learning_rate=0.01)", 1), ("a3c", 2), ("naf", 1)])
+def test_runs_with_evaluations_hand_out_the_policy_of_the_best_one(algorithm, actors, tmp_path):
+    result, kept = train(algorithm, actors=actors, eval_every=48, eval_episodes=2, out=tmp_path)
+    evaluated = [row["eval_return"] for row in kept.rows if not math.isnan(row["eval_return"])]
+    found = best_evaluated(kept)
+    assert len({*evaluated}) > 1
+    assert_is(result.policy, kept.policies[found])
+    assert_is(jaxtrpo.load_policy(tmp_path), kept.policies[found])
+    best, segments = jax.device_get((result.state.best, result.state.segments))
+    assert np.all(best.highest == np.float32(max(evaluated)))
+    if algorithm == "trpo":
+        assert len(evaluated) > 10 and found < len(kept.rows) - 3 and found != kept.best()
+        share = kept.rows[found]["env_steps"] / kept.rows[-1]["env_steps"]
+        np.testing.assert_allclose(best.segments / segments, share)
+        assert earlier_best(result.state, kept.rows[-1]["env_steps"])[1] == np.float32(max(evaluated))
+
+
+@pytest.mark.shared_programs
+def test_learning_does_not_depend_on_evaluations():
+    """The last policies are the same, whatever was handed out."""
+    _, without = train(actors=1, eval_every=0)
+    _, with_them = train(actors=1, eval_every=48, eval_episodes=2)
+    for one, two in zip(*(jax.tree.leaves(kept.policies[-1]) for kept in (without, with_them)), strict=True):
+        np.testing.assert_array_equal(one, two)
+    last, kept = train(actors=1, eval_every=48, eval_episodes=2, select="last")
+    assert_is(last.policy, kept.policies[-1])
+    assert last.state.best == ()
+
+
+@pytest.mark.shared_programs
+def test_a_resumed_run_knows_the_best_evaluation(tmp_path):
+    """That of its first part is handed out by the second, unless there is a better one; without asking for it again."""
+    settings = {"actors": 1, "eval_every": 48, "eval_episodes": 2}
+    whole, kept = train(**settings)
+    first = train(**settings, total_steps=600, out=tmp_path)[1]
+    assert_is(jaxtrpo.load_policy(tmp_path), first.policies[best_evaluated(first)])
+    resumed, after = train(actors=1, eval_episodes=2, out=tmp_path, resume=True)
+    assert_is(resumed.policy, kept.policies[best_evaluated(kept)])
+    assert resumed.config.eval_every == 48 and len(after.rows) + len(first.rows) == len(kept.rows)
+    for one, two in zip(jax.tree.leaves(whole.state.best), jax.tree.leaves(resumed.state.best), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.shared_programs
+def test_on_update_sees_the_policy_of_the_best_evaluation():
+    seen = []
+
+    def look(row, state):
+        seen.append((row["eval_return"], float(state.best.highest[0])))
+
+    train(actors=1, eval_every=48, eval_episodes=2, on_update=look)
+    evaluated = [(value, best) for value, best in seen if not math.isnan(value)]
+    highest = np.maximum.accumulate(np.float32([value for value, _ in evaluated]))
+    np.testing.assert_array_equal([best for _, best in evaluated], highest)
+
+
+def test_trainings_of_one_program_each_hand_out_the_policy_of_their_best_evaluation(tmp_path):
+    settings = {**TINY, "algorithm": SPECS["trpo"], "adapt": "fixed", "total_steps": 1000, "progress": False}
+    settings |= {"eval_every": 48, "eval_episodes": 2, "actors": 1}
+    found = jaxtrpo.train_many(TideEnvironment(), seeds=(0, 1), out=tmp_path, **settings)
+    for seed, result in enumerate(found):
+        alone, kept = train(seed=seed, eval_every=48, eval_episodes=2, actors=1)
+        np.testing.assert_allclose(result.metrics["eval_return"], alone.metrics["eval_return"], rtol=1e-4, atol=1e-4)
+        obs = np.ones((3, 1))
+        np.testing.assert_allclose(result.policy(obs), alone.policy(obs), rtol=1e-3, atol=1e-4)
+        assert_is(jaxtrpo.load_policy(tmp_path / f"seed-{seed}"), (result.policy.params, result.policy.moments))
+
+
+LONG = {"total_steps": 1_000_000}
+
+
+@pytest.mark.parametrize(
+    ("env", "words", "number"),
+    [
+        ("Hopper-v5", LONG, 10),
+        ("Hopper-v5", {"total_steps": 500_000}, 10),
+        ("Hopper-v5", {"total_steps": 499_999}, 0),
+        ("Hopper-v5", {"total_steps": None, "stop_after_seconds": 60}, 10),
+        ("Hopper-v5", {"total_steps": None, "stop_after_seconds": 59}, 0),
+        ("Hopper-v5", {"total_steps": 1000, "stop_after_seconds": 60}, 0),
+        ("Hopper-v5", {**LONG, "max_episode_steps": 2500}, 10),
+        ("Hopper-v5", {**LONG, "max_episode_steps": 2501}, 0),  # would take more than a quarter of the steps
+        ("Hopper-v5", {**LONG, "eval_episodes": 26}, 0),
+        ("Hopper-v5", {**LONG, "eval_every": 0}, 0),
+        ("Hopper-v5", {**LONG, "eval_every": 1000}, 0),
+        ("Hopper-v5", {**LONG, "select": "last"}, 0),
+        ("HalfCheetah-v5", LONG, 0),  # whose episodes never end early
+        ("gymnasium:CartPole-v1", LONG, 0),
+    ],
+)
+def test_long_runs_evaluate_by_default_where_episodes_may_end_early(env, words, number):
+    """And where that takes hardly any time."""
+    found = plan(env, {"policy": "mlp(hidden=())", "actors": 1, **words})
+    found.close()
+    assert found.evaluations == number and (found.evaluator() is not None) == bool(number or words.get("eval_every"))
+
+
+@pytest.mark.parametrize("words", [{"total_steps": 2000}, {"total_steps": None, "stop_after_seconds": 4}])
+def test_evaluations_by_default_are_in_equal_parts_of_the_run(words, monkeypatch):
+    """Of its steps or, as far as they can be foreseen, of its time; the last shortly before its end."""
+    for name, value in (("LONG_STEPS", 1), ("LONG_ENOUGH_SECONDS", 1), ("MOST_OF_STEPS", math.inf)):
+        monkeypatch.setattr(defaults, name, value)
+    settings = {**TINY, "max_episode_steps": 20, "eval_episodes": 2, "actors": 1, "progress": False, **words}
+    metrics = jaxtrpo.train("InvertedPendulum-v5", **settings).metrics
+    due = np.isfinite(metrics["eval_return"])
+    if words["total_steps"] is None:
+        done = metrics["wall_seconds"][due] / metrics["wall_seconds"][-1]
+        assert 3 <= due.sum() <= 10 and np.all(np.diff(done) < 0.35) and 0.85 < done[-1] <= 1
+    else:
+        steps = metrics["env_steps"]
+        lines = np.arange(1, 11) * 0.99 * 200
+        np.testing.assert_array_equal(np.flatnonzero(due), [np.argmax(steps >= line) for line in lines])
+
+
 # ---- the command
+
+
+@pytest.mark.shared_programs
+def test_the_command_names_the_update_of_the_best_evaluation(capsys):
+    from jaxtrpo.cli.train import Train
+
+    result, kept = train(actors=1, eval_every=48, eval_episodes=2)
+    Train(env="any")._report(result)
+    row = kept.rows[best_evaluated(kept)]
+    wanted = f"; policy of step {row['env_steps']:,}, evaluation {row['eval_return']:.1f}\n"
+    assert capsys.readouterr().out.endswith(wanted)
 
 
 @pytest.mark.shared_programs
