@@ -41,6 +41,7 @@ NOT_RUN = {
     "<!-- not run: needs gymnax -->": "it is no dependency of the tests",
     "<!-- not run: needs the game above -->": "it needs ale-py",
     "<!-- not run: needs minigrid -->": "it is no dependency of the tests",
+    "<!-- not run: registers an environment with Brax -->": "Brax imports a package that warns of its end",
     "<!-- not run: needs SuperSuit and PettingZoo's environments -->": "they are no dependencies of the tests",
 }
 FILE = "<!-- file: "
