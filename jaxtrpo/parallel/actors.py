@@ -173,8 +173,10 @@ def _largest(actors: Actors) -> jax.stages.Wrapped:
     return actors.map(lambda value: jax.lax.pmax(value, AXIS))
 
 
-def copied(leaf: jax.Array) -> jax.Array:
-    """Copies an array on its devices."""
+def copied(leaf: Any) -> Any:
+    """Copies an array on its devices, or on the host, without the other processes."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
     parts = [jnp.copy(shard.data) for shard in leaf.addressable_shards]
     return jax.make_array_from_single_device_arrays(leaf.shape, leaf.sharding, parts)
 

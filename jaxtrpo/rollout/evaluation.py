@@ -172,8 +172,8 @@ def _is_same_code(env: Any, name: str) -> bool:
     if isinstance(env, str):
         found = split(env)
         return env == name and found is not None and found[1].isidentifier()  # which a registered id is not
-    is_named = callable(env) and not hasattr(env, "reset") and not name_of_function(env).endswith("<lambda>")
-    return is_named and name_of_function(env) == name
+    is_function = callable(env) and not hasattr(env, "reset")
+    return is_function and name_of_function(env) == name and not name.endswith("<lambda>")
 
 
 def _checked(env_options: str | Mapping[str, Any] | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Int, PyTree
 from jaxtrpo.envs.abilities import times_changed
 from jaxtrpo.envs.base import Environment
 from jaxtrpo.ops.moments import Moments
-from jaxtrpo.parallel.actors import filled, first
+from jaxtrpo.parallel.actors import copied, filled, first
 from jaxtrpo.rollout.types import Acting, Best, TrainState
 
 EPISODES = 100  # that `return_100` must be the mean of; at first it is that of fewer, which may be lucky
@@ -73,9 +73,9 @@ def with_evaluation(best: Best | None, value: float, state: TrainState) -> Best 
     before = -math.inf if best is None else float(first(best.highest))
     if not isinstance(state.best, Best) or value < before:
         return best
-    copied = jax.tree.map(lambda leaf: leaf.copy(), (state.segments, state.learner.policy, state.learner.obs_moments))
+    of_update = jax.tree.map(copied, (state.segments, state.learner.policy, state.learner.obs_moments))
     highest, none = filled(state.best.highest, value), filled(state.best.standard_error, 0)
-    return Best(highest, none, highest, filled(state.best.episodes, 0), *copied)
+    return Best(highest, none, highest, filled(state.best.episodes, 0), *of_update)
 
 
 def best_evaluation(state: TrainState, metrics: Mapping[str, np.ndarray]) -> Best | None:
