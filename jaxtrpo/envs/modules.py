@@ -54,6 +54,11 @@ def split(name: str) -> tuple[str, str] | None:
     return (module, inner) if colon else None
 
 
+def is_maker(env: Any) -> bool:
+    """Whether what a person may give as an environment is a class or function that makes environments."""
+    return isinstance(env, type) or (callable(env) and not hasattr(env, "reset"))
+
+
 def name_of_function(function: Any) -> str:
     """Returns the name of the environments that a function of the user's makes."""
     while isinstance(function, functools.partial):

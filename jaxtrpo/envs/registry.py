@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,30 +9,27 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxtrpo.config.checks import require_whole
-from jaxtrpo.config.environment import made_elsewhere, options_string
+from jaxtrpo.config.environment import made_elsewhere
 from jaxtrpo.config.messages import short, type_name
 from jaxtrpo.envs._support.names import unknown_name
 from jaxtrpo.envs.abilities import (
-    MADE_WITH,
     abandon,
     copy_of,
     envs_per_simulator,
     for_groups,
     has,
     is_jax_program,
-    made_with,
     solves_equations,
     with_info,
 )
 from jaxtrpo.envs.base import Environment, has_time_limit
+from jaxtrpo.envs.known_as import OF_YOUR_OWN, remember_settings
 from jaxtrpo.envs.modules import PREFIX as GYMNASIUM_PREFIX
-from jaxtrpo.envs.modules import functions_of, package_of, split, value_of, was_chosen
+from jaxtrpo.envs.modules import functions_of, is_maker, package_of, split, value_of
 from jaxtrpo.envs.validity import require_valid
 
 if TYPE_CHECKING:
     from jaxtrpo.envs.mujoco.task import Task
-
-OURS = __name__.partition(".")[0]  # package of environments other than the user's
 
 
 class Kind(NamedTuple):
@@ -120,29 +116,6 @@ def always_makes_the_same(env: Any, made: Environment) -> bool:
     return env in TASKS if kind is None else kind.is_built_in(env, made)
 
 
-class MadeWith(NamedTuple):
-    """What `make_env` was given beside the name of an environment, as settings of a run."""
-
-    max_episode_steps: int | None
-    env_options: str | None
-
-
-OF_YOUR_OWN = " (own)"  # ends the names of environments that are not those which are made by these names
-
-
-def name_in_files(env: Any, made: Environment) -> str:
-    """Returns the name under which files know an environment, which `make_env` never makes into another one.
-
-    Args:
-      env: what a person gave as an environment.
-      made: what it has made.
-    """
-    is_object = not isinstance(env, str) and has(env, Environment)
-    if is_object and made_with(env) is None and is_known(made.name):
-        return made.name + OF_YOUR_OWN
-    return made.name
-
-
 def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = None, **options: Any) -> Environment:
     """Makes an environment.
 
@@ -170,15 +143,13 @@ def make_env(name: str | Callable[..., Any], *, max_episode_steps: int | None = 
     Raises:
       ValueError: there is no such environment (the message lists similar names), or it cannot be used.
     """
-    if not isinstance(name, str) and (not callable(name) or hasattr(name, "reset")) and not isinstance(name, type):
+    if not (isinstance(name, str) or is_maker(name)):
         raise ValueError(f"name={short(name, 60)} must be {_what_works(name)}")
     if isinstance(name, str) and name.endswith(OF_YOUR_OWN):
         raise ValueError(f"{name} was built or changed by yourself: give the environment itself in place of its name")
     made = _make(name, max_episode_steps, options)
-    if type(made).__module__.partition(".")[0] == OURS:
-        given = {option: value for option, value in options.items() if option != "groups"}
-        with contextlib.suppress(ValueError):  # an option that files cannot tell
-            setattr(made, MADE_WITH, MadeWith(max_episode_steps, options_string(given)))
+    given = {option: value for option, value in options.items() if option != "groups"}
+    remember_settings(name, made, max_episode_steps, given)
     return made
 
 
@@ -230,7 +201,7 @@ def _from_module(name: str, limit: dict[str, Any], options: dict[str, Any]) -> E
     value = None if found is None else value_of(name, *found)
     if value is None:
         return None
-    if isinstance(value, type) or (callable(value) and not hasattr(value, "reset")):
+    if is_maker(value):
         return _from_gymnasium(value, name=name, **limit, **options)
     if not has(value, Environment):
         raise ValueError(f"{name} must be {_what_works(value)}")
@@ -266,21 +237,6 @@ def _require_options(name: str, given: Iterable[str], known: Sequence[str], inst
     if unknown:
         has = ", ".join((*known, "max_episode_steps"))
         raise ValueError(f"{name} has no option {', '.join(unknown)}; it has {has}{instead}")
-
-
-def is_known(name: str) -> bool:
-    """Whether a name that was not given here, but read from a policy, is that of an environment we can make."""
-    from jaxtrpo.envs.mujoco.tasks import TASKS
-
-    if name.endswith(OF_YOUR_OWN):
-        return False
-    if _kind_of(name) is not None or name in TASKS:
-        return True
-    import gymnasium
-
-    found = split(name)
-    env_id = name.removeprefix(GYMNASIUM_PREFIX) if found is None else found[1]
-    return env_id in gymnasium.registry or package_of(env_id) is not None or was_chosen(name)
 
 
 def same_spaces(name: str) -> str | None:
@@ -343,7 +299,7 @@ def environment_for(
     Raises:
       ValueError: `env` is not an environment, there is none of that name, or it has another time limit.
     """
-    if isinstance(env, str | type) or (callable(env) and not hasattr(env, "reset")):
+    if isinstance(env, str) or is_maker(env):
         made = make_env(env, groups=actors, max_episode_steps=max_episode_steps, **options)
     elif has(env, Environment):
         if options:

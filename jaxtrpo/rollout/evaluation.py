@@ -17,9 +17,10 @@ from jaxtrpo.config.environment import made_elsewhere, options_of, options_strin
 from jaxtrpo.config.messages import short
 from jaxtrpo.envs.abilities import close, envs_per_simulator, masks_actions, observation_space, require_working
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, action_space
-from jaxtrpo.envs.modules import module_of, name_of_function, split
+from jaxtrpo.envs.known_as import is_known
+from jaxtrpo.envs.modules import is_maker, module_of, name_of_function, split
 from jaxtrpo.envs.observation_space import as_space
-from jaxtrpo.envs.registry import environment_for, is_known, is_program, make_env, may_solve_equations, same_spaces
+from jaxtrpo.envs.registry import environment_for, is_program, make_env, may_solve_equations, same_spaces
 from jaxtrpo.ops.keys import key_for
 from jaxtrpo.ops.moments import Moments
 from jaxtrpo.parallel.actors import Actors, join_envs
@@ -172,8 +173,7 @@ def _is_same_code(env: Any, name: str) -> bool:
     if isinstance(env, str):
         found = split(env)
         return env == name and found is not None and found[1].isidentifier()  # which a registered id is not
-    is_function = callable(env) and not hasattr(env, "reset")
-    return is_function and name_of_function(env) == name and not name.endswith("<lambda>")
+    return is_maker(env) and name_of_function(env) == name and not name.endswith("<lambda>")
 
 
 def _checked(env_options: str | Mapping[str, Any] | None) -> dict[str, Any]:

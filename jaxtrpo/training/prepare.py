@@ -24,7 +24,8 @@ from jaxtrpo.envs.abilities import (
     wastes_steps,
 )
 from jaxtrpo.envs.base import MOST_STEPS_WITHOUT_LIMIT, Environment, has_time_limit
-from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors, may_solve_equations, name_in_files
+from jaxtrpo.envs.known_as import name_in_files
+from jaxtrpo.envs.registry import environment_for, is_program, may_make_vectors, may_solve_equations
 from jaxtrpo.parallel.actors import Actors, Trainings, join_envs
 from jaxtrpo.parallel.devices import PROGRAM_THREADS, choose_actors, memory_of, threads_may_run_out
 from jaxtrpo.parallel.processes import expected, join, reporting_errors, require_count, require_same

@@ -9,7 +9,7 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from counting_env import Spaces
+from counting_env import CountingEnv, Spaces
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
@@ -161,6 +161,29 @@ def test_policy_of_a_changed_environment_does_not_name_the_usual_one(change):
     ):
         jaxtrpo.evaluate(policy)
     assert len(jaxtrpo.evaluate(policy, changed, episodes=2).returns) == 2
+
+
+def test_policy_of_a_function_that_changes_a_task_does_not_name_the_usual_one(tmp_path):
+    (tmp_path / "changed.py").write_text(
+        "import jaxtrpo\n"
+        "def make(frame_skip=2):\n"
+        "    task = jaxtrpo.make_env('InvertedPendulum-v5').task\n"
+        "    return jaxtrpo.MujocoEnvironment(task._replace(frame_skip=frame_skip))\n"
+    )
+    name = f"{tmp_path}/changed.py:make"
+    jaxtrpo.train(name, env_options={"frame_skip": 3}, out=tmp_path / "run", **TINY)
+    policy = jaxtrpo.load_policy(tmp_path / "run")
+    assert jaxtrpo.load_config(tmp_path / "run")["env"] == name
+    assert where_to_act(policy, name, None) == (name, None, {"frame_skip": 3})
+    again = dataclasses.replace(policy, env_name=f"{tmp_path}/another.py:make")  # in a process that did not import it
+    with pytest.raises(ValueError, match="imports the module .*: give env"):
+        jaxtrpo.evaluate(again)
+
+
+def test_class_that_is_given_again_has_the_options_of_training():
+    options = {"lasts": True, "processes": 0}
+    policy = jaxtrpo.train(CountingEnv, max_episode_steps=7, env_options=options, **TINY).policy
+    assert where_to_act(policy, CountingEnv, None) == (CountingEnv, 7, options)
 
 
 def test_run_with_parts_of_ones_own_cannot_be_repeated_from_its_file_alone(tmp_path):
