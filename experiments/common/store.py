@@ -47,7 +47,7 @@ Curve = Mapping[str, np.ndarray]
 
 
 # What a run has whose settings do not say otherwise, in whatever environment: that of most, and of all earlier ones.
-USUAL = {"algorithm": USUAL_ALGORITHM, "discount": USUAL_DISCOUNT, "noise_correlation": 0.0}
+USUAL = {"algorithm": USUAL_ALGORITHM, "discount": USUAL_DISCOUNT, "noise_correlation": 0.0, "eval_every": 0}
 
 
 class Job(NamedTuple):
@@ -59,7 +59,7 @@ class Job(NamedTuple):
 
 
 class Store:
-    """The runs of one experiment, beside which those of others are found."""
+    """The runs of one experiment, beside which those of others are found; its own come first."""
 
     def __init__(self, folder: Path):
         """`folder`, in that of all results, has the experiment's table once there is a run."""
@@ -69,7 +69,8 @@ class Store:
     @functools.cached_property
     def _curves(self) -> dict[str, Curve]:
         found: dict[str, Curve] = {}
-        for table in sorted(self._table.parent.parent.glob(f"*/{TABLE}")):
+        tables = self._table.parent.parent.glob(f"*/{TABLE}")
+        for table in sorted(tables, key=lambda table: (table == self._table, table)):  # its own are the last word
             found.update(_by_key(_read(table)))
         return found
 
