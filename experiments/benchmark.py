@@ -59,7 +59,7 @@ def startup_seconds(*, rounds: int) -> list[dict]:
 
         def first_update(out: str, cache: str) -> float:
             out = f"{folder}/{out}"
-            command = [*TRAIN, "HalfCheetah-v5", "--out", out, "--quiet"]
+            command = [*TRAIN, "HalfCheetah-v5", "--algorithm", "trpo", "--out", out, "--quiet"]
             environment = with_cache(f"{folder}/{cache}")
             begin = time.perf_counter()
             process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)

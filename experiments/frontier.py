@@ -40,7 +40,7 @@ TASKS = (
 ENDLESS = {f"jaxtrpo, {name}": name for name in ("trpo", "trpo_replay", "ppo", "sac")}
 TOLD = {f"jaxtrpo, {name}, given the time": name for name in ("trpo", "trpo_replay", "ppo")}
 OURS = {**TOLD, **ENDLESS}
-OF_MANY_COORDINATES = ("Humanoid-v5",)  # tasks whose actions have so many that the default differs
+OF_MANY_COORDINATES = ("HalfCheetah-v5", "Humanoid-v5", "Pusher-v5")  # for whose long runs the default differs
 OTHERS = {
     "PPO (SB3)": ("sb3", "ppo"),
     "SAC (SB3)": ("sb3", "sac"),

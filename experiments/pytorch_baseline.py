@@ -78,7 +78,12 @@ OURS_EQUAL = {
     "algorithm": f"trpo(advantage_memory=0, fisher_samples={EQUAL['steps_per_update']})",
 }
 SYSTEMS = {
-    **our_systems("jaxtrpo", f"discount {USUAL_DISCOUNT}: batches and trust region adapt", discount=USUAL_DISCOUNT),
+    **our_systems(
+        "jaxtrpo",
+        f"discount {USUAL_DISCOUNT}: batches and trust region adapt",
+        algorithm="trpo",
+        discount=USUAL_DISCOUNT,
+    ),
     **our_systems(
         "jaxtrpo, no advantage memory",
         "the same, but the trust region does not depend on how large advantages are (advantage_memory=0)",

@@ -55,8 +55,8 @@ class Config:
     algorithm: str | None = None
     """learning algorithm: a name or a spec string such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists all;
     in the shell also your own, as MODULE:NAME or FILE.py:NAME, which policy, critic and adapt accept, too;
-    if not given, trpo or, for continuous actions of at least 12 coordinates, runs of at least 500,000 steps (or, with
-    stop_after_seconds, 200 seconds) and default settings, trpo_replay"""
+    if not given, trpo or, for continuous actions of at least 12 coordinates (6 where episodes never end early), runs of
+    at least 500,000 steps (or, with stop_after_seconds, 200 seconds) and default settings, trpo_replay"""
     policy: str | None = None
     """policy network: mlp, cnn, "mlp(hidden=(128, 128))" or another spec string;
     if not given, cnn for observations with images, squashed for sac, mlp otherwise"""

@@ -265,7 +265,7 @@ def _plan(
             if usual != USUAL_ALGORITHM:
                 (parts, usual_steps), filled = parts_with(options.policy), None
                 if saved is None:
-                    told.append(note_algorithm(usual))
+                    told.append(note_algorithm(usual, environment))
                 chosen["algorithm"] = usual  # which its recipe may choose, too
         if saved is None and (mentioned := mention(env, chosen)):
             told.insert(0, mentioned)

@@ -40,7 +40,7 @@ class Switches(Many):
 def algorithm_of(env=Many, **settings):
     run = prepare(env, actors=1, **settings)
     run.close()
-    said = [note for note in run.notes if note.startswith("algorithm: trpo_replay, because actions have at least 12")]
+    said = [note for note in run.notes if note.startswith("algorithm: trpo_replay, because actions have at least")]
     assert len(said) == (run.config.algorithm == "trpo_replay" and "algorithm" not in settings)
     return run.config.algorithm
 
@@ -61,6 +61,34 @@ def algorithm_of(env=Many, **settings):
 )
 def test_long_runs_with_actions_of_many_coordinates_learn_from_a_replay_buffer(settings, algorithm):
     assert algorithm_of(**settings) == algorithm
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "algorithm"),
+    [
+        ("HalfCheetah-v5", {}, "trpo_replay"),  # 6 coordinates, and never terminates
+        ("HalfCheetah-v5", {"stop_after_seconds": 200}, "trpo_replay"),
+        ("HalfCheetah-v5", {"stop_after_seconds": 199}, "trpo"),
+        ("HalfCheetah-v5", {"total_steps": 499_999}, "trpo"),
+        ("Swimmer-v5", {}, "trpo"),  # 2, and never terminates
+        ("Walker2d-v5", {}, "trpo"),  # 6, and terminates
+        ("gymnasium:HalfCheetah-v5", {}, "trpo"),  # of which it is unknown
+    ],
+    ids=str,
+)
+def test_half_as_many_coordinates_suffice_where_episodes_never_terminate(env, settings, algorithm):
+    assert algorithm_of(env, **settings) == algorithm
+
+
+def test_note_says_why_the_algorithm_was_chosen():
+    whys = {
+        "HalfCheetah-v5": "actions have at least 6 coordinates and episodes of HalfCheetah-v5 never end early;",
+        "Humanoid-v5": "actions have at least 12 coordinates;",
+    }
+    for env, why in whys.items():
+        run = prepare(env, actors=1)
+        run.close()
+        assert any(note.startswith(f"algorithm: trpo_replay, because {why}") for note in run.notes)
 
 
 def test_settings_are_those_of_the_algorithm_when_it_is_chosen():
