@@ -99,7 +99,7 @@ def actor_critic(
             # depend on advantages, such as a bonus for entropy, must not be followed there.
             sound = all_finite(params) & learner.obs_moments.known
             params, memory = optax.tree.where(sound, (params, memory), (learner.policy, learner.memory))
-            return params, memory, {"accepted": sound, **info}
+            return params, memory, {**info, "accepted": sound & info.get("accepted", True)}
 
         def fit(targets: Targets) -> PyTree:
             return critic.fit(learner.critic, targets, for_critic, rate_of(hyperparameters, learning_rate))

@@ -15,12 +15,12 @@ from jaxtrpo.algorithms.q_learning import (
     STEPS_PER_UPDATE,
     Bellman,
     Params,
-    is_network,
     q_learner,
     require_settings,
 )
 from jaxtrpo.config.checks import require_bool, require_share, require_whole
 from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.critics.critic import is_network
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.policies.distributions import Categorical, Distribution
 from jaxtrpo.policies.heads import last_layer_scaled

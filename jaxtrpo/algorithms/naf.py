@@ -16,12 +16,12 @@ from jaxtrpo.algorithms.q_learning import (
     STEPS_PER_UPDATE,
     Bellman,
     Params,
-    is_network,
     q_learner,
     require_settings,
 )
 from jaxtrpo.config.checks import require_sizes
 from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.critics.critic import is_network
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.policies.action_units import encoded
 from jaxtrpo.policies.distributions import Distribution

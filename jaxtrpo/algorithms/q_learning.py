@@ -22,7 +22,6 @@ from jaxtrpo.config.checks import (
     require_share,
     require_whole,
 )
-from jaxtrpo.critics.critic import Critic
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import Drawn, gradient_and_sum, over_drawn_minibatches, parts_for
 from jaxtrpo.ops.moments import Moments, merge, no_moments, normalize, observation_moments
@@ -60,7 +59,8 @@ class Bellman(NamedTuple):
         [Params, PyTree, Transitions, Float[Array, ""], Float[Array, "row noise"]],
         tuple[Float[Array, " row"], Float[Array, " row"]],
     ]
-    # (parameters, target, old unit over the new one) -> parameters and target that predict the same in the new unit
+    # (parameters, target, old unit over the new one) -> parameters and target that predict the same in the new unit,
+    # up to what the networks clip
     in_units: Callable[[Params, PyTree, Float[Array, ""]], tuple[Params, PyTree]]
     # (parameters, normalised observations, unit of rewards) -> metrics
     summary: Callable[[Params, Float[Array, "row obs"], Float[Array, ""]], Info]
@@ -92,11 +92,6 @@ def require_settings(
     require_not_negative(minibatch_per_env=minibatch_per_env)
     require_share(target_rate=target_rate)
     require_bool(asynchronous=asynchronous)
-
-
-def is_network(critic: Critic) -> bool:
-    """Returns whether a critic has parameters."""
-    return bool(jax.tree.leaves(jax.eval_shape(critic.init, jax.random.PRNGKey(0))))
 
 
 def q_learner(

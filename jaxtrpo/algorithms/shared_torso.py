@@ -83,7 +83,10 @@ def shared_torso(spec: Spec, *, step: Step, no_memory: Callable[[PyTree], PyTree
         before = joint.state.params, learner.memory
         *stepped, info = step(*before, joint.action, joint.to_follow, hyperparameters, key)
         # While observations are normalised to 0, the torso would only learn to ignore them.
-        params, memory = optax.tree.where(learner.obs_moments.known, tuple(stepped), before)
+        known = learner.obs_moments.known
+        params, memory = optax.tree.where(known, tuple(stepped), before)
+        if "accepted" in info:
+            info = {**info, "accepted": known & info["accepted"]}
         params, found = after(info, (params, joint.found))
         moments = with_observations(spec, learner.obs_moments, batch.steps.obs, found)
         more = about(spec, params, joint.to_follow)

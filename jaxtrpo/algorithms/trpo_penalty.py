@@ -39,10 +39,11 @@ def trpo_penalty(
     line_search_shrink: float = 0.8,
     line_search_steps: int = 10,
 ) -> Algorithm:
-    """TRPO with a KL penalty: maximises the surrogate minus C times the KL (Schulman et al. 2015, equation 12).
+    """TRPO with a KL penalty: maximises the surrogate minus C times the mean KL.
 
-    For a linear surrogate and a quadratic KL, the maximum lies at the natural gradient divided by C; the line search
-    backtracks from there until the penalised objective improves.
+    This is the bound of Schulman et al. (2015, equation 9) with the mean KL in place of the maximum. For a linear
+    surrogate and a quadratic KL, the maximum lies at the natural gradient divided by C; the line search backtracks from
+    there until the penalised objective improves.
 
     Args:
       target_kl: target for the mean KL of a step, nats: C is doubled if the KL exceeds 1.5 times the target and halved

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.config.kinds import kinds_differ
@@ -49,6 +50,11 @@ class Critic(NamedTuple):
     apply: Callable[[PyTree, Gradient, Float[Array, ""]], PyTree] | None = None
     # None: the critic has no memory. Otherwise `value` is not used, and outputs of the recurrence are values.
     recurrence: Recurrence | None = None
+
+
+def is_network(critic: Critic) -> bool:
+    """Returns whether a critic has parameters."""
+    return bool(jax.tree.leaves(jax.eval_shape(critic.init, jax.random.PRNGKey(0))))
 
 
 def sound_fit(fitted: PyTree, before: PyTree) -> PyTree:

@@ -31,9 +31,10 @@ def linear(*, ridge: float = 1e-4) -> CriticMaker:
 
 
 def linear_critic(observation_size: int, *, ridge: float = 1e-4) -> Critic:
-    """Builds the ridge regression of returns on [o, o^2, t, t^2, 1] (Duan et al. 2016, supplement, section 2).
+    """Builds the ridge regression of returns on [o, o^2, t, t^2, 1].
 
-    t is the time since the episode began, in hundreds of steps. Each fit replaces the previous one.
+    t is the time since the episode began, in hundreds of steps. Each fit replaces the previous one. These are the
+    features of Duan et al. (2016, supplement, section 2) without t^3.
 
     Args:
       observation_size: length of o.

@@ -218,7 +218,10 @@ class Categorical(NamedTuple):
         for i, logits in enumerate(self.logits):
             choices = jnp.arange(logits.shape[-1]).reshape(-1, *(1,) * (action.ndim - 1))
             actions = jnp.broadcast_to(action, (logits.shape[-1], *action.shape)).at[..., i].set(choices)
-            expectations.append(jnp.sum(jax.nn.softmax(logits) * jnp.moveaxis(value(actions), 0, -1), axis=-1))
+            probabilities = jax.nn.softmax(logits)
+            # Each expectation has the whole gradient of its own logits, which the mean must not divide.
+            rest = (len(self.logits) - 1) * (probabilities - jax.lax.stop_gradient(probabilities))
+            expectations.append(jnp.sum((probabilities + rest) * jnp.moveaxis(value(actions), 0, -1), axis=-1))
         return _total(expectations) / len(expectations)
 
     def summary(self) -> dict[str, Float[Array, ""]]:

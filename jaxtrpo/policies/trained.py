@@ -44,6 +44,7 @@ class TrainedPolicy:
     masked: bool = False  # whether the policy needs to know which choices are legal
     env_options: str | None = None  # options of the environment's constructor in training, as in `Config`
     observation_space: ObservationSpace | None = None  # of observations with images; None if they are flat
+    has_probabilities: bool = True  # False where its outputs are values of actions, as with `dqn`: none to draw from
     # Not an argument, so that copies by `dataclasses.replace` have a memory of their own.
     _remembered: list[PyTree] = dataclasses.field(default_factory=lambda: [None], init=False, compare=False, repr=False)
 
@@ -103,7 +104,7 @@ class TrainedPolicy:
           action_mask: which choices are legal, with the leading axes of `obs`: of all coordinates one after another, a
             tuple of one mask per coordinate, or, if all coordinates have as many choices, [..., coordinate, choice];
             for a policy that was trained with masks. None: the entry `action_mask` of `obs`.
-          key: random key to sample actions; None: the mode of the distribution.
+          key: random key to sample actions, but not with policies of action values (`dqn`); None: the mode.
 
         Returns:
           Actions in the simulator's form: of its shape, within its bounds, and integers if discrete. For NumPy
@@ -147,6 +148,8 @@ class TrainedPolicy:
         """
         if isinstance(key, int | np.integer):
             raise ValueError(f"key={key} must be a random key of JAX, such as jax.random.key({key})")
+        if key is not None:
+            self.require_probabilities("key")
         mask, obs = self._mask(obs, action_mask), self.flatten(obs)
         lead = as_space(self.observed).lead_of(obs)
         if self.masked and np.shape(mask)[:-1] != lead:
@@ -174,6 +177,18 @@ class TrainedPolicy:
         converted = self._convert(np.asarray(action))
         # As in Gymnasium, a single number is a scalar if it is discrete, else a zero-dimensional array.
         return converted[()] if self.actions.counts else converted, state
+
+    def require_probabilities(self, setting: str) -> None:
+        """Checks that actions can be drawn, as `setting` asks for.
+
+        Raises:
+          ValueError: the policy was learned as values of actions.
+        """
+        if not self.has_probabilities:
+            raise ValueError(
+                f"{setting}: the policy of {self.env_name} has learned values of actions, not probabilities to draw "
+                "them by; leave it out for the best action"
+            )
 
     def _mask(self, obs: Any, action_mask: Any) -> Any:
         """Returns the mask of legal choices; () without masks."""

@@ -74,7 +74,8 @@ def evaluate(
       env_options: options of the environment's constructor; None: those of the policy's training or, if another `env`
         is given, none. A function, or its name as "module:function", is not another one if the policy was trained with
         it.
-      stochastic: sample actions from the policy, independently in each step, whatever `noise_correlation` was.
+      stochastic: sample actions from the policy, independently in each step, whatever `noise_correlation` was; not for
+        policies of action values (`dqn`).
       record: also return the observations, actions, rewards and ends of the episodes (`Evaluation.recording`).
 
     Returns:
@@ -82,7 +83,7 @@ def evaluate(
       after 10,000 steps, with a warning.
 
     Raises:
-      ValueError: there is no such environment, or the policy does not fit it.
+      ValueError: there is no such environment, the policy does not fit it, or it has no distribution to sample from.
       SimulatorError: a Gymnasium simulator failed.
     """
     evaluation = prepare_evaluation(
@@ -109,6 +110,8 @@ def prepare_evaluation(
     require_bool(stochastic=stochastic, record=record)
     if not isinstance(policy, TrainedPolicy):
         raise ValueError(f"policy={short(policy, 60)} must be a TrainedPolicy, such as train(...).policy")
+    if stochastic:
+        policy.require_probabilities("stochastic=True (--stochastic)")
     where, limit, options = where_to_act(policy, env, max_episode_steps, env_options)
     actors = choose_actors(program=is_program(where, options), lapack=may_solve_equations(where, options))
     environment, _ = environment_for(where, actors.count, limit, options)

@@ -54,6 +54,7 @@ def save_policy(directory: str | Path, policy: TrainedPolicy) -> None:
         "masked": policy.masked,
         "env_options": policy.env_options,
         "observation_space": _space_to_plain(policy.observation_space),
+        "has_probabilities": policy.has_probabilities,
     }
     write_msgpack(place / POLICY_FILE, FORMAT, content)
 
@@ -201,6 +202,7 @@ def _content(content: dict[str, Any]) -> dict[str, Any]:
         "masked": _flag(content.get("masked", False)),
         "env_options": None if options is None else _text(options),
         "observation_space": space,
+        "has_probabilities": _flag(content.get("has_probabilities", True)),  # older files lack it
     }
 
 

@@ -167,6 +167,7 @@ class Plan:
             masked=self.update.policy.is_masked,
             env_options=self.config.env_options,
             observation_space=None if isinstance(as_observed(space), int) else space,
+            has_probabilities=self.update.algorithm.explore is None,
         )
 
 

@@ -291,18 +291,23 @@ def with_bonus(new, samples):
     [
         ("trpo", {"surrogate": with_bonus}),
         ("ppo(minibatch_size=16)", {"surrogate": with_bonus}),
+        ("trpo_replay", {"surrogate": with_bonus}),
         ("pg(entropy_bonus=1.0)", {}),
         ("a2c(entropy_bonus=1.0)", {}),
         ("a2c(entropy_bonus=1.0)", {"policy": "mlp(hidden=(8,), shared=True)", "critic": None}),
+        ("ppo(entropy_bonus=1.0, minibatch_size=16)", {"policy": "mlp(hidden=(8,), shared=True)", "critic": None}),
     ],
 )
 def test_nothing_is_learned_from_the_batch_whose_observations_look_alike(algorithm, settings):
     """Neither from its advantages nor from whatever does not depend on them."""
-    after = []
+    after, accepted = [], []
     for total_steps in (1, 64):
         run = prepare(ActingProbe(), **{**tiny(algorithm), **settings, "total_steps": total_steps})
         begun = jax.device_get(run.state.learner.policy)
-        after.append(jax.device_get(run.run(progress=False).state.learner.policy))
+        result = run.run(progress=False)
+        after.append(jax.device_get(result.state.learner.policy))
+        accepted.append(result.metrics.get("accepted", np.zeros(1))[0])
+    assert not any(accepted)
     if run.update.policy.value_head is None:  # which may learn values
         jax.tree.map(np.testing.assert_array_equal, after[0], begun)
     assert any(np.any(one != other) for one, other in zip(*map(jax.tree.leaves, (begun, after[1])), strict=True))

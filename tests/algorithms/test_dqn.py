@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from probe import BOTH, DELAYED, DISCOUNT, DISCOUNTED, ProbeEnvironment
 from support import actors, counted_compilations, deal_batch, first, learner_of, random_batch, spread
 
+import jaxtrpo
 from jaxtrpo.algorithms.dqn import dqn, epsilon_greedy, n_step_return, values_of
 from jaxtrpo.critics.none import none
 from jaxtrpo.envs.base import ActionSpace
@@ -311,6 +312,17 @@ def test_actors_that_do_not_wait_find_the_best_choices_too():
     found = trained(BOTH, words, actors=2).policy
     np.testing.assert_array_equal(found(SIGNS)[:, 0], [1, 0])
     assert threading.active_count() == threads
+
+
+def test_values_are_no_probabilities_to_draw_actions_by(tmp_path):
+    policy = trained(BOTH, total_steps=200, out=tmp_path).policy
+    said = "the policy of .* has learned values of actions, not probabilities to draw them by; leave it out"
+    for each in (policy, jaxtrpo.load_policy(tmp_path)):
+        assert each(SIGNS).shape == (2, 1)
+        with pytest.raises(ValueError, match=f"^key: {said}"):
+            each(SIGNS, key=jax.random.key(0))
+        with pytest.raises(ValueError, match=rf"^stochastic=True \(--stochastic\): {said}"):
+            jaxtrpo.evaluate(each, Choices(), episodes=2, stochastic=True)
 
 
 # ---- refused settings

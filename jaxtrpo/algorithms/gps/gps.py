@@ -26,6 +26,7 @@ from jaxtrpo.algorithms.gps.lqr import Controller
 from jaxtrpo.algorithms.gps.quadratic_regression import Sums, add, no_sums
 from jaxtrpo.config.checks import require_number, require_positive, require_whole
 from jaxtrpo.config.specs import spec_string_of
+from jaxtrpo.critics.critic import is_network
 from jaxtrpo.envs.base import ActionSpace
 from jaxtrpo.ops.moments import Moments, merge, normalize, observation_moments, weighted_moments
 from jaxtrpo.ops.tree import all_finite, if_finite
@@ -106,6 +107,8 @@ def gps(
     def make(spec: Spec) -> Learner:
         require_plain_networks(spec, "gps")
         _require_gaussian(spec)
+        if is_network(spec.critic):
+            raise ValueError("critic: gps learns no values; use critic=none")
         policy = spec.policy
 
         def init(for_policy: PRNGKeyArray, for_critic: PRNGKeyArray) -> GPSState:

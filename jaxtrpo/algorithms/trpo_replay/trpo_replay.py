@@ -89,7 +89,7 @@ def trpo_replay(
 
     The critic V(s) + D(s, a) is fitted off-policy to the steps in a replay buffer. Its targets bootstrap from the value
     of the next state under the current policy, given by a target network V' (a slow copy of V). The gradient of D with
-    respect to the action is backpropagated through the policy (one-step stochastic value gradients, Heess et al. 2015).
+    respect to the action is backpropagated through the policy (stochastic value gradients, SVG(0), Heess et al. 2015).
     Its natural direction and that of the batch's score function are added, with weights from later batches, which are
     independent of both (see `jaxtrpo.algorithms.trpo_replay.weighting`). The step along the sum keeps TRPO's KL bound
     and line search.
@@ -251,7 +251,11 @@ def trpo_replay(
 
             moments, more = once(conclude)()
             info = {**more, **dict(sorted({**info, "critic_explained_variance": 1 - unexplained}.items()))}
-            memory = Memory(path, followed, usual)
+            # In the first batch, all observations look alike: a bonus of the surrogate must not be followed there.
+            known = learner.obs_moments.known
+            stepped, before = (params, Memory(path, followed, usual)), (learner.policy, learner.memory)
+            params, memory = optax.tree.where(known, stepped, before)
+            info["accepted"] = known & info["accepted"]
             return ReplayState(params, fitted, learned, moments, rewards, memory, learner.replay), info
 
         return Learner(init, learn, replay=buffer)

@@ -591,6 +591,11 @@ def test_rule_that_reads_missing_metric_is_refused(words, rule, missing):
     assert str(error.value) == f"adapt={rule} reads {missing}, which this algorithm does not report; use adapt=fixed"
 
 
+def test_critic_that_gps_would_not_fit_is_refused():
+    with pytest.raises(ValueError, match="^critic: gps learns no values; use critic=none$"):
+        prepare(LinearQuadratic(), algorithm="gps", policy=POLICY, critic="mlp", actors=1)
+
+
 def test_discrete_actions_are_refused():
     with pytest.raises(
         ValueError, match="^algorithm: gps needs continuous actions, but these are discrete; use trpo or ppo$"

@@ -216,7 +216,7 @@ def test_gradient_of_expected_value_matches_analytic(seed):
 
 
 def test_expected_value_sums_over_discrete_actions():
-    """For one coordinate the result is the sum over choices; for several, the mean of the coordinates' effects."""
+    """For one coordinate the result is the sum over choices; for several, each has its whole gradient."""
     one = Categorical((jnp.float32([[0.1, 0.7, -0.3]]),))
     table = jnp.float32([1.0, 5.0, -2.0])
     found = one.expected_value(one, jnp.int32([[0]]), lambda action: table[action[..., 0]])
@@ -228,7 +228,26 @@ def test_expected_value_sums_over_discrete_actions():
         return jax.grad(lambda x: Categorical((x, other)).expected_value(two, jnp.int32([[2, 1]]), value).sum())(logits)
 
     alone = jax.grad(lambda x: (jax.nn.softmax(x) @ table).sum())(two.logits[0])
-    np.testing.assert_allclose(gradient(*two.logits), alone / 2, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(gradient(*two.logits), alone, rtol=1e-5, atol=1e-6)
+
+
+def test_expected_value_of_two_choices_has_the_exact_gradients_in_the_mean():
+    """In the logits of both coordinates, and, as the critic needs it, in the values."""
+    logits = jnp.float32([0.1, 0.7, -0.3]), jnp.float32([1.0, -1.0])
+    table = jnp.float32([[1.0, 5.0], [-2.0, 0.5], [3.0, -1.0]])
+    both = jnp.stack(jnp.meshgrid(jnp.arange(3), jnp.arange(2), indexing="ij"), axis=-1).reshape(-1, 2)
+    chance = (jax.nn.softmax(logits[0])[:, None] * jax.nn.softmax(logits[1])).reshape(-1)
+    old = Categorical(tuple(jnp.broadcast_to(each, (6, len(each))) for each in logits))
+
+    def estimated(logits, table):
+        new = Categorical(tuple(jnp.broadcast_to(each, (6, len(each))) for each in logits))
+        return chance @ new.expected_value(old, both, lambda action: table[action[..., 0], action[..., 1]])
+
+    def exact(logits, table):
+        return jax.nn.softmax(logits[0]) @ table @ jax.nn.softmax(logits[1])
+
+    found, wanted = (jax.value_and_grad(each, argnums=(0, 1))(logits, table) for each in (estimated, exact))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6), found, wanted)
 
 
 def test_critic_surrogate_is_expected_advantage_per_step():
