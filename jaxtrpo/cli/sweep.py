@@ -88,7 +88,7 @@ class Sweep:
             from jaxtrpo.runs.sweep.plot import draw_sweep
             from jaxtrpo.runs.sweep.scheduler import run_sweep
             from jaxtrpo.runs.sweep.study import Sweep as Plan
-            from jaxtrpo.runs.sweep.study import open_study, ranked, require_same_sweep, write_table
+            from jaxtrpo.runs.sweep.study import open_study, ranked, require_same_sweep, unfinished, write_table
             from jaxtrpo.runs.termination import EXIT_CODE, Termination, termination_as_interrupt
         except ModuleNotFoundError as error:
             raise needs("sweep", error, "sweep") from error
@@ -122,6 +122,9 @@ class Sweep:
             if failed:
                 trials = "1 trial" if failed == 1 else f"{failed} trials"
                 print(f"{trials} failed; the same command tries again", file=sys.stderr)
+            if others := unfinished(study):
+                running = "1 trial runs" if others == 1 else f"{others} trials run"
+                print(f"{running} elsewhere, or were killed there, and are not counted", file=sys.stderr)
             done = ranked(study)
             if not done:
                 print("no trial was completed", file=sys.stderr)

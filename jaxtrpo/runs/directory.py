@@ -118,8 +118,10 @@ def require_writable(directory: Path, what: str) -> None:
 
 
 def holds_run(directory: Path) -> bool:
-    """Whether there is any file of a run in a directory."""
-    return any(_exists(directory / name) for name in RUN_FILES)
+    """Whether there is anything in a directory that a new run would replace."""
+    if any(_exists(directory / name) for name in (*RUN_FILES, TENSORBOARD, BEST)):
+        return True
+    return directory.is_dir() and any(SNAPSHOT.fullmatch(place.name) for place in directory.iterdir())
 
 
 def has_checkpoint(directory: Path) -> bool:

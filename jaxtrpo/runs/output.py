@@ -57,7 +57,9 @@ class Output:
                 if not columns:
                     (directory / METRICS_FILE).unlink(missing_ok=True)  # of updates that no checkpoint holds
             self.metrics = Metrics(directory and directory / METRICS_FILE, columns)
-            self._snapshots = directory and Snapshots(directory, best=saving.keep_best, every=saving.keep_every)
+            self._snapshots = directory and Snapshots(
+                directory, columns, best=saving.keep_best, every=saving.keep_every
+            )
         self._saved, self._is_due = None if outdated else len(self.metrics) or None, False
         self._save_at = 0.0
         self.save()

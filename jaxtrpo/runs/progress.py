@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
@@ -46,7 +47,8 @@ class Progress:
         self._counted, self._began = 0, time.monotonic()
         if enabled:
             bar = _bar_class()
-            self._show = _Lines(total, sys.stderr, last, unit=unit) if bar is None else _Bar(bar, total, last, unit)
+            with contextlib.suppress(OSError):  # see `_do`
+                self._show = _Lines(total, sys.stderr, last, unit=unit) if bar is None else _Bar(bar, total, last, unit)
         self._closed = threading.Event()
         if enabled:
             threading.Thread(target=self._tick, daemon=True).start()
@@ -54,8 +56,17 @@ class Progress:
     def _tick(self) -> None:
         while not self._closed.wait(SECONDS_BETWEEN_TICKS):
             with self._lock:
-                if self._show is not None and not self._closed.is_set():
-                    self._show.tick()
+                if not self._closed.is_set():
+                    self._do(lambda show: show.tick())
+
+    def _do(self, what: Callable[[_Bar | _Lines], None]) -> None:
+        """Shows something, or nothing more once that fails: work does not depend on who reads of it."""
+        with self._lock:
+            if self._show is not None:
+                try:
+                    what(self._show)
+                except OSError:  # the reader has gone, or the disk is full
+                    self._show = None
 
     def update(self, row: Row) -> None:
         """Shows the metrics of an update, and its evaluation, if there is one.
@@ -63,10 +74,7 @@ class Progress:
         Args:
           row: metrics, at least env_steps and wall_seconds.
         """
-        if self._show is None:
-            return
-        with self._lock:
-            self._show.update(row)
+        self._do(lambda show: show.update(row))
         value = row.get("eval_return")
         if value is not None and not math.isnan(value):
             better = ", the best so far" if -math.inf < self._best < value else ""
@@ -75,21 +83,15 @@ class Progress:
 
     def expect(self, total: int) -> None:
         """Changes the number to reach."""
-        if self._show is not None:
-            with self._lock:
-                self._show.expect(total)
+        self._do(lambda show: show.expect(total))
 
     def status(self, text: str) -> None:
         """Shows what takes time until the next update, such as "compiling"."""
-        if self._show is not None:
-            with self._lock:
-                self._show.status(text)
+        self._do(lambda show: show.status(text))
 
     def note(self, text: str, file: TextIO | None = None) -> None:
         """Prints a message, on standard error if not on another file, without disturbing the bar."""
-        if self._show is not None:
-            with self._lock:
-                self._show.note(text, file)
+        self._do(lambda show: show.note(text, file))
 
     def count(self, parts: Iterable[T]) -> Iterator[T]:
         """Yields the same parts, such as frames, and shows how many there have been; may be called several times."""
@@ -101,9 +103,7 @@ class Progress:
     def close(self) -> None:
         """Shows the last update and stops."""
         self._closed.set()
-        if self._show is not None:
-            with self._lock:
-                self._show.close()
+        self._do(lambda show: show.close())
 
     def __enter__(self) -> Progress:
         return self

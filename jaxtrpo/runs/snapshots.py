@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from jaxtrpo.runs.checkpoint import load_checkpoint
-from jaxtrpo.runs.directory import BEST, SNAPSHOT, link_whole, write_directory
+import numpy as np
+
+from jaxtrpo.runs.directory import BEST, METRICS_FILE, SNAPSHOT, link_whole, write_directory
 from jaxtrpo.runs.metrics import Row
 
 
@@ -18,16 +19,17 @@ class Snapshots:
     `step-0000200704` is the state after 200,704 environment steps; `best` links to the best one, `best-0000200704`.
     """
 
-    def __init__(self, directory: Path, *, best: bool, every: int):
+    def __init__(self, directory: Path, columns: Mapping[str, np.ndarray], *, best: bool, every: int):
         """Prepares for snapshots; a resumed run continues from its best one.
 
         Args:
           directory: directory of the run.
+          columns: metrics of a resumed run so far; empty for a new run.
           best: keep a snapshot of the state with the best evaluation so far.
           every: environment steps between regular snapshots; 0 for none.
         """
         self.directory, self._every = directory, every
-        self._highest = _return_of(directory / BEST) if best else math.inf
+        self._highest = _return_of(directory / BEST, columns) if best else math.inf
 
     def wants(self, steps_before: int, row: Row) -> bool:
         """Whether `offer` would write a snapshot."""
@@ -57,13 +59,15 @@ class Snapshots:
             link_whole(self.directory / BEST, place.name)
             self._highest = float(row["eval_return"] or 0)
             for old in self.directory.glob("best-*"):
-                if SNAPSHOT.fullmatch(old.name) and old != place:
+                # One that was resumed is a run of its own.
+                if SNAPSHOT.fullmatch(old.name) and old != place and not (old / METRICS_FILE).exists():
                     shutil.rmtree(old)
 
 
-def _return_of(best: Path) -> float:
-    """Mean return of the evaluation of the best snapshot."""
-    try:
-        return float(load_checkpoint(best).metrics["eval_return"][-1])
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # no snapshot yet, or a damaged one
+def _return_of(best: Path, columns: Mapping[str, np.ndarray]) -> float:
+    """Mean return of the evaluation of the best snapshot, whose own files go on if it is resumed."""
+    name = best.readlink().name if best.is_symlink() else ""
+    if not (columns and SNAPSHOT.fullmatch(name) and best.is_dir()):
         return -math.inf
+    steps = int(name.rpartition("-")[-1])
+    return float(np.max(columns["eval_return"][columns["env_steps"] == steps], initial=-math.inf))

@@ -216,16 +216,20 @@ def _end(code: int) -> None:
 
 @contextlib.contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Makes SIGTERM raise `Termination` in the main thread, unless another handler is installed."""
-    if signal.SIGTERM not in _default_handlers():
-        yield
-        return
+    """Makes SIGTERM, and SIGHUP of a terminal that is closed, raise `Termination` in the main thread.
+
+    Handlers that are installed, and signals that are ignored, as `nohup` does, stay as they are.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    kinds = [kind for kind in (signal.SIGTERM, signal.SIGHUP) if in_main and signal.getsignal(kind) == signal.SIG_DFL]
 
     def interrupt(number: int, frame: object) -> None:
         raise Termination
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for kind in kinds:
+        signal.signal(kind, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for kind in kinds:
+            signal.signal(kind, signal.SIG_DFL)

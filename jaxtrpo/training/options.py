@@ -20,11 +20,11 @@ from jaxtrpo.config.checks import (
     require_whole,
     whole,
 )
-from jaxtrpo.config.messages import short
+from jaxtrpo.config.messages import one_line, short
 from jaxtrpo.critics.critic import CriticMaker
 from jaxtrpo.parallel.processes import is_first
 from jaxtrpo.runs.config_file import as_json
-from jaxtrpo.runs.directory import open_directory
+from jaxtrpo.runs.directory import OutputError, open_directory
 from jaxtrpo.runs.loggers import Logger, TensorBoard, WeightsAndBiases
 from jaxtrpo.runs.metrics import Row
 from jaxtrpo.runs.output import Saving
@@ -102,8 +102,31 @@ def make_loggers(
     wandb = options.wandb
     found: list[Callable[[Row | None], Logger]] = []
     if options.tensorboard and directory is not None:
-        found.append(lambda last: TensorBoard(directory, last))
+        found.append(_starting("tensorboard=True", directory, lambda last: TensorBoard(directory, last)))
     if wandb is not None:
         name = env if directory is None else directory.name
-        found.append(lambda last: WeightsAndBiases(wandb, directory, name, {"env": env, **as_json(config)}))
+        settings = {"env": env, **as_json(config)}
+        found.append(
+            _starting(
+                f"wandb={short(wandb)}",
+                directory,
+                lambda last: WeightsAndBiases(wandb, directory, name, settings),
+            )
+        )
     return tuple(found)
+
+
+def _starting(
+    setting: str, directory: Path | None, begin: Callable[[Row | None], Logger]
+) -> Callable[[Row | None], Logger]:
+    """Returns a function that opens a logger, or says in one sentence why it cannot."""
+
+    def start(last: Row | None) -> Logger:
+        try:
+            return begin(last)
+        except Exception as error:  # of other packages, which may raise anything
+            then = "" if directory is None else "; resume=True (--resume) then begins the run, which is saved"
+            why = one_line(str(error) or type(error).__name__, 300)
+            raise OutputError(f"{setting} cannot be used: {why}{then}") from error
+
+    return start

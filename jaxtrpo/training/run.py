@@ -130,10 +130,15 @@ class Plan:
                 return env_steps // config.eval_every
             return int(self.evaluations * env_steps / (LAST_EVALUATION * total_steps))
 
+        last: int | None = None  # number of the last evaluation: forecasts of the end of the run change
+
         def evaluate(moment: Callable[[], TrainState], steps_before: int, env_steps: int, total_steps: int) -> float:
+            nonlocal last
+            last = number_after(steps_before, total_steps) if last is None else last
             number = number_after(env_steps, total_steps)
-            if evaluator is None or number == number_after(steps_before, total_steps):
+            if evaluator is None or number <= last:
                 return math.nan
+            last = number
             say("evaluating")
             key = jax.random.fold_in(evaluation_key(config.seed), number % 2**32)  # keys hold 32 bits
             learner = moment().learner

@@ -17,7 +17,7 @@ from test_train import PARTS, PENDULUM, stop_in_the_third_update, train_part
 
 import jaxtrpo
 from jaxtrpo.runs.checkpoint import load_checkpoint, save_checkpoint
-from jaxtrpo.runs.directory import METRICS_FILE, TENSORBOARD, WANDB_FILE
+from jaxtrpo.runs.directory import METRICS_FILE, TENSORBOARD, WANDB_FILE, OutputError
 from jaxtrpo.runs.loggers import WeightsAndBiases
 from jaxtrpo.runs.termination import Interrupted, Terminated
 from jaxtrpo.training import options
@@ -151,6 +151,21 @@ def test_runs_of_one_process_are_runs_of_wandb(tmp_path, monkeypatch):
     assert len({(place / WANDB_FILE).read_text() for place in places} | {own.id}) == 4
     for place, result in zip(places, found, strict=True):
         np.testing.assert_allclose([row["kl"] for row in history(place)], result.metrics["kl"])
+
+
+def test_logger_that_cannot_start_is_reported_in_one_sentence(tmp_path, monkeypatch):
+    def init(**_):
+        raise RuntimeError("api_key not configured\n(no-tty): call wandb login")
+
+    monkeypatch.setattr("wandb.init", init)
+    said = r"^wandb='mine' cannot be used: api_key not configured \(no-tty\): call wandb login"
+    with pytest.raises(OutputError, match=said + r"; resume=True \(--resume\) then begins the run, which is saved$"):
+        train_part(tmp_path, total_steps=64, wandb="mine")
+    monkeypatch.undo()
+    assert train_part(tmp_path, total_steps=64, resume=True).metrics["update"][0] == 1
+    with pytest.raises(OutputError, match=said + "$"), monkeypatch.context() as patch:
+        patch.setattr("wandb.init", init)
+        train_part(None, total_steps=64, wandb="mine")
 
 
 @pytest.mark.parametrize("given", [False, True])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import resource
 import signal
@@ -74,6 +75,29 @@ def test_resumed_run_keeps_the_best_snapshot(tmp_path, monkeypatch):
     monkeypatch.setattr(Plan, "evaluator", lambda self: lambda *_: Evaluation(-1.0, 0.0, np.zeros(0)))
     train_part(tmp_path, total_steps=640, keep_best=True, resume=True)
     assert steps_of(tmp_path / BEST) == before
+
+
+@pytest.mark.parametrize("mine", ["tensorboard/events", "step-0000000001/data", "best"])
+def test_directory_with_what_a_new_run_would_remove_is_refused(tmp_path, mine):
+    place = tmp_path / mine
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(tmp_path) if mine == "best" else place.write_text("mine")
+    with pytest.raises(FileExistsError, match="already holds a run; use resume=True"):
+        train_part(tmp_path, total_steps=64)
+    assert place.exists()
+
+
+def test_best_snapshot_that_was_resumed_is_kept(tmp_path, monkeypatch):
+    values = itertools.count(1.0)
+    monkeypatch.setattr(Plan, "evaluator", lambda self: lambda *_: Evaluation(next(values), 0.0, np.zeros(0)))
+    train_part(tmp_path, total_steps=64, keep_best=True)
+    (branch,) = tmp_path.glob("best-*")
+    on = steps_of(branch) + 64
+    train_part(branch, total_steps=on, resume=True)
+    train_part(tmp_path, total_steps=192, keep_best=True, resume=True)
+    assert steps_of(branch) >= on and steps_of(tmp_path / BEST) >= 192
+    kept = {branch.name, (tmp_path / BEST).readlink().name}
+    assert {place.name for place in tmp_path.glob("best-*")} == kept and len(kept) == 2
 
 
 def test_a_directory_is_written_anew_only_if_it_is_outdated(tmp_path):
@@ -471,6 +495,26 @@ def test_removed_directory_is_reported_in_one_sentence(tmp_path):
         match=r"out='.*run' cannot be written to: No such file or directory; nothing was saved that could be resumed",
     ):
         train_part(out, total_steps=640, on_update=remove)
+
+
+@pytest.mark.parametrize(("kind", "ignored"), [("SIGTERM", False), ("SIGHUP", False), ("SIGHUP", True)])
+def test_closed_terminal_ends_what_a_command_has_started_unless_it_is_ignored(kind, ignored):
+    program = f"""
+import os, signal
+from jaxtrpo.runs.termination import Termination, termination_as_interrupt
+if {ignored}:
+    signal.signal(signal.{kind}, signal.SIG_IGN)
+before = signal.getsignal(signal.{kind})
+try:
+    with termination_as_interrupt():
+        os.kill(os.getpid(), signal.{kind})
+    print("went on")
+except Termination:
+    print("terminated")
+assert signal.getsignal(signal.{kind}) == before
+"""
+    done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True, check=True)
+    assert done.stdout == ("went on\n" if ignored else "terminated\n")
 
 
 @pytest.mark.parametrize("words", ["--help", "train --help", "algorithms"])

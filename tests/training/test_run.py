@@ -349,6 +349,31 @@ def test_evaluations_and_new_bests_are_shown(monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_work_goes_on_where_nobody_reads_of_it(is_terminal, monkeypatch):
+    """The reader of a pipe has gone, or the disk of a log is full."""
+
+    class Closed(io.StringIO):
+        tries = 0
+
+        def isatty(self):
+            return is_terminal
+
+        def write(self, text):
+            self.tries += 1
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    monkeypatch.setattr(progress, "_bar_class", lambda: progress._timed(progress.tqdm) if is_terminal else None)
+    with progress.Progress(10_000) as bar:
+        bar.status("compiling")
+        tries = sys.stderr.tries
+        bar.update(row(1, eval_return=2.0))
+        bar.note("a note")
+        bar.expect(3)
+    assert tries > 0 and (sys.stderr.tries == tries or is_terminal)
+
+
 def test_lines_say_what_takes_long():
     output, now = io.StringIO(), 0.0
     lines = progress._Lines(10_000, output, clock=lambda: now)

@@ -6,6 +6,7 @@ import functools
 import math
 import statistics
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +23,7 @@ from test_attributes import BonusEnvironment
 import jaxtrpo
 from jaxtrpo.envs.base import Transition, advance, start
 from jaxtrpo.envs.registry import make_env
+from jaxtrpo.rollout.evaluation import Evaluation
 from jaxtrpo.rollout.types import Best
 from jaxtrpo.runs.checkpoint import FORMAT, load_checkpoint
 from jaxtrpo.runs.directory import CHECKPOINT_FILE
@@ -477,6 +479,20 @@ def test_evaluations_by_default_are_in_equal_parts_of_the_run(words, monkeypatch
         steps = metrics["env_steps"]
         lines = np.arange(1, 11) * 0.99 * 200
         np.testing.assert_array_equal(np.flatnonzero(due), [np.argmax(steps >= line) for line in lines])
+
+
+def test_no_evaluation_is_left_out_or_repeated_where_the_forecast_of_the_end_changes():
+    """An update of a run of a given time may move the next evaluation to before or after itself."""
+    found = plan("Hopper-v5", {"policy": "mlp(hidden=())", "actors": 1, "total_steps": None, "stop_after_seconds": 60})
+    found.close()
+    rng, state = np.random.default_rng(0), SimpleNamespace(learner=SimpleNamespace(policy=(), obs_moments=()))
+    evaluate = found.evaluation(lambda *_: Evaluation(1.0, 0.0, np.zeros(0)), lambda text: None)
+    updates = 500
+    expected = updates * (1 + rng.uniform(-0.2, 0.2, updates) * np.linspace(1, 0, updates))
+    made = [not math.isnan(evaluate(lambda: state, n, n + 1, int(expected[n]))) for n in range(updates)]
+    at = np.flatnonzero(made)
+    assert len(at) == 10 and at[-1] >= 0.98 * updates
+    np.testing.assert_allclose(at, np.arange(1, 11) * 0.099 * updates, atol=0.1 * updates)
 
 
 # ---- the command

@@ -22,7 +22,7 @@ from optuna.distributions import (
 )
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from jaxtrpo.runs.directory import write_whole, writing
 from jaxtrpo.runs.sweep.space import Dimension, Values
@@ -61,7 +61,7 @@ def open_study(directory: Path, name: str, storage: str | None) -> optuna.Study:
     if storage is None and (directory / STUDY_FILE).exists():
         _require_same_env(directory, name)
     url = storage or _url_of(directory)
-    unusable = f"storage={url!r} cannot be used"
+    unusable = f"storage={_without_password(url)!r} cannot be used"
     try:
         sqlalchemy.inspect(sqlalchemy.create_engine(url)).get_table_names()
     except Exception as error:  # errors of databases and drivers of any kind
@@ -74,6 +74,13 @@ def open_study(directory: Path, name: str, storage: str | None) -> optuna.Study:
                 raise ValueError(f"{unusable}: {_first_line(error)}") from error
             time.sleep(0.5)  # another process may be creating the tables
     raise AssertionError
+
+
+def _without_password(url: str) -> str:
+    try:
+        return sqlalchemy.make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:  # no URL, and so no password
+        return url
 
 
 def require_same_sweep(study: optuna.Study, dimensions: Sequence[Dimension], flags: str, seeds: int) -> None:
@@ -165,6 +172,11 @@ def ranked(study: optuna.Study) -> list[FrozenTrial]:
     """Returns the completed trials, best first."""
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return sorted(done, key=lambda trial: (-float(trial.value or 0.0), trial.number))
+
+
+def unfinished(study: optuna.Study) -> int:
+    """Returns the number of trials that are running, as far as the database knows."""
+    return len(study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)))
 
 
 def write_table(study: optuna.Study, directory: Path) -> Path:

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,7 +38,7 @@ from jaxtrpo.runs.sweep.space import (
     require_different,
     with_settings,
 )
-from jaxtrpo.runs.sweep.study import SEEDS, Sweep, open_study, require_same_sweep
+from jaxtrpo.runs.sweep.study import SEEDS, Sweep, open_study, require_same_sweep, unfinished
 from jaxtrpo.runs.view.curves import interquartile_mean
 
 SMALL = [
@@ -578,3 +579,22 @@ def test_picture_shows_values_in_the_order_of_the_grid(tmp_path, monkeypatch):
 def test_sweep_accepts_the_flags_of_train():
     command = cli.parse(["sweep", "X", "--grid", "max_kl=1,2", "--grid", "discount=0.9", "--total-steps", "7"])
     assert command.config == Config(total_steps=7) and command.grid == ("max_kl=1,2", "discount=0.9")
+
+
+def test_message_about_a_database_has_no_password(tmp_path):
+    url = "postgresql+nosuchdriver://me:topsecret@localhost/x"
+    with pytest.raises(
+        ValueError, match=r"^storage='postgresql\+nosuchdriver://me:\*\*\*@localhost/x' cannot"
+    ) as error:
+        open_study(tmp_path, "CartPole-v1", url)
+    assert "topsecret" not in str(error.value)
+    with pytest.raises(ValueError, match="^storage='nonsense' cannot be used"):
+        open_study(tmp_path, "CartPole-v1", "nonsense")
+
+
+def test_trials_that_run_elsewhere_are_known():
+    study = optuna.create_study()
+    assert unfinished(study) == 0
+    study.tell(study.ask(), 1.0)
+    study.ask()
+    assert unfinished(study) == 1
