@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-# rliable imports pandas, which would take our script of that name for the library of which it makes use if it is there.
+# pandas would take our script of that name for the library of which it makes use if it is there.
 sys.modules["bottleneck"] = None  # pyright: ignore[reportArgumentType]
 import scipy.stats  # noqa: E402
-from rliable import library  # noqa: E402
 
 from common.store import Curve  # noqa: E402
 
@@ -33,6 +32,8 @@ def interquartile_mean(values: np.ndarray) -> Estimate:
     points = trimmed_mean(table)
     low = high = np.full(points.shape, np.nan)
     if len(values) > 1:
+        from rliable import library  # which nothing else needs
+
         np.random.seed(0)  # rliable draws from NumPy's own state; the same runs shall have the same interval
         _, intervals = library.get_interval_estimates(
             {"": table[:, None, :]},

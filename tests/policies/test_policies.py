@@ -345,7 +345,8 @@ def test_ppo_needs_no_parameters_of_steps_that_are_not_there():
         "InvertedPendulum-v5", policy=Net(), algorithm=words, adapt="linear(steps_per_update=256)", progress=False,
         **settings,
     ).metrics  # fmt: skip
-    assert set(metrics["epochs"]) == {3} and np.all(metrics["accepted"] == 1)
+    assert set(metrics["epochs"]) == {3}
+    assert np.all(metrics["accepted"] == (metrics["update"] > 1))  # nothing is learned from the first batch
     for name in ("kl", "entropy", "clip_fraction"):
         assert np.all(np.isfinite(metrics[name])), name
 
