@@ -12,6 +12,7 @@ that has the other libraries. Written to experiments/results/frontier/.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import subprocess
@@ -29,7 +30,8 @@ from common.plots import colors_of, common_legend, panels, save
 from common.store import RESULTS
 from common.tables import append_line, read_lines
 from jaxtrpo.config import USUAL_ALGORITHM
-from jaxtrpo.training.defaults import ALGORITHM_OF_MANY_COORDINATES, LONG_SECONDS
+from jaxtrpo.envs.registry import make_env
+from jaxtrpo.training.defaults import ALGORITHM_OF_MANY_COORDINATES, LONG_SECONDS, has_many_coordinates
 
 BUDGETS = (10, 30, 100, 300, 1_000, 3_000)  # seconds
 SEEDS = (0, 1, 2, 3, 4)
@@ -40,7 +42,6 @@ TASKS = (
 ENDLESS = {f"jaxtrpo, {name}": name for name in ("trpo", "trpo_replay", "ppo", "sac")}
 TOLD = {f"jaxtrpo, {name}, given the time": name for name in ("trpo", "trpo_replay", "ppo")}
 OURS = {**TOLD, **ENDLESS}
-OF_MANY_COORDINATES = ("HalfCheetah-v5", "Humanoid-v5", "Pusher-v5")  # for whose long runs the default differs
 OTHERS = {
     "PPO (SB3)": ("sb3", "ppo"),
     "SAC (SB3)": ("sb3", "sac"),
@@ -55,10 +56,11 @@ HERE = Path(__file__).parent
 NEAR = 0.03  # of the first's return
 
 
+@functools.cache
 def default_of(task: str, budget: float) -> str:
     """Returns the system that `jaxtrpo train` is by default for a run of so many seconds."""
-    is_long = task in OF_MANY_COORDINATES and budget >= LONG_SECONDS
-    algorithm = ALGORITHM_OF_MANY_COORDINATES if is_long else USUAL_ALGORITHM
+    differs = budget >= LONG_SECONDS and has_many_coordinates(make_env(task))
+    algorithm = ALGORITHM_OF_MANY_COORDINATES if differs else USUAL_ALGORITHM
     return f"jaxtrpo, {algorithm}, given the time"
 
 

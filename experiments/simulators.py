@@ -40,10 +40,8 @@ def settings(algorithm: str, simulators: int) -> dict[str, Any]:
     if algorithm == "ppo":
         words, steps = algorithm, {}
     else:  # smaller batches than usual, and steps as much shorter
-        words, steps = (
-            f"{algorithm}(learning_rate=0.002, gae_lambda=0.95)",
-            {"steps_per_update": 16 * max(simulators, 4)},
-        )
+        words = f"{algorithm}(learning_rate=0.002, gae_lambda=0.95)"
+        steps = {"steps_per_update": 16 * max(simulators, 4)}
     actors = {"actors": min(2, simulators)} if algorithm == "a3c" else {}
     return {
         "algorithm": words, "num_envs": simulators, "total_steps": 200_000, "critic": CRITIC[algorithm],

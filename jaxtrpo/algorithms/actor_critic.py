@@ -98,8 +98,9 @@ def actor_critic(
             # Or else the policy would be lost for ever. In the first batch, all observations look alike: what does not
             # depend on advantages, such as a bonus for entropy, must not be followed there.
             sound = all_finite(params) & learner.obs_moments.known
-            params, memory = optax.tree.where(sound, (params, memory), (learner.policy, learner.memory))
-            return params, memory, {**info, "accepted": sound & info.get("accepted", True)}
+            before = learner.policy, learner.memory
+            (params, memory), info = kept_if(sound, (params, memory), before, {"accepted": sound, **info})
+            return params, memory, info
 
         def fit(targets: Targets) -> PyTree:
             return critic.fit(learner.critic, targets, for_critic, rate_of(hyperparameters, learning_rate))
@@ -191,6 +192,15 @@ def with_observations(spec: Spec, moments: Moments, obs: PyTree, found: Advantag
     if not spec.normalize_observations:
         return moments
     return merge(moments, moments_of(obs, found.targets.weight, found.targets.num_segments))
+
+
+def kept_if(
+    sound: Bool[Array, ""], stepped: tuple[PyTree, PyTree], before: tuple[PyTree, PyTree], info: Info
+) -> tuple[tuple[PyTree, PyTree], Info]:
+    """Returns policy and memory after a step or, if it must be discarded, before it, and metrics that say so."""
+    if "accepted" in info:
+        info = {**info, "accepted": sound & info["accepted"]}
+    return optax.tree.where(sound, stepped, before), info
 
 
 def moments_of(obs: PyTree, weight: Float[Array, "segment time env"], num_segments: Int[Array, ""]) -> Moments:

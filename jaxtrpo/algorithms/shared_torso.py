@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-import optax
 from jaxtyping import Array, Num, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms import sequences
-from jaxtrpo.algorithms.actor_critic import Step, about, no_observations, with_observations
+from jaxtrpo.algorithms.actor_critic import Step, about, kept_if, no_observations, with_observations
 from jaxtrpo.algorithms.advantages import Advantages, estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Info, Learner, Spec
 from jaxtrpo.critics.shared import SharedState, moments_of, with_returns
@@ -83,10 +82,7 @@ def shared_torso(spec: Spec, *, step: Step, no_memory: Callable[[PyTree], PyTree
         before = joint.state.params, learner.memory
         *stepped, info = step(*before, joint.action, joint.to_follow, hyperparameters, key)
         # While observations are normalised to 0, the torso would only learn to ignore them.
-        known = learner.obs_moments.known
-        params, memory = optax.tree.where(known, tuple(stepped), before)
-        if "accepted" in info:
-            info = {**info, "accepted": known & info["accepted"]}
+        (params, memory), info = kept_if(learner.obs_moments.known, tuple(stepped), before, info)
         params, found = after(info, (params, joint.found))
         moments = with_observations(spec, learner.obs_moments, batch.steps.obs, found)
         more = about(spec, params, joint.to_follow)

@@ -48,7 +48,7 @@ class Handling:
     """Handles SIGINT and SIGTERM while it is entered, where they have Python's default handlers."""
 
     def __enter__(self) -> Self:
-        self._before = _default_handlers()
+        self._before = _default_handlers(signal.SIGINT, signal.SIGTERM)
         for kind in self._before:
             signal.signal(kind, self._receive)
         return self
@@ -141,11 +141,11 @@ class DeferredSignals(Handling):
             raise self._pending  # again at the end of the update, if Python collects garbage now and it is lost
 
 
-def _default_handlers() -> dict[signal.Signals, Any]:
-    """Returns the handlers of SIGINT and SIGTERM that are the default ones; none outside the main thread."""
+def _default_handlers(*kinds: signal.Signals) -> dict[signal.Signals, Any]:
+    """Returns the handlers of these signals that are the default ones; none outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         return {}
-    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    defaults = {kind: signal.default_int_handler if kind == signal.SIGINT else signal.SIG_DFL for kind in kinds}
     return {kind: handler for kind, handler in defaults.items() if signal.getsignal(kind) == handler}
 
 
@@ -220,16 +220,15 @@ def termination_as_interrupt() -> Iterator[None]:
 
     Handlers that are installed, and signals that are ignored, as `nohup` does, stay as they are.
     """
-    in_main = threading.current_thread() is threading.main_thread()
-    kinds = [kind for kind in (signal.SIGTERM, signal.SIGHUP) if in_main and signal.getsignal(kind) == signal.SIG_DFL]
+    before = _default_handlers(signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(number: int, frame: object) -> None:
         raise Termination
 
-    for kind in kinds:
+    for kind in before:
         signal.signal(kind, interrupt)
     try:
         yield
     finally:
-        for kind in kinds:
-            signal.signal(kind, signal.SIG_DFL)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)

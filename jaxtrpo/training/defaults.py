@@ -62,10 +62,9 @@ def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: 
     else:
         usual: dict[str, tuple[Any, ...]] = {name: (value,) for name, value in vars(Config()).items()}
         usual |= {"surrogate": (None,), "discount": (None, USUAL_DISCOUNT), "noise_correlation": (None, 0.0)}
-        space, seconds = action_space(environment), chosen["stop_after_seconds"]
+        seconds = chosen["stop_after_seconds"]
         learns_from_replay = (
-            space.size >= (MANY_COORDINATES if may_terminate(environment) else MANY_WITHOUT_ENDS)
-            and not space.counts
+            has_many_coordinates(environment)
             and (seconds is None or seconds >= LONG_SECONDS)
             and (chosen["total_steps"] is None or chosen["total_steps"] >= LONG_STEPS)
             and all(chosen[name] in usual[name] for name in SETTINGS_OF_LEARNING)
@@ -73,6 +72,12 @@ def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: 
             and not is_jax_program(environment)  # of which nothing is known yet
         )
     return ALGORITHM_OF_MANY_COORDINATES if learns_from_replay else USUAL_ALGORITHM
+
+
+def has_many_coordinates(environment: Environment) -> bool:
+    """Returns whether actions are real numbers, and so many that long runs learn from a replay buffer by default."""
+    space = action_space(environment)
+    return not space.counts and space.size >= (MANY_COORDINATES if may_terminate(environment) else MANY_WITHOUT_ENDS)
 
 
 def usual_evaluations(config: Config, environment: Environment) -> int:

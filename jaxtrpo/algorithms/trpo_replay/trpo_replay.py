@@ -10,7 +10,14 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray, PyTree
 
-from jaxtrpo.algorithms.actor_critic import about, gather_samples, no_observations, with_observations, with_rewards
+from jaxtrpo.algorithms.actor_critic import (
+    about,
+    gather_samples,
+    kept_if,
+    no_observations,
+    with_observations,
+    with_rewards,
+)
 from jaxtrpo.algorithms.advantages import Advantages, compare_with_usual, estimate_advantages, standardize
 from jaxtrpo.algorithms.algorithm import Algorithm, Info, Learner, Spec, replay_for, require_plain_networks
 from jaxtrpo.algorithms.natural_gradient import CONTROLS_KL, require_natural_gradient
@@ -252,10 +259,8 @@ def trpo_replay(
             moments, more = once(conclude)()
             info = {**more, **dict(sorted({**info, "critic_explained_variance": 1 - unexplained}.items()))}
             # In the first batch, all observations look alike: a bonus of the surrogate must not be followed there.
-            known = learner.obs_moments.known
             stepped, before = (params, Memory(path, followed, usual)), (learner.policy, learner.memory)
-            params, memory = optax.tree.where(known, stepped, before)
-            info["accepted"] = known & info["accepted"]
+            (params, memory), info = kept_if(learner.obs_moments.known, stepped, before, info)
             return ReplayState(params, fitted, learned, moments, rewards, memory, learner.replay), info
 
         return Learner(init, learn, replay=buffer)
