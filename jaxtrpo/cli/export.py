@@ -49,6 +49,8 @@ class Export:
         require_whole(1, MOST_EPISODES, episodes=self.episodes)
         if self.max_episode_steps is not None:
             require_whole(1, max_episode_steps=self.max_episode_steps)
+        if not self.card:
+            self._require_no_evaluation()
         find_modules_here(self.env)
         out = expanded(self.out or self.directory / "export")
         if self.directory.exists():  # otherwise, loading the policy says so
@@ -71,6 +73,12 @@ class Export:
             return self._write_card(policy, out) if self.card else 0
 
         return work
+
+    def _require_no_evaluation(self) -> None:
+        """Raises ValueError if a setting of the evaluation is given although there is none."""
+        for name in ("env", "env_options", "max_episode_steps"):
+            if (given := getattr(self, name)) is not None:
+                raise ValueError(f"{name}={given!r} is for the evaluation of the model card; add --card")
 
     def _write_card(self, policy: TrainedPolicy, out: Path) -> int:
         """Writes the card, after the export, so that an unavailable environment costs only the card."""

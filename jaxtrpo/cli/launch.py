@@ -16,8 +16,9 @@ from tyro.conf import Positional, arg
 from jaxtrpo.cli.command import FAILED, INPUT_ERROR, INTERRUPTED, Work
 from jaxtrpo.config.checks import require_whole
 from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX, LAUNCHER, PROCESSES_PER_CORE, available_cores
+from jaxtrpo.runs.own_command import own_command
 
-COMMAND = (sys.executable, "-m", "jaxtrpo")
+COMMAND = own_command()
 GRACE_SECONDS = 25.0  # within which JAX ends the other processes when one has ended
 EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of processes that have reported why
 

@@ -269,13 +269,19 @@ def _main(arguments: Sequence[str]) -> int:
         except BrokenPipeError:
             raise
         except (ValueError, TypeError, OSError) as error:
-            print(f"jaxtrpo: error: {' '.join(str(error).split())}", file=sys.stderr)
+            _say(f"jaxtrpo: error: {' '.join(str(error).split())}")
             return INPUT_ERROR
         return work()
     # The message is one sentence, with the traceback of a simulator.
     except (SimulatorError, OutputError, DirectoryInUse) as error:
-        print(f"jaxtrpo: error: {error}", file=sys.stderr)
+        _say(f"jaxtrpo: error: {error}")
         return FAILED
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _say("interrupted")
         return INTERRUPTED
+
+
+def _say(message: str) -> None:
+    """Prints to standard error, unless nobody can read it: the exit code says what happened all the same."""
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr, flush=True)

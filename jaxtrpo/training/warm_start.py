@@ -53,8 +53,8 @@ def read_warm_start(place: str, env: Environment, maker: PolicyMaker, critic: st
       update: functions of the new run.
 
     Raises:
-      ValueError: the run is damaged, or its policy differs in size from that of the new run or does not fit `env`; one
-        sentence.
+      ValueError: the run is damaged, or its policy differs in size from that of the new run, does not fit `env`, or
+        has values of actions where the new run needs probabilities; one sentence.
       OSError: there is no such run.
     """
     directory, shown = expanded(place), f"start_from={short(place, 60)}"
@@ -63,6 +63,11 @@ def read_warm_start(place: str, env: Environment, maker: PolicyMaker, critic: st
         saved = load_checkpoint(directory) if has_checkpoint(directory) else None
         policy = TrainedPolicy(maker=maker, **content)
         require_fitting(policy, env)
+        if not policy.has_probabilities and update.algorithm.explore is None:
+            raise ValueError(
+                f"its policy predicts values of actions, which {update.algorithm.spec_string} would take for "
+                "probabilities"
+            )
     except (ValueError, OSError) as error:
         raise type(error)(f"{shown}: {error}") from error
     wanted, params = _by_path(update.shapes()), policy.params

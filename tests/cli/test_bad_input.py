@@ -112,6 +112,8 @@ TABLE = [
     ("export POLICY --out POLICY/policy.msgpack", "is not a directory"),
     ("export POLICY --card --episodes 0", "episodes=0"),
     ("export POLICY --card --max-episode-steps 0", "max_episode_steps=0"),
+    ("export POLICY --env Hopper-v5", "env='Hopper-v5' is for the evaluation of the model card; add --card"),
+    ("export POLICY --max-episode-steps 5", "max_episode_steps=5 is for the evaluation"),
     ("evaluate POLICY --max-episode-steps 0", "max_episode_steps=0"),
     ("train X --max-episode-steps 0", "max_episode_steps=0"),
     # sweeps

@@ -526,3 +526,15 @@ def test_closed_pipe_ends_a_command_silently(words):
         listing.stdin.write("go on\n")
         listing.stdin.close()
         assert listing.stderr.read() == "" and listing.wait(60) == 0
+
+
+def test_exit_code_tells_of_an_error_that_nobody_can_read():
+    program = (
+        "import sys; sys.stdin.readline(); from jaxtrpo.cli.main import main; sys.exit(main(['train', 'Nowhere']))"
+    )
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], text=True, **piped) as refused:
+        refused.stderr.close()
+        refused.stdin.write("go on\n")
+        refused.stdin.close()
+        assert refused.stdout.read() == "" and refused.wait(60) == 2

@@ -149,6 +149,8 @@ def test_target_of_dqn_is_its_policy_where_there_is_no_checkpoint(tmp_path):
     here, there = gather(run.state).learner, gather(result.state).learner
     assert all(same(here.policy, there.policy)) and all(same(here.target, here.policy)) and here.unit == 0
     assert not all(same(there.target, there.policy)) and "whose unit of reward is not known" in run.notes[-1]
+    with pytest.raises(ValueError, match="^start_from=.*values of actions, which trpo would take for probabilities"):
+        prepare("CartPole-v1", start_from=tmp_path, **{**settings, "algorithm": "trpo", "num_envs": 4})
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 import time
 import uuid
@@ -18,6 +17,7 @@ import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from jaxtrpo.runs.directory import hold, write_whole, writing
+from jaxtrpo.runs.own_command import own_command
 from jaxtrpo.runs.progress import Progress
 from jaxtrpo.runs.reader import read_run
 from jaxtrpo.runs.sweep.space import Dimension
@@ -186,7 +186,7 @@ class _Scheduler:
             return None
         arguments = [self.sweep.env, *flags, "--seed", str(seed), "--actors", "1", "--quiet"]
         self._wait_until_free(out)
-        command = [sys.executable, "-m", "jaxtrpo", "train", *arguments, "--out", str(out), "--resume"]
+        command = [*own_command(), "train", *arguments, "--out", str(out), "--resume"]
         environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
         # In a new session: an interrupt from the terminal reaches only the sweep, which terminates its runs.
         how = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True, "errors": "replace"}
