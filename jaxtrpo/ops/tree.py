@@ -20,3 +20,12 @@ def all_finite(tree: PyTree) -> Bool[Array, ""]:
 def if_finite(new: PyTree, before: PyTree) -> PyTree:
     """Returns a tree if all of it is finite, else the one before, which has the same structure, shapes and dtypes."""
     return optax.tree.where(all_finite(new), new, before)
+
+
+def mean_of_copies(copies: PyTree) -> PyTree:
+    """Returns the mean over the leading axis of all leaves, and the first of integers, which must all be equal."""
+
+    def mean(leaf: Array) -> Array:
+        return jnp.mean(leaf, axis=0) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf[0]
+
+    return jax.tree.map(mean, copies)

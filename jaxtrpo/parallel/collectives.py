@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -139,28 +140,58 @@ def after(known: PyTree, value: PyTree) -> PyTree:
     return value if num_actors() == 1 else jax.lax.optimization_barrier((known, value))[1]
 
 
-def side_by_side(*tasks: Callable[[], PyTree]) -> tuple[PyTree, ...]:
-    """Inside a mapped function: runs each task on one actor, all at the same time; every actor gets all results.
+class Copies(NamedTuple):
+    """A task for `side_by_side` that runs several times."""
 
-    A task runs as if its actor were the only one, so it needs the data of all actors (see `gather_envs`). With fewer
-    actors than tasks, every actor runs all tasks. No task may need many more flops than MOST_FLOPS_ALONE.
+    number: int
+    task: Callable[[jax.Array], PyTree]  # index of the copy -> its result; compiled once
+
+
+def side_by_side(*tasks: Callable[[], PyTree] | Copies) -> tuple[PyTree, ...]:
+    """Inside a mapped function: distributes tasks over the actors; every actor gets all results.
+
+    A task runs as if its actor were the only one, so it needs the data of all actors (see `gather_envs`). Tasks and
+    copies take actors in turn, beginning with the first (see `worth_side_by_side`). No actor may need many more flops
+    than MOST_FLOPS_ALONE.
 
     Args:
-      tasks: functions without arguments that return pytrees of arrays.
+      tasks: functions without arguments that return pytrees of arrays, or copies of functions, whose results are
+        stacked along a leading axis.
     """
-    if num_actors() < len(tasks):
-        return tuple(without_collectives(task)() for task in tasks)
-    shapes = [jax.eval_shape(without_collectives(task)) for task in tasks]
-    nothing = [jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape) for shape in shapes]
+    if num_actors() == 1:
+        return tuple(
+            jax.lax.map(task.task, jnp.arange(task.number)) if isinstance(task, Copies) else task() for task in tasks
+        )
+    actor, done, job = jax.lax.axis_index(AXIS), [], 0
+    for task in tasks:
+        done.append(_on_actors(task, (actor - job) % num_actors()))
+        job += task.number if isinstance(task, Copies) else 1
+    # For each result, all actors but one have zeros, so a sum of the bits as integers gives the exact result.
+    return apply_packed(tuple(done), lambda vector: jax.lax.psum(vector, AXIS), bits)
 
-    def only(number: int) -> Callable[[], tuple[PyTree, ...]]:
-        return lambda: tuple(without_collectives(tasks[i])() if i == number else nothing[i] for i in range(len(tasks)))
 
-    branches = [*map(only, range(len(tasks))), lambda: tuple(nothing)]
-    # An index beyond the branches selects the last. For each task, all actors but one have zeros, so a sum of the bits
-    # as integers gives the exact result.
-    done = jax.lax.switch(jax.lax.axis_index(AXIS), branches)
-    return apply_packed(done, lambda vector: jax.lax.psum(vector, AXIS), bits)
+def _on_actors(task: Callable[[], PyTree] | Copies, place: jax.Array) -> PyTree:
+    """Runs a task, or the copies, that belong to the actor at a place behind the first one's; zeros for all others."""
+    actors = num_actors()
+
+    def zeros(function: Callable[..., PyTree], *arguments: Any) -> PyTree:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *arguments))
+
+    if not isinstance(task, Copies):
+        alone = without_collectives(task)
+        return jax.lax.cond(place == 0, alone, functools.partial(zeros, alone))
+
+    def copy(index: jax.Array) -> PyTree:
+        return without_collectives(functools.partial(task.task, index))()
+
+    def stacked() -> PyTree:
+        return jax.vmap(lambda index: zeros(copy, index))(jnp.arange(task.number))
+
+    def add(turn: jax.Array, results: PyTree) -> PyTree:
+        index = place + turn * actors
+        return jax.tree.map(lambda all_, one: all_.at[index].set(one), results, copy(index))
+
+    return jax.lax.fori_loop(0, (task.number - place + actors - 1) // actors, add, stacked())
 
 
 def without_collectives(task: Callable[[], PyTree]) -> Callable[[], PyTree]:
@@ -200,8 +231,13 @@ class Work(NamedTuple):
 
 
 def worth_side_by_side(*tasks: Sequence[Work]) -> bool:
-    """Inside a mapped function: returns whether tasks finish sooner side by side than one by one on all actors."""
-    longest = max(sum(part.flops for part in task) for task in tasks)
+    """Inside a mapped function: returns whether tasks finish sooner side by side than one by one on all actors.
+
+    Args:
+      tasks: parts of each task, or of each copy of one, in the order in which `side_by_side` gets them.
+    """
+    alone = [sum(part.flops for part in task) for task in tasks]
+    longest = max(sum(alone[actor :: num_actors()]) for actor in range(num_actors()))
     parts = [part for task in tasks for part in task]
     together = sum(part.flops / num_actors() if part.shared else part.flops for part in parts)
     return longest < together and longest <= MOST_FLOPS_ALONE

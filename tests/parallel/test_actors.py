@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import subprocess
@@ -18,6 +19,8 @@ from support import actors, spread
 from jaxtrpo.parallel.actors import Actors
 from jaxtrpo.parallel.collectives import (
     AXIS,
+    Copies,
+    Work,
     from_shares,
     gather_envs,
     num_actors,
@@ -25,6 +28,7 @@ from jaxtrpo.parallel.collectives import (
     share_of_sum,
     side_by_side,
     sum_over_actors,
+    worth_side_by_side,
 )
 
 VALUES = {
@@ -79,6 +83,36 @@ def test_everyone_gets_every_task_s_result_as_it_is(count):
     changed = jax.tree.map(lambda leaf: leaf[..., ::-1] if leaf.ndim else leaf / 2, VALUES)
     found = run(count, lambda a, b: side_by_side(lambda: a, lambda: (b, {})), VALUES, changed)
     assert_everyone_has(found, (VALUES, (changed, {})))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_everyone_gets_every_copy_s_result(number, count):
+    """A copy's bits are those of the task, whichever actor it falls to, and other tasks may come before and after."""
+
+    def shifted(values, copy):
+        return jax.tree.map(lambda leaf: jnp.roll(leaf, copy), {**values, "copy": copy})
+
+    def together(values):
+        return side_by_side(lambda: values, Copies(number, functools.partial(shifted, values)), lambda: num_actors())
+
+    alone = [shifted(VALUES, np.int32(copy)) for copy in range(number)]
+    expected = VALUES, jax.tree.map(lambda *leaves: np.stack(leaves), *alone), np.int32(1)
+    assert_everyone_has(run(count, together, VALUES), expected)
+
+
+@pytest.mark.parametrize(("actors_", "faster"), [(1, False), (2, True), (3, True)])
+def test_work_is_split_where_the_busiest_actor_finishes_sooner(actors_, faster):
+    """With two actors, the first gets the first and third task: 6 + 1, where all of it takes 6 + 6 + 1/2 together."""
+    found = []
+
+    def ask(value):
+        copies = [[Work(6.0, shared=False)]] * 2
+        found.append(worth_side_by_side(*copies, [Work(1.0, shared=True)]))
+        return value
+
+    jax.eval_shape(jax.vmap(ask, axis_name=AXIS), jnp.zeros(actors_))
+    assert found == [faster]
 
 
 @pytest.mark.parametrize("count", [1, 2])
@@ -147,8 +181,7 @@ def test_a_task_is_done_by_one_actor(tasks):
         return side_by_side(*tasks * [lambda: jax.lax.axis_index(AXIS)])
 
     done_by = np.stack(run(2, who, 0.0))
-    # With fewer actors than tasks everyone does everything and keeps what it found.
-    np.testing.assert_array_equal(done_by, [[i, i] for i in range(tasks)] if tasks <= 2 else 3 * [[0, 1]])
+    np.testing.assert_array_equal(done_by, [[i % 2, i % 2] for i in range(tasks)])
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jaxtyping import Array, Float, PRNGKeyArray, PyTree
+from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
 from jaxtrpo.algorithms.actor_critic import (
     about,
@@ -35,19 +35,29 @@ from jaxtrpo.config.checks import (
 )
 from jaxtrpo.config.specs import spec_string_of
 from jaxtrpo.critics.action_values import ActionCriticState, action_critic
-from jaxtrpo.critics.critic import sound_fit
+from jaxtrpo.critics.critic import Targets, sound_fit
 from jaxtrpo.critics.reward_scale import value_unit
 from jaxtrpo.ops.minibatches import minibatches_for
 from jaxtrpo.ops.moments import Moments, no_moments
 from jaxtrpo.ops.running_mean import RunningMean, no_mean
-from jaxtrpo.ops.tree import if_finite
-from jaxtrpo.parallel.collectives import after, num_actors, side_by_side, without_collectives, worth_side_by_side
+from jaxtrpo.ops.tree import if_finite, mean_of_copies
+from jaxtrpo.parallel.collectives import (
+    Copies,
+    after,
+    num_actors,
+    side_by_side,
+    without_collectives,
+    worth_side_by_side,
+)
 from jaxtrpo.policies.distributions import Differentiable
 from jaxtrpo.rollout.replay import Ring
 from jaxtrpo.rollout.types import Batch, Hyperparameters
 
 VALUE_CRITIC = "mlp(hidden=(128, 128))"
 RULE = "trust(kl_range=(0.25, 2.5))"  # the same bounds in nats as for `trpo`, whose initial max KL is half as large
+# Two halves of the gradient steps, made at the same time, take half as long on two actors. The number is always the
+# same, since what is learned must not depend on the actors.
+COPIES = 2
 FEWEST_ENVS = 4  # with fewer, a batch mostly continues the previous one and cannot evaluate its step independently
 
 
@@ -82,8 +92,8 @@ def trpo_replay(
     minibatch_per_env: float = 0.125,
     hidden: Sequence[int] = (64, 64),
     value_hidden: Sequence[int] = (128, 128),
-    target_rate: float = 0.02,
-    learning_rate: float = 1e-3,
+    target_rate: float = 0.04,
+    learning_rate: float = 2e-3,
     critic_lambda: float = 0.5,
     fisher_samples: int = 512,
     cg_iterations: int = 15,
@@ -95,11 +105,14 @@ def trpo_replay(
     """TRPO plus an action-value critic fitted to a replay buffer, weighted by how well new batches confirm it.
 
     The critic V(s) + D(s, a) is fitted off-policy to the steps in a replay buffer. Its targets bootstrap from the value
-    of the next state under the current policy, given by a target network V' (a slow copy of V). The gradient of D with
-    respect to the action is backpropagated through the policy (stochastic value gradients, SVG(0), Heess et al. 2015).
-    Its natural direction and that of the batch's score function are added, with weights from later batches, which are
-    independent of both (see `jaxtrpo.algorithms.trpo_replay.weighting`). The step along the sum keeps TRPO's KL bound
-    and line search.
+    of the next state under the current policy, given by a target network V' (a slow copy of V). In each update, two
+    copies of the critic take half of the gradient steps each, at the same time if there are two actors, and are then
+    averaged (local SGD, Stich 2019).
+
+    The gradient of D with respect to the action is backpropagated through the policy (stochastic value gradients,
+    SVG(0), Heess et al. 2015). Its natural direction and that of the batch's score function are added, with weights
+    from later batches, which are independent of both (see `jaxtrpo.algorithms.trpo_replay.weighting`). The step along
+    the sum keeps TRPO's KL bound and line search.
 
     Args:
       max_kl: initial trust region: upper bound on the mean KL divergence between the policies before and after an
@@ -107,8 +120,8 @@ def trpo_replay(
       gae_lambda: lambda of GAE for the advantages of the batch, trading bias (0) against variance (1).
       advantage_memory: as in `trpo`.
       replay: capacity of the replay buffer, environment steps.
-      replay_ratio: gradient steps of the action-value critic per environment step; fewer, in proportion, if
-        `minibatch_per_env` makes minibatches larger.
+      replay_ratio: gradient steps of the action-value critic per environment step, of both copies together; fewer, in
+        proportion, if `minibatch_per_env` makes minibatches larger.
       minibatch_size: environment steps per gradient step.
       minibatch_per_env: minimum size of a minibatch, in steps per environment, so that thousands of environments do not
         mean thousands of small gradient steps, one after another.
@@ -143,7 +156,7 @@ def trpo_replay(
         require_plain_networks(spec, "trpo_replay")
         _require_fitting(spec)
         policy, critic = spec.policy, spec.critic
-        minibatches = minibatches_for(spec.num_envs, minibatch_size, minibatch_per_env, replay_ratio)
+        minibatches = minibatches_for(spec.num_envs, minibatch_size, minibatch_per_env, replay_ratio / COPIES)
         actions = action_critic(
             spec.observation_size,
             spec.actions,
@@ -184,11 +197,9 @@ def trpo_replay(
             )
             samples = unscaled.targets.weight.size * num_actors()
             split = worth_side_by_side(
-                [
-                    step_work(policy, fisher_samples, 2 * cg_iterations)(learner.policy, samples),
-                    critic.work(learner.critic, samples),
-                ],
-                [actions.work(minibatches.per_step * samples)],
+                *COPIES * [[actions.work(minibatches.per_step * samples)]],
+                [step_work(policy, fisher_samples, 2 * cg_iterations)(learner.policy, samples)],
+                [critic.work(learner.critic, samples)],
             )
             if split:
                 steps, unscaled = gather_samples(batch.steps, unscaled, learner.obs_moments)
@@ -207,7 +218,7 @@ def trpo_replay(
                 bound = share * bound
             number = minibatches.number(batch.num_segments * spec.segment_steps)
 
-            def learn_from_batch() -> tuple[PyTree, Path, DirectionMemory, Info, PyTree]:
+            def improve() -> tuple[PyTree, Path, DirectionMemory, Info]:
                 natural, followed, weighting = combined_direction(
                     policy,
                     learner.policy,
@@ -231,26 +242,32 @@ def trpo_replay(
                     line_search_shrink=line_search_shrink,
                     line_search_steps=line_search_steps,
                 )
-                fitted = critic.fit(learner.critic, after(params, found.targets), for_critic, jnp.ones(()))
-                fitted = sound_fit(fitted, learner.critic)
-                return params, path, followed, {**info._asdict(), **weighting}, fitted
+                return params, path, followed, {**info._asdict(), **weighting}
 
-            def learn_from_replay() -> tuple[ActionCriticState, Float[Array, ""]]:
+            def fit(targets: Targets) -> PyTree:
+                return sound_fit(critic.fit(learner.critic, targets, for_critic, jnp.ones(())), learner.critic)
+
+            def learn_from_replay(copy: Int[Array, ""]) -> tuple[ActionCriticState, Float[Array, ""]]:
                 draw = draw_labelled(
                     buffer, learner.replay, actions, learner.obs_moments, learner.policy, critic_lambda, spec
                 )
-                learned, unexplained = actions.fit(
+                return actions.fit(
                     learner.actions,
                     value_unit(rewards),
                     draw,
                     number.astype(jnp.int32),
-                    for_actions,
+                    jax.random.fold_in(for_actions, copy),
                 )
-                return if_finite(learned, learner.actions), unexplained
 
-            tasks = learn_from_batch, learn_from_replay
-            done: tuple[Any, ...] = side_by_side(*tasks) if split else tuple(task() for task in tasks)
-            (params, path, followed, info, fitted), (learned, unexplained) = done
+            if split:
+                tasks = Copies(COPIES, learn_from_replay), improve, lambda: fit(found.targets)
+                copies, (params, path, followed, info), fitted = side_by_side(*tasks)
+            else:
+                copies = jax.lax.map(learn_from_replay, jnp.arange(COPIES))
+                params, path, followed, info = improve()
+                fitted = fit(after(params, found.targets))
+            learned, unexplained = mean_of_copies(copies)
+            learned = if_finite(learned, learner.actions)
 
             def conclude() -> tuple[Moments, Info]:
                 moments = with_observations(spec, learner.obs_moments, batch.steps.obs, found)

@@ -498,15 +498,36 @@ def test_value_critic_is_fitted_to_returns_without_the_effect_of_known_actions(m
 
 @pytest.mark.parametrize("num_segments", [1, 3])
 def test_critic_gradient_steps_are_proportional_to_new_steps(num_segments):
-    """There is one gradient step per two environment steps; a segment has twelve."""
+    """There is one gradient step per two environment steps, of both copies together; a segment has twelve."""
     _, after, _ = learning()(random_batch(0, num_segments=num_segments))
-    assert optax.tree.get(after.actions.optimizer, "count") == 6 * num_segments
+    assert optax.tree.get(after.actions.optimizer, "count") == 3 * num_segments
 
 
 def test_larger_minibatches_of_many_environments_mean_fewer_gradient_steps():
     """Eight steps of each of four environments are twice the usual minibatch."""
-    _, after, _ = learning(per_env=8.0)(random_batch(0, num_segments=3))
-    assert optax.tree.get(after.actions.optimizer, "count") == 9
+    _, after, _ = learning(per_env=8.0)(random_batch(0, num_segments=4))
+    assert optax.tree.get(after.actions.optimizer, "count") == 6
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_critic_is_the_mean_of_two_copies_that_draw_differently(count, monkeypatch):
+    """Each copy gets a random number in place of a fit, so that copies with the same key would be found out."""
+    module, seen = sys.modules[trpo_replay.__module__], []
+    make = module.action_critic
+
+    def drawing(*arguments, **settings):
+        def fit(state, unit, draw, number, key):
+            jax.debug.callback(lambda value: seen.append(float(value)), value := jax.random.normal(key))
+            return state._replace(params=jnp.full_like(state.params, value)), value
+
+        return make(*arguments, **settings)._replace(fit=fit)
+
+    monkeypatch.setattr(module, "action_critic", drawing)
+    _, after, info = learning.__wrapped__(count=count)(random_batch(0))
+    jax.effects_barrier()
+    assert len(seen) == len(set(seen)) == 2
+    np.testing.assert_allclose(after.actions.params, np.mean(seen), rtol=1e-5)
+    np.testing.assert_allclose(info["critic_explained_variance"], 1 - np.mean(seen), rtol=1e-5)
 
 
 def test_settings_reach_what_they_are_of(monkeypatch):
