@@ -12,6 +12,7 @@ from common.comparison import Comparison, Settings, compare, options_of_runs
 
 TASKS = ("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5")
 SEEDS = (100, 101, 102)
+OF_ALL: Settings = {"algorithm": "trpo", "total_steps": 500_000}
 VARIANTS: dict[str, Settings] = {
     "default": {},
     "trust, strength 0.0003": {"adapt": "trust(strength=0.0003)"},
@@ -29,7 +30,9 @@ def main() -> None:
             name="choices",
             question="Do the defaults stand beside their neighbours?",
             envs=TASKS,
-            variants=lambda env: {label: {"total_steps": 500_000, **each} for label, each in VARIANTS.items()},
+            variants=lambda env: {
+                label: {"total_steps": 500_000, "algorithm": "trpo", **each} for label, each in VARIANTS.items()
+            },
             seeds=SEEDS,
         ),
         options_of_runs(__doc__).parse_args(),

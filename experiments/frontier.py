@@ -31,7 +31,7 @@ from common.store import RESULTS
 from common.tables import append_line, read_lines
 from jaxtrpo.config import USUAL_ALGORITHM
 from jaxtrpo.envs.registry import make_env
-from jaxtrpo.training.defaults import ALGORITHM_OF_MANY_COORDINATES, LONG_SECONDS, has_many_coordinates
+from jaxtrpo.training.defaults import ALGORITHM_OF_MANY_COORDINATES, replay_pays_off
 
 BUDGETS = (10, 30, 100, 300, 1_000, 3_000)  # seconds
 SEEDS = (0, 1, 2, 3, 4)
@@ -59,7 +59,7 @@ NEAR = 0.03  # of the first's return
 @functools.cache
 def default_of(task: str, budget: float) -> str:
     """Returns the system that `jaxtrpo train` is by default for a run of so many seconds."""
-    differs = budget >= LONG_SECONDS and has_many_coordinates(make_env(task))
+    differs = replay_pays_off(make_env(task), None, budget)
     algorithm = ALGORITHM_OF_MANY_COORDINATES if differs else USUAL_ALGORITHM
     return f"jaxtrpo, {algorithm}, given the time"
 

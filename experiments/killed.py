@@ -28,7 +28,7 @@ from jaxtrpo.runs.checkpoint import load_checkpoint
 
 KILLS, ROUNDS = 25, 5  # of each number of actors; of each interval
 TASK = {"steps_per_update": 256, "total_steps": 40_960, "seed": 3, "checkpoint_seconds": 0}
-CHEETAH = {"total_steps": 200_000, "seed": 3}
+CHEETAH = {"algorithm": "trpo", "total_steps": 200_000, "seed": 3}
 INTERVALS = (1e6, 60, 1)  # seconds; the first is never
 
 

@@ -49,7 +49,7 @@ def take(call: Callable[[], Sequence[Result]]) -> Took:
 
 
 def measure(task: str, steps: int, seeds: int, rounds: int) -> dict[str, Took]:
-    settings: dict[str, Any] = {"total_steps": steps, "progress": False}
+    settings: dict[str, Any] = {"algorithm": "trpo", "total_steps": steps, "progress": False}
     calls = {
         "alone, 1 actor": lambda: [jaxtrpo.train(task, actors=1, **settings)],
         f"alone, {ACTORS.count} actors": lambda: [jaxtrpo.train(task, actors=ACTORS.count, **settings)],

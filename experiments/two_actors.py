@@ -48,7 +48,7 @@ def measure(against: str, *, seeds: tuple[int, ...], steps: int, path: Path) -> 
                 for version, (code, actors) in versions.items():
                     if (task, version, seed) in known:
                         continue
-                    settings = {"total_steps": steps, "actors": actors, "seed": seed}
+                    settings = {"algorithm": "trpo", "total_steps": steps, "actors": actors, "seed": seed}
                     out = folder / f"{task}-{seed}-{actors}-{code.name}"
                     found = final_return(run(code, task, settings, out, folder / f"cache-{code.name}"))
                     known[task, version, seed] = found

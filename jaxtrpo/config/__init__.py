@@ -55,8 +55,9 @@ class Config:
     algorithm: str | None = None
     """learning algorithm: a name or a spec string such as "ppo(clip=0.1, epochs=4)"; `jaxtrpo algorithms` lists all;
     in the shell also your own, as MODULE:NAME or FILE.py:NAME, which policy, critic and adapt accept, too;
-    if not given, trpo or, for continuous actions of at least 12 coordinates (6 where episodes never end early), runs of
-    at least 500,000 steps (or, with stop_after_seconds, 200 seconds) and default settings, trpo_replay"""
+    if not given, trpo; with default settings otherwise, trpo_replay for continuous actions of at least 12
+    coordinates in runs of at least 200,000 steps (or, with stop_after_seconds, 100 seconds), and for those of at least
+    6 coordinates where episodes never end early in runs of at least 100,000 steps (or 60 seconds)"""
     policy: str | None = None
     """policy network: mlp, cnn, "mlp(hidden=(128, 128))" or another spec string;
     if not given, cnn for observations with images, squashed for sac, mlp otherwise"""

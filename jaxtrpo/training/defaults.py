@@ -30,12 +30,13 @@ from jaxtrpo.training.parts import Parts
 # terminate, values are easier to learn, and fewer suffice: 6 (HalfCheetah) do, 2 (Swimmer) do not.
 MANY_COORDINATES, MANY_WITHOUT_ENDS = 12, 6
 ALGORITHM_OF_MANY_COORDINATES = "trpo_replay"
-# It pays off late: before, `trpo` is as good in less time (experiments/results/frontier/NOTES.md).
-LONG_STEPS, LONG_SECONDS = 500_000, 200
+# It pays off late: before, `trpo` is as good in less time (experiments/results/frontier/NOTES.md). From how many
+# environment steps, and seconds, on: where episodes may terminate, and where they never do.
+LONG, LONG_WITHOUT_ENDS = (200_000, 100.0), (100_000, 60.0)
 # Where episodes may end early, a policy that falls may be one update away from one that does not, so that it is worth a
 # few evaluations which one a run hands out (experiments/results/selection/NOTES.md). Short runs would feel their time.
 EVALUATIONS = 10
-LONG_ENOUGH_SECONDS = 60
+LONG_ENOUGH_STEPS, LONG_ENOUGH_SECONDS = 500_000, 60
 MOST_OF_STEPS = 0.25  # that evaluations may take, in proportion to those of training
 # Where one of them is given, it was chosen for the usual algorithm.
 SETTINGS_OF_LEARNING = (
@@ -62,11 +63,8 @@ def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: 
     else:
         usual: dict[str, tuple[Any, ...]] = {name: (value,) for name, value in vars(Config()).items()}
         usual |= {"surrogate": (None,), "discount": (None, USUAL_DISCOUNT), "noise_correlation": (None, 0.0)}
-        seconds = chosen["stop_after_seconds"]
         learns_from_replay = (
-            has_many_coordinates(environment)
-            and (seconds is None or seconds >= LONG_SECONDS)
-            and (chosen["total_steps"] is None or chosen["total_steps"] >= LONG_STEPS)
+            replay_pays_off(environment, chosen["total_steps"], chosen["stop_after_seconds"])
             and all(chosen[name] in usual[name] for name in SETTINGS_OF_LEARNING)
             and not observation_space(environment).images
             and not is_jax_program(environment)  # of which nothing is known yet
@@ -74,10 +72,15 @@ def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: 
     return ALGORITHM_OF_MANY_COORDINATES if learns_from_replay else USUAL_ALGORITHM
 
 
-def has_many_coordinates(environment: Environment) -> bool:
-    """Returns whether actions are real numbers, and so many that long runs learn from a replay buffer by default."""
+def replay_pays_off(environment: Environment, steps: float | None, seconds: float | None) -> bool:
+    """Returns whether a run of this length learns from a replay buffer by default; None is a length that is left open.
+
+    Actions must be real numbers, with many coordinates, and the run long.
+    """
     space = action_space(environment)
-    return not space.counts and space.size >= (MANY_COORDINATES if may_terminate(environment) else MANY_WITHOUT_ENDS)
+    many, length = (MANY_COORDINATES, LONG) if may_terminate(environment) else (MANY_WITHOUT_ENDS, LONG_WITHOUT_ENDS)
+    long = all(given is None or given >= least for given, least in zip((steps, seconds), length, strict=True))
+    return not space.counts and space.size >= many and long
 
 
 def usual_evaluations(config: Config, environment: Environment) -> int:
@@ -89,7 +92,7 @@ def usual_evaluations(config: Config, environment: Environment) -> int:
         and isinstance(environment, MujocoEnvironment)
         and may_terminate(environment)
         and (seconds is None or seconds >= LONG_ENOUGH_SECONDS)
-        and steps >= LONG_STEPS
+        and steps >= LONG_ENOUGH_STEPS
         and EVALUATIONS * config.eval_episodes * environment.episode_length <= MOST_OF_STEPS * steps
     )
     return EVALUATIONS if evaluates else 0

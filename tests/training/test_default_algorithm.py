@@ -49,12 +49,12 @@ def algorithm_of(env=Many, **settings):
     ("settings", "algorithm"),
     [
         ({}, "trpo_replay"),
-        ({"total_steps": 500_000, "seed": 3}, "trpo_replay"),
-        ({"total_steps": 499_999}, "trpo"),
-        ({"stop_after_seconds": 200}, "trpo_replay"),
-        ({"stop_after_seconds": 199.9}, "trpo"),
+        ({"total_steps": 200_000, "seed": 3}, "trpo_replay"),
+        ({"total_steps": 199_999}, "trpo"),
+        ({"stop_after_seconds": 100}, "trpo_replay"),
+        ({"stop_after_seconds": 99.9}, "trpo"),
         ({"stop_after_seconds": 300, "total_steps": 1000}, "trpo"),
-        ({"stop_after_seconds": 100, "total_steps": 1_000_000}, "trpo"),
+        ({"stop_after_seconds": 60, "total_steps": 1_000_000}, "trpo"),
         ({"discount": 0.99, "noise_correlation": 0.0}, "trpo_replay"),
     ],
     ids=str,
@@ -67,9 +67,10 @@ def test_long_runs_with_actions_of_many_coordinates_learn_from_a_replay_buffer(s
     ("env", "settings", "algorithm"),
     [
         ("HalfCheetah-v5", {}, "trpo_replay"),  # 6 coordinates, and never terminates
-        ("HalfCheetah-v5", {"stop_after_seconds": 200}, "trpo_replay"),
-        ("HalfCheetah-v5", {"stop_after_seconds": 199}, "trpo"),
-        ("HalfCheetah-v5", {"total_steps": 499_999}, "trpo"),
+        ("HalfCheetah-v5", {"stop_after_seconds": 60}, "trpo_replay"),
+        ("HalfCheetah-v5", {"stop_after_seconds": 59}, "trpo"),
+        ("HalfCheetah-v5", {"total_steps": 100_000}, "trpo_replay"),
+        ("HalfCheetah-v5", {"total_steps": 99_999}, "trpo"),
         ("Swimmer-v5", {}, "trpo"),  # 2, and never terminates
         ("Walker2d-v5", {}, "trpo"),  # 6, and terminates
         ("gymnasium:HalfCheetah-v5", {}, "trpo"),  # of which it is unknown

@@ -467,7 +467,7 @@ def test_long_runs_evaluate_by_default_where_episodes_may_end_early(env, words, 
 @pytest.mark.parametrize("words", [{"total_steps": 2000}, {"total_steps": None, "stop_after_seconds": 4}])
 def test_evaluations_by_default_are_in_equal_parts_of_the_run(words, monkeypatch):
     """Of its steps or, as far as they can be foreseen, of its time; the last shortly before its end."""
-    for name, value in (("LONG_STEPS", 1), ("LONG_ENOUGH_SECONDS", 1), ("MOST_OF_STEPS", math.inf)):
+    for name, value in (("LONG_ENOUGH_STEPS", 1), ("LONG_ENOUGH_SECONDS", 1), ("MOST_OF_STEPS", math.inf)):
         monkeypatch.setattr(defaults, name, value)
     settings = {**TINY, "max_episode_steps": 20, "eval_episodes": 2, "actors": 1, "progress": False, **words}
     metrics = jaxtrpo.train("InvertedPendulum-v5", **settings).metrics
