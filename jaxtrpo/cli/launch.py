@@ -18,7 +18,6 @@ from jaxtrpo.config.checks import require_whole
 from jaxtrpo.parallel.machine import ADDRESS, COUNT, INDEX, LAUNCHER, PROCESSES_PER_CORE, available_cores
 from jaxtrpo.runs.own_command import own_command
 
-COMMAND = own_command()
 GRACE_SECONDS = 25.0  # within which JAX ends the other processes when one has ended
 EXPLAINED = INPUT_ERROR, INTERRUPTED, 128 + signal.SIGTERM  # exit codes of processes that have reported why
 
@@ -60,7 +59,7 @@ class Launch:
         variables["JAX_COORDINATOR_BIND_ADDRESS"] = address  # not on all interfaces
         variables[LAUNCHER] = str(os.getpid())
         # In a group of its own: what the terminal sends comes once, by way of this process.
-        process = subprocess.Popen((*COMMAND, *self.command), env={**os.environ, **variables}, process_group=0)
+        process = subprocess.Popen((*own_command(), *self.command), env={**os.environ, **variables}, process_group=0)
         if hasattr(os, "sched_setaffinity"):
             cores = sorted(os.sched_getaffinity(0))
             each = len(cores) // self.processes  # if there are too few, several processes share one

@@ -172,26 +172,23 @@ def side_by_side(*tasks: Callable[[], PyTree] | Copies) -> tuple[PyTree, ...]:
 
 def _on_actors(task: Callable[[], PyTree] | Copies, place: jax.Array) -> PyTree:
     """Runs a task, or the copies, that belong to the actor at a place behind the first one's; zeros for all others."""
-    actors = num_actors()
-
-    def zeros(function: Callable[..., PyTree], *arguments: Any) -> PyTree:
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *arguments))
-
     if not isinstance(task, Copies):
         alone = without_collectives(task)
-        return jax.lax.cond(place == 0, alone, functools.partial(zeros, alone))
+        return jax.lax.cond(place == 0, alone, lambda: _zeros(jax.eval_shape(alone)))
 
     def copy(index: jax.Array) -> PyTree:
         return without_collectives(functools.partial(task.task, index))()
 
-    def stacked() -> PyTree:
-        return jax.vmap(lambda index: zeros(copy, index))(jnp.arange(task.number))
-
     def add(turn: jax.Array, results: PyTree) -> PyTree:
         index = place + turn * actors
-        return jax.tree.map(lambda all_, one: all_.at[index].set(one), results, copy(index))
+        return jax.tree.map(lambda each, one: each.at[index].set(one), results, copy(index))
 
-    return jax.lax.fori_loop(0, (task.number - place + actors - 1) // actors, add, stacked())
+    actors, nothing = num_actors(), _zeros(jax.eval_shape(copy, place), task.number)
+    return jax.lax.fori_loop(0, (task.number - place + actors - 1) // actors, add, nothing)
+
+
+def _zeros(shapes: PyTree, *leading: int) -> PyTree:
+    return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), leaf.dtype), shapes)
 
 
 def without_collectives(task: Callable[[], PyTree]) -> Callable[[], PyTree]:

@@ -130,7 +130,7 @@ def test_shell_finds_modules_in_the_current_directory(module, tmp_path):
     (tmp_path / "run").mkdir()
     actions = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
     save_policy(tmp_path / "run", dataclasses.replace(policy_for(actions, 3), env_name="gymnasium:make"))
-    for command in (["train", name], ["evaluate", *run], ["export", *run], ["video", *run]):
+    for command in (["train", name], ["evaluate", *run], ["export", "--card", *run], ["video", *run]):
         sys.path[:] = [each for each in sys.path if each != str(tmp_path)]
         try:
             cli.parse(command).prepare()

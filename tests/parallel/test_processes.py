@@ -63,7 +63,7 @@ import sys
 from jaxtrpo.cli import launch, main
 from jaxtrpo.parallel import processes
 launch.GRACE_SECONDS, processes.LATE_SECONDS = 2, 5
-launch.COMMAND = (sys.executable, "-c", sys.orig_argv[2])
+launch.own_command = lambda: (sys.executable, "-c", sys.orig_argv[2])
 sys.exit(main.main(sys.argv[1:]))
 """
 

@@ -19,7 +19,8 @@ def test_modules_of_the_current_directory_do_not_hide_those_of_python(tmp_path, 
 def test_package_that_is_not_installed_starts_from_its_own_directory(tmp_path, monkeypatch):
     (tmp_path / "jaxtrpo").symlink_to(Path(jaxtrpo.__file__).parent)
     monkeypatch.setattr(jaxtrpo, "__file__", str(tmp_path / "jaxtrpo" / "__init__.py"))
-    monkeypatch.delenv("PYTHONPATH", raising=False)
+    for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     shown = "import jaxtrpo; print(jaxtrpo.__file__)"
     started = [*own_command()[:-2], "-c", shown]

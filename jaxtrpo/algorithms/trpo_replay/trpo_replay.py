@@ -55,8 +55,8 @@ from jaxtrpo.rollout.types import Batch, Hyperparameters
 
 VALUE_CRITIC = "mlp(hidden=(128, 128))"
 RULE = "trust(kl_range=(0.25, 2.5))"  # the same bounds in nats as for `trpo`, whose initial max KL is half as large
-# Two halves of the gradient steps, made at the same time, take half as long on two actors. The number is always the
-# same, since what is learned must not depend on the actors.
+# Of the action-value critic: two actors take half as long for half of the gradient steps each. There are two copies for
+# any number of actors, because learning must not depend on it.
 COPIES = 2
 FEWEST_ENVS = 4  # with fewer, a batch mostly continues the previous one and cannot evaluate its step independently
 
