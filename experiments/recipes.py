@@ -43,7 +43,7 @@ Made by `python experiments/recipes.py`: settings of `jaxtrpo/recipes`, on seeds
 the deterministic policy after training, over 100 episodes: mean over seeds, and each seed; "exploring" is the mean of
 the last 100 training episodes. Published are the returns of the tuned agents of RL Baselines3 Zoo, one run each, with
 their environment steps, on earlier versions of some environments. Seconds are those of one actor, taken while other
-work ran on the machine.
+work ran on the machine. HalfCheetah and Humanoid were trained before `trpo_replay` fitted two copies of its critic.
 """
 
 if __name__ == "__main__":
