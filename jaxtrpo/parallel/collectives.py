@@ -146,6 +146,10 @@ class Copies(NamedTuple):
     number: int
     task: Callable[[jax.Array], PyTree]  # index of the copy -> its result; compiled once
 
+    def in_turn(self) -> PyTree:
+        """Runs all copies, one after another, and stacks their results along a leading axis."""
+        return jax.lax.map(self.task, jnp.arange(self.number))
+
 
 def side_by_side(*tasks: Callable[[], PyTree] | Copies) -> tuple[PyTree, ...]:
     """Inside a mapped function: distributes tasks over the actors; every actor gets all results.
@@ -159,9 +163,7 @@ def side_by_side(*tasks: Callable[[], PyTree] | Copies) -> tuple[PyTree, ...]:
         stacked along a leading axis.
     """
     if num_actors() == 1:
-        return tuple(
-            jax.lax.map(task.task, jnp.arange(task.number)) if isinstance(task, Copies) else task() for task in tasks
-        )
+        return tuple(task.in_turn() if isinstance(task, Copies) else task() for task in tasks)
     actor, done, job = jax.lax.axis_index(AXIS), [], 0
     for task in tasks:
         done.append(_on_actors(task, (actor - job) % num_actors()))

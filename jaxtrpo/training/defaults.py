@@ -73,9 +73,9 @@ def usual_algorithm(chosen: Mapping[str, Any], environment: Environment, saved: 
 
 
 def replay_pays_off(environment: Environment, steps: float | None, seconds: float | None) -> bool:
-    """Returns whether a run of this length learns from a replay buffer by default; None is a length that is left open.
+    """Returns whether a replay buffer pays off: actions are real numbers of many coordinates, and the run is long.
 
-    Actions must be real numbers, with many coordinates, and the run long.
+    None is a length that is left open.
     """
     space = action_space(environment)
     many, length = (MANY_COORDINATES, LONG) if may_terminate(environment) else (MANY_WITHOUT_ENDS, LONG_WITHOUT_ENDS)

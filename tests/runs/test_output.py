@@ -517,24 +517,23 @@ assert signal.getsignal(signal.{kind}) == before
     assert done.stdout == ("went on\n" if ignored else "terminated\n")
 
 
-@pytest.mark.parametrize("words", ["--help", "train --help", "algorithms"])
-def test_closed_pipe_ends_a_command_silently(words):
+def run_unread(words: str, unread: str) -> tuple[str, int]:
+    """Runs a command line with `stdout` or `stderr` closed by its reader; returns the other one, and the exit code."""
     program = f"import sys; sys.stdin.readline(); from jaxtrpo.cli.main import main; sys.exit(main({words.split()!r}))"
     piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", program], text=True, **piped) as listing:
-        listing.stdout.close()
-        listing.stdin.write("go on\n")
-        listing.stdin.close()
-        assert listing.stderr.read() == "" and listing.wait(60) == 0
+    with subprocess.Popen([sys.executable, "-c", program], text=True, **piped) as command:
+        outputs = {"stdout": command.stdout, "stderr": command.stderr}
+        outputs.pop(unread).close()
+        command.stdin.write("go on\n")
+        command.stdin.close()
+        (read,) = outputs.values()
+        return read.read(), command.wait(60)
+
+
+@pytest.mark.parametrize("words", ["--help", "train --help", "algorithms"])
+def test_closed_pipe_ends_a_command_silently(words):
+    assert run_unread(words, "stdout") == ("", 0)
 
 
 def test_exit_code_tells_of_an_error_that_nobody_can_read():
-    program = (
-        "import sys; sys.stdin.readline(); from jaxtrpo.cli.main import main; sys.exit(main(['train', 'Nowhere']))"
-    )
-    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", program], text=True, **piped) as refused:
-        refused.stderr.close()
-        refused.stdin.write("go on\n")
-        refused.stdin.close()
-        assert refused.stdout.read() == "" and refused.wait(60) == 2
+    assert run_unread("train Nowhere", "stderr") == ("", 2)

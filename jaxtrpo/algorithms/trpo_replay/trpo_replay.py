@@ -259,14 +259,15 @@ def trpo_replay(
                     jax.random.fold_in(for_actions, copy),
                 )
 
+            copies = Copies(COPIES, learn_from_replay)
             if split:
-                tasks = Copies(COPIES, learn_from_replay), improve, lambda: fit(found.targets)
-                copies, (params, path, followed, info), fitted = side_by_side(*tasks)
+                done = side_by_side(copies, improve, lambda: fit(found.targets))
+                of_copies, (params, path, followed, info), fitted = done
             else:
-                copies = jax.lax.map(learn_from_replay, jnp.arange(COPIES))
+                of_copies = copies.in_turn()
                 params, path, followed, info = improve()
                 fitted = fit(after(params, found.targets))
-            learned, unexplained = mean_of_copies(copies)
+            learned, unexplained = mean_of_copies(of_copies)
             learned = if_finite(learned, learner.actions)
 
             def conclude() -> tuple[Moments, Info]:
