@@ -31,7 +31,7 @@ Made by `python experiments/defaults.py`: a million steps, nothing chosen but th
 policy that a run hands out, deterministic, over 100 episodes: mean over seeds, and each seed; "exploring" is the mean
 of the last 100 training episodes. Published is the best result of any on-policy algorithm after a million steps, and
 that of Tianshou's SAC, on earlier versions of some environments. Seconds are those of all cores of the machine,
-start-up, compiling and the evaluations of a run included.
+the evaluations of a run included, and with programs that an earlier run had compiled.
 """
 
 if __name__ == "__main__":
